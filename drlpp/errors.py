@@ -1,0 +1,60 @@
+"""What can go wrong, in two families.
+
+What the user gave is a :class:`InvalidInput`, a ``ValueError`` that names the value and the remedy;
+the command line prints it as one line and exits with code 2. What happened while running is a
+:class:`RunFailure`; an agent's run turns it into a failed measurement and goes on.
+"""
+
+
+class DRLPPError(Exception):
+    """Root of every error that this project raises on purpose."""
+
+
+class InvalidInput(DRLPPError, ValueError):
+    """Something that the user gave cannot be used as it is."""
+
+
+class InvalidModel(InvalidInput):
+    """A model that cannot be imported, built, captured or cut."""
+
+
+class InvalidPlacement(InvalidInput):
+    """A placement that no pipeline can run, or that belongs to another model or cluster."""
+
+
+class InvalidCluster(InvalidInput):
+    """A cluster description that contradicts itself or the placement."""
+
+
+class InvalidFile(InvalidInput):
+    """A file that is missing, truncated, of another kind or of a newer version."""
+
+
+class RunFailure(DRLPPError, RuntimeError):
+    """Something that happened on the workers while a placement ran."""
+
+    kind = "failed"
+
+
+class OutOfMemory(RunFailure):
+    """A worker could not allocate memory."""
+
+    kind = "out of memory"
+
+
+class WorkerLost(RunFailure):
+    """A worker process ended without being asked to."""
+
+    kind = "worker lost"
+
+
+class TrialTimeout(RunFailure):
+    """A trial did not finish in the time allowed for it."""
+
+    kind = "timeout"
+
+
+class ModelError(RunFailure):
+    """The model, its loss or its optimizer raised on a worker."""
+
+    kind = "error in the model"

@@ -1,0 +1,138 @@
+"""Reading and writing the files that a user keeps: versioned, validated, atomic.
+
+Every kind of file is a :class:`Document`: a frozen pydantic model whose first two fields say what
+the file is and which version of its format it has. JSON for what programs write, YAML for what
+people write by hand (``cluster.yaml``); both are read by the file's ending.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from drlpp.errors import InvalidFile
+
+
+class Record(BaseModel):
+    """A frozen fact that is stored inside a document; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Document(Record):
+    """A file of its own. Subclasses set ``kind`` and ``current_version``."""
+
+    kind: ClassVar[str]
+    current_version: ClassVar[int] = 1
+
+
+DocumentType = TypeVar("DocumentType", bound=Document)
+
+
+def document_kinds() -> dict[str, type[Document]]:
+    """Every kind of document that has been defined so far, by name."""
+    return {document.kind: document for document in Document.__subclasses__()}
+
+
+def write_document(path: str | Path, document: Document) -> Path:
+    """Write ``document`` to ``path`` so that a reader sees the old file or the new one, whole."""
+    content = {
+        "kind": document.kind,
+        "version": document.current_version,
+        **document.model_dump(mode="json", exclude_none=True),
+    }
+    path = Path(path)
+    if path.suffix in {".yaml", ".yml"}:
+        text = yaml.safe_dump(content, sort_keys=False)
+    else:
+        text = json.dumps(content, indent=1) + "\n"
+    return write_atomically(path, text.encode())
+
+
+def write_atomically(path: Path, data: bytes) -> Path:
+    """Write to a temporary name in the same folder, sync, then rename over ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read_document(path: str | Path, expected: type[DocumentType]) -> DocumentType:
+    """Read and validate a document of the kind ``expected``.
+
+    Raises:
+        InvalidFile: naming the file, the field, and what was expected there.
+    """
+    path = Path(path)
+    content = _read_mapping(path)
+    kind = content.pop("kind", None)
+    if kind != expected.kind:
+        found = f"is a {kind} file" if kind else "has no field 'kind'"
+        raise InvalidFile(f"{path}: expected a {expected.kind} file, but it {found}")
+    _check_version(path, content.pop("version", None), expected)
+    try:
+        return expected.model_validate(content)
+    except ValidationError as error:
+        raise InvalidFile(f"{path}: {_first_problem(error)}") from None
+
+
+def read_any_document(path: str | Path) -> Document:
+    """Read a document of whatever kind the file says it is."""
+    kinds = document_kinds()
+    kind = _read_mapping(Path(path)).get("kind")
+    if kind not in kinds:
+        known = ", ".join(sorted(kinds))
+        raise InvalidFile(f"{path}: field 'kind' is {kind!r}, expected one of: {known}")
+    return read_document(path, kinds[kind])
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise InvalidFile(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidFile(f"{path}: cannot be read ({error})") from None
+    try:
+        content = (
+            yaml.safe_load(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
+        )
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise InvalidFile(f"{path}: truncated or not well-formed: {reason}") from None
+    if not isinstance(content, dict):
+        raise InvalidFile(f"{path}: expected fields with names, found {type(content).__name__}")
+    return content
+
+
+def _check_version(path: Path, version: object, expected: type[Document]) -> None:
+    if not isinstance(version, int):
+        raise InvalidFile(
+            f"{path}: field 'version' is {version!r}, expected {expected.current_version}"
+        )
+    if version > expected.current_version:
+        raise InvalidFile(
+            f"{path}: written by a newer drlpp (format version {version}; this one reads up to "
+            f"{expected.current_version}); upgrade drlpp to read it"
+        )
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    field = ".".join(str(part) for part in problem["loc"]) or "the file"
+    return f"field '{field}': {problem['msg']}"

@@ -1,0 +1,50 @@
+"""What running a placement gives: a measurement, or a failed one with its reason."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from drlpp.files import Record
+
+
+class WorkerUsage(Record):
+    """How one worker spent the measured window, and what it needed.
+
+    ``busy_seconds`` is computing (forward, backward, prediction, update), ``waiting_seconds``
+    waiting for messages and all-reduces; both are sums over the window. ``peak_memory_bytes`` is
+    the largest resident size of the process. ``bytes_sent`` counts the whole run.
+    """
+
+    worker: int
+    stage: int
+    busy_seconds: float
+    waiting_seconds: float
+    peak_memory_bytes: int
+    bytes_sent: int
+
+
+class Measurement(Record):
+    """Seconds per minibatch of a placement in steady state, over ``minibatches`` minibatches.
+
+    A minibatch is complete when every stage has performed the update that contains it;
+    ``seconds_per_minibatch`` is the measured window divided by its minibatches, the median and
+    the standard deviation are over the updates in it (divided by the minibatches of an update).
+    """
+
+    outcome: Literal["measured"] = "measured"
+    seconds_per_minibatch: float
+    median_seconds: float
+    standard_deviation_seconds: float
+    minibatches: int
+    workers: tuple[WorkerUsage, ...] = ()
+
+
+class FailedMeasurement(Record):
+    """A placement that could not be measured: ``failure`` is the kind, ``reason`` a sentence."""
+
+    outcome: Literal["failed"] = "failed"
+    failure: str
+    reason: str
+
+
+Outcome = Measurement | FailedMeasurement

@@ -1,0 +1,81 @@
+"""The shape of a placement: which workers hold each stage, and which stages exchange tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True)
+class StageEdge:
+    """Stage ``target`` reads tensors of stage ``source``.
+
+    ``differentiable`` says whether gradients flow back; they do not for integers and masks.
+    """
+
+    source: int
+    target: int
+    differentiable: bool = True
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages in a topological order of the stage graph.
+
+    ``stages[k]`` are the workers that hold stage k (its replicas, in round-robin order).
+    """
+
+    stages: tuple[tuple[int, ...], ...]
+    edges: tuple[StageEdge, ...]
+
+    @classmethod
+    def straight(cls, *replicas: int) -> Pipeline:
+        """A chain of stages with the given numbers of replicas, workers numbered in order."""
+        stages, first = [], 0
+        for count in replicas:
+            stages.append(tuple(range(first, first + count)))
+            first += count
+        edges = tuple(StageEdge(k, k + 1) for k in range(len(replicas) - 1))
+        return cls(tuple(stages), edges)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """All workers, sorted."""
+        return tuple(sorted(worker for stage in self.stages for worker in stage))
+
+    @cached_property
+    def depth(self) -> int:
+        """D: the number of stages on the longest path through the stage graph."""
+        levels: dict[int, int] = {}
+        for stage in reversed(range(len(self.stages))):
+            behind = max((levels[edge.target] for edge in self.outgoing(stage)), default=0)
+            levels[stage] = 1 + behind
+        return max(levels.values())
+
+    def stage_of(self, worker: int) -> int:
+        """The stage that ``worker`` holds."""
+        return next(k for k, workers in enumerate(self.stages) if worker in workers)
+
+    def incoming(self, stage: int) -> tuple[StageEdge, ...]:
+        """Edges that end in ``stage``, by source."""
+        return tuple(edge for edge in self.edges if edge.target == stage)
+
+    def outgoing(self, stage: int) -> tuple[StageEdge, ...]:
+        """Edges that start in ``stage``, by target."""
+        return tuple(edge for edge in self.edges if edge.source == stage)
+
+    @cached_property
+    def in_flight(self) -> tuple[int, ...]:
+        """For every stage, how many minibatches a replica of it has in flight in steady state.
+
+        For the input stage of a chain this is PipeDream's NOAM (pipedream §3.2),
+        ⌈workers / replicas of the input stage⌉. For a later stage the workers behind it count
+        in the same way, and where stages branch, the branch with the most workers.
+        """
+        workers_from: dict[int, int] = {}
+        for stage in reversed(range(len(self.stages))):
+            behind = max((workers_from[edge.target] for edge in self.outgoing(stage)), default=0)
+            workers_from[stage] = len(self.stages[stage]) + behind
+        return tuple(
+            -(-workers_from[stage] // len(replicas)) for stage, replicas in enumerate(self.stages)
+        )

@@ -1,0 +1,127 @@
+"""A task: the model that a user brings, with example inputs, and how to find it by name."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from drlpp.errors import InvalidModel
+from drlpp.files import Record
+
+Option = bool | int | float | str
+
+
+class Task(NamedTuple):
+    """What a model factory returns. Only the first two are needed to measure placements.
+
+    Attributes:
+        module: the model, in training mode.
+        inputs: example inputs of one minibatch, as positional arguments; the batch is the first
+            dimension of each.
+        targets: example targets of one minibatch, batch first.
+        loss: ``loss(outputs, targets)`` gives a scalar tensor, the mean over the minibatch.
+            Without it the mean square of the outputs stands in, so that a placement can be
+            measured; a model cannot be trained that way.
+        score: ``score(outputs, targets)`` gives one number for each sample, such as whether it
+            is classified correctly; evaluation reports the mean. Optional.
+    """
+
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    targets: Tensor | None = None
+    loss: Callable[[Any, Tensor], Tensor] | None = None
+    score: Callable[[Any, Tensor], Tensor] | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a minibatch."""
+        return self.inputs[0].shape[0]
+
+
+class ModelReference(Record):
+    """Where a model comes from: a name in the zoo or ``package.module:factory``, and its options.
+
+    The factory is called with the options as keyword arguments and returns a :class:`Task`, or
+    any tuple with the same first elements, such as ``(module, inputs)``.
+    """
+
+    name: str
+    options: dict[str, Option] = {}
+
+    def __str__(self) -> str:
+        options = ", ".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}({options})" if options else self.name
+
+    def build(self, seed: int = 0) -> Task:
+        """Call the factory; the same ``seed`` gives the same weights.
+
+        Raises:
+            InvalidModel: if there is no such factory, it raises, or returns something else.
+        """
+        factory = _find_factory(self.name)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                result = factory(**self.options)
+            except Exception as error:
+                raise InvalidModel(
+                    f"model {self}: its factory raised {type(error).__name__}: {error}"
+                ) from error
+        return _as_task(result, self)
+
+
+def _find_factory(name: str) -> Callable[..., Any]:
+    if ":" not in name:
+        from drlpp.zoo import ZOO
+
+        if name not in ZOO:
+            raise InvalidModel(
+                f"model {name!r} is not in the zoo; it has {', '.join(ZOO)}. A model of your own "
+                "is named 'package.module:factory'"
+            )
+        return ZOO[name]
+    module_name, _, attribute = name.partition(":")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        # A user's own file in the current folder, as `python -m` would find it.
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise InvalidModel(
+            f"model {name!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
+        ) from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise InvalidModel(
+            f"model {name!r}: {module_name!r} has no function {attribute!r}; expected a factory "
+            "that returns (module, example_inputs)"
+        )
+    return factory  # type: ignore[no-any-return]
+
+
+def _as_task(result: object, reference: ModelReference) -> Task:
+    wanted = "expected (module, inputs) or (module, inputs, targets, loss[, score])"
+    if not isinstance(result, tuple) or not 2 <= len(result) <= 5:
+        raise InvalidModel(f"model {reference}: its factory returned {type(result).__name__}; {wanted}")
+    task = Task(*result)
+    if not isinstance(task.module, nn.Module):
+        raise InvalidModel(
+            f"model {reference}: the first element is a {type(task.module).__name__}, "
+            "expected a torch.nn.Module"
+        )
+    inputs = (task.inputs,) if isinstance(task.inputs, Tensor) else tuple(task.inputs)
+    if not inputs or not all(isinstance(value, Tensor) and value.dim() for value in inputs):
+        raise InvalidModel(
+            f"model {reference}: example inputs must be tensors with the batch as first dimension"
+        )
+    if len({value.shape[0] for value in inputs}) > 1:
+        sizes = [value.shape[0] for value in inputs]
+        raise InvalidModel(f"model {reference}: example inputs have batch sizes {sizes}, not one")
+    return task._replace(inputs=inputs)
