@@ -1,1 +1,1 @@
-"""DRL-PP learns the fastest way to train a PyTorch model in a pipeline over several accelerators."""
+"""DRL-PP: the fastest way to train a PyTorch model in a pipeline, learned by running it."""

@@ -84,13 +84,14 @@ class OpGraph(Document):
                     f"edge {edge.source} -> {edge.target} reads outputs {edge.outputs}, but "
                     f"operator {edge.source} has {available}"
                 )
-        for operator, output in self.outputs:
+        for number, output in self.outputs:
             if not (
-                0 <= operator < len(self.operators)
-                and 0 <= output < len(self.operators[operator].outputs)
+                0 <= number < len(self.operators)
+                and 0 <= output < len(self.operators[number].outputs)
             ):
-                raise ValueError(f"the model returns output {output} of operator {operator}, "
-                                 "which does not exist")
+                raise ValueError(
+                    f"the model returns output {output} of operator {number}, which does not exist"
+                )
         return self
 
     def __len__(self) -> int:
@@ -152,9 +153,9 @@ class OpGraph(Document):
             totals[source_stage, target_stage] = totals.get((source_stage, target_stage), 0) + size
         return totals
 
-    def to_networkx(self) -> networkx.DiGraph:
+    def to_networkx(self) -> networkx.DiGraph[int]:
         """The same DAG for networkx's algorithms; nodes are operator ids."""
-        graph = networkx.DiGraph()
+        graph: networkx.DiGraph[int] = networkx.DiGraph()
         graph.add_nodes_from(range(len(self.operators)))
         graph.add_edges_from((edge.source, edge.target) for edge in self.edges)
         return graph

@@ -133,19 +133,19 @@ class Placement(Record):
     def pipeline(self, graph: OpGraph) -> Pipeline:
         """The shape of this placement, which is all that a schedule depends on."""
         stage_of = self.stage_of_operator(len(graph))
-        differentiable: dict[tuple[int, int], bool] = {}
-        for edge in graph.edges:
-            link = (stage_of[edge.source], stage_of[edge.target])
-            if link[0] == link[1]:
-                continue
-            outputs = graph.operators[edge.source].outputs
-            floating = any("float" in outputs[index].dtype for index in edge.outputs)
-            differentiable[link] = differentiable.get(link, False) or floating
         last = len(self.stages) - 1
-        for stage in {stage_of[operator] for operator, _ in graph.outputs}:
-            # The loss is computed on the last stage, so every output of the model goes there.
-            if stage != last:
-                differentiable[stage, last] = True
+        # The loss is computed on the last stage, so every output of the model goes there.
+        crossing = [
+            (stage_of[edge.source], stage_of[edge.target], edge.source, output)
+            for edge in graph.edges
+            for output in edge.outputs
+        ] + [(stage_of[operator], last, operator, output) for operator, output in graph.outputs]
+        differentiable: dict[tuple[int, int], bool] = {}
+        for source, target, operator, output in crossing:
+            if source != target:
+                floating = "float" in graph.operators[operator].outputs[output].dtype
+                known = differentiable.get((source, target), False)
+                differentiable[source, target] = known or floating
         return Pipeline(
             stages=tuple(stage.accelerators for stage in self.stages),
             edges=tuple(

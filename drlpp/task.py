@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from drlpp.errors import InvalidModel
 from drlpp.files import Record
+from drlpp.importing import find_factory
 
 Option = bool | int | float | str
 
@@ -52,7 +51,7 @@ class ModelReference(Record):
     """
 
     name: str
-    options: dict[str, Option] = {}
+    options: dict[str, Option] = Field(default_factory=dict)
 
     def __str__(self) -> str:
         options = ", ".join(f"{key}={value}" for key, value in self.options.items())
@@ -86,30 +85,14 @@ def _find_factory(name: str) -> Callable[..., Any]:
                 "is named 'package.module:factory'"
             )
         return ZOO[name]
-    module_name, _, attribute = name.partition(":")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        # A user's own file in the current folder, as `python -m` would find it.
-        sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise InvalidModel(
-            f"model {name!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
-        ) from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise InvalidModel(
-            f"model {name!r}: {module_name!r} has no function {attribute!r}; expected a factory "
-            "that returns (module, example_inputs)"
-        )
-    return factory  # type: ignore[no-any-return]
+    return find_factory(name, "model", InvalidModel)
 
 
 def _as_task(result: object, reference: ModelReference) -> Task:
     wanted = "expected (module, inputs) or (module, inputs, targets, loss[, score])"
     if not isinstance(result, tuple) or not 2 <= len(result) <= 5:
-        raise InvalidModel(f"model {reference}: its factory returned {type(result).__name__}; {wanted}")
+        found = type(result).__name__
+        raise InvalidModel(f"model {reference}: its factory returned {found}; {wanted}")
     task = Task(*result)
     if not isinstance(task.module, nn.Module):
         raise InvalidModel(

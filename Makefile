@@ -1,0 +1,41 @@
+# Everything a newcomer needs: `make train` and `make test` work on a fresh clone.
+PYTHON ?= python3
+MODEL ?= alexnet
+OUT ?= runs/$(MODEL)
+ARGUMENTS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: train test test-slow lint bench clean
+
+# The main job: learn a placement on this machine's CPU workers. A run that was interrupted goes on.
+train: $(VENV)/installed
+	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) \
+		$(if $(wildcard $(OUT)/run.json),--resume) $(ARGUMENTS)
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 -q
+
+test-slow: $(VENV)/installed
+	$(BIN)/python -m pytest -q -m slow
+
+# Type checkers do not follow the mapping of folders to packages; a tree of links shows it to them.
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf .typecheck && mkdir -p .typecheck/drlpp
+	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
+	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp
+
+# Timings, which have no place in the tests.
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/repeatability.py
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .typecheck build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs

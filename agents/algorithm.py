@@ -1,0 +1,406 @@
+"""DRL-PP's training: PPO over whole trajectories (drl-pp §3.4)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
+
+from drlpp.agents.policy import PlacementPolicy, PolicyEvaluation
+from drlpp.agents.trajectory import Rewarded, TrajectoryBuffer
+from drlpp.errors import InvalidInput
+from drlpp.graph import OpGraph
+
+Self = TypeVar("Self", bound="DRLPP")
+
+
+class DRLPP(OnPolicyAlgorithm):
+    """The agent of drl-pp: encoder, partitioner and scheduler trained jointly with PPO.
+
+    A rollout samples ``partitions_per_rollout`` partition schemes and ``placements_per_partition``
+    placements of each, and steps the environment once for every placement, so ``total_timesteps``
+    counts placements. A scheduler's choice is rewarded with R_{i,j} = −ln r_{i,j} of its own
+    placement, a partitioner's with the mean over the placements of its scheme (§3.4). The ratio
+    is clipped by choice, forced choices are left out, and γ = λ = 1: the one reward is at the end.
+
+    The baseline is the average reward (figure 5): an exponential moving average over rollouts of
+    the rewards of measured placements. Penalties stay out of it, and out of the scale by which
+    advantages are normalised, so that one failed placement does not drown the differences between
+    the others; ``advantage_clip`` bounds what it weighs itself.
+
+    Args:
+        policy: ``"PlacementPolicy"`` or a subclass of it.
+        env: a ``PlacementEnv``, or several in a ``VecEnv``.
+        learning_rate: of Adam, or its schedule by remaining progress (default 1e-3).
+        partitions_per_rollout: n, partition schemes for each update (default 8).
+        placements_per_partition: m, placements of each scheme (default 4).
+        n_epochs: passes over a rollout (default 4).
+        clip_range: of the probability ratio, or its schedule (default 0.2).
+        ent_coef: weight of the mean entropy of the partitioner's choices (default 0.01).
+        scheduler_ent_coef: weight of the mean entropy of the scheduler's (default 0.01).
+        normalize_advantage: divide by the rollout's standard deviation (default True).
+        advantage_clip: bound of the normalised advantages (default 3).
+        baseline_decay: weight of the past in the baseline; 0 is the rollout's own average
+            (default 0.5).
+        max_grad_norm: to which the gradient is clipped (default 0.5).
+        target_kl: stop the passes when the mean KL divergence is above 1.5 times this (default
+            None: never).
+        stats_window_size: episodes in ``rollout/ep_rew_mean`` (default 100).
+        tensorboard_log: folder of TensorBoard's files (default None).
+        policy_kwargs: arguments of the policy; its ``graph`` is taken from ``env``.
+        verbose: 0 nothing, 1 the log, 2 more.
+        seed: of weights and samples (default None).
+        device: of the policy (default "cpu"; it is small).
+
+    Raises:
+        InvalidInput: if ``env`` is no placement environment, or one of another graph than the
+            agent was saved with, or if a rollout does not divide by the number of environments.
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"PlacementPolicy": PlacementPolicy}
+    policy: PlacementPolicy  # type: ignore[assignment]
+    rollout_buffer: TrajectoryBuffer  # type: ignore[assignment]
+    clip_range: Schedule
+
+    def __init__(
+        self,
+        policy: str | type[PlacementPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 1e-3,
+        partitions_per_rollout: int = 8,
+        placements_per_partition: int = 4,
+        n_epochs: int = 4,
+        clip_range: float | Schedule = 0.2,
+        ent_coef: float = 0.01,
+        scheduler_ent_coef: float = 0.01,
+        normalize_advantage: bool = True,
+        advantage_clip: float = 3.0,
+        baseline_decay: float = 0.5,
+        max_grad_norm: float = 0.5,
+        target_kl: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+        _init_setup_model: bool = True,
+    ) -> None:
+        super().__init__(
+            policy=policy,  # type: ignore[arg-type]
+            env=env,  # type: ignore[arg-type]
+            learning_rate=learning_rate,
+            n_steps=partitions_per_rollout * placements_per_partition,
+            gamma=1.0,
+            gae_lambda=1.0,
+            ent_coef=ent_coef,
+            vf_coef=0.0,
+            max_grad_norm=max_grad_norm,
+            use_sde=False,
+            sde_sample_freq=-1,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            # A copy, since the graph is added to it.
+            policy_kwargs=dict(policy_kwargs or {}),
+            verbose=verbose,
+            seed=seed,
+            device=device,
+            supported_action_spaces=(spaces.MultiDiscrete,),
+            _init_setup_model=False,
+        )
+        self.partitions_per_rollout = partitions_per_rollout
+        self.placements_per_partition = placements_per_partition
+        self.n_epochs = n_epochs
+        self.clip_range = FloatSchedule(clip_range)
+        self.scheduler_ent_coef = scheduler_ent_coef
+        self.normalize_advantage = normalize_advantage
+        self.advantage_clip = advantage_clip
+        self.baseline_decay = baseline_decay
+        self.target_kl = target_kl
+        self.baseline: float | None = None
+        if _init_setup_model:
+            self._setup_model()
+
+    def _setup_model(self) -> None:
+        self._setup_lr_schedule()
+        self.set_random_seed(self.seed)
+        placements = self.partitions_per_rollout * self.placements_per_partition
+        if placements % self.n_envs:
+            raise InvalidInput(
+                f"a rollout of {placements} placements does not divide by {self.n_envs} "
+                "environments; choose a multiple"
+            )
+        if self.env is not None:
+            self._take_graph(self.env)
+        self.rollout_buffer = TrajectoryBuffer()
+        self.policy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space, self.action_space, self.lr_schedule, **self.policy_kwargs
+        ).to(self.device)
+
+    def _take_graph(self, env: VecEnv) -> None:
+        if not env.has_attr("graph") or not env.has_attr("summary"):
+            raise InvalidInput(
+                "DRLPP needs a placement environment, such as drlpp/PlacementLive-v0; this one has "
+                "no graph"
+            )
+        graph: OpGraph = env.get_attr("graph")[0]
+        known: OpGraph = self.policy_kwargs.setdefault("graph", graph)
+        if known.fingerprint != graph.fingerprint:
+            raise InvalidInput(
+                f"the agent was trained on {known.model} (graph {known.fingerprint}), but the "
+                f"environment places {graph.model} ({graph.fingerprint}); train a new agent"
+            )
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Change the environment, to one of the same graph."""
+        super().set_env(env, force_reset)
+        assert self.env is not None
+        self._take_graph(self.env)
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: TrajectoryBuffer,  # type: ignore[override]
+        n_rollout_steps: int,
+    ) -> bool:
+        """Sample trajectories and measure their placements; false if a callback stops it."""
+        self.policy.set_training_mode(False)
+        rollout_buffer.reset()
+        callback.on_rollout_start()
+        before = _Totals.of(env)
+        trajectories = self.policy.sample(
+            self.partitions_per_rollout, self.placements_per_partition
+        )
+        for start in range(0, len(trajectories), env.num_envs):
+            batch = trajectories[start : start + env.num_envs]
+            self._last_obs, rewards, dones, infos = env.step(
+                np.stack([trajectory.action for trajectory in batch])
+            )
+            self._last_episode_starts = dones
+            self.num_timesteps += env.num_envs
+            callback.update_locals(locals())
+            if not callback.on_step():
+                return False
+            self._update_info_buffer(infos, dones)
+            for trajectory, reward, info in zip(batch, rewards, infos, strict=True):
+                rollout_buffer.add(Rewarded(trajectory, float(reward), info.get("error_type")))
+        self._log_placements(before, _Totals.of(env))
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def train(self) -> None:
+        """PPO's update on the rollout, all of it in every pass."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        clip_range = self.clip_range(self._current_progress_remaining)
+        buffer = self.rollout_buffer
+        self._update_baseline(buffer.measured_rewards)
+        walks, partition_rewards = buffer.partition_rewards()
+        trajectories = [rewarded.trajectory for rewarded in buffer.content]
+        free = [
+            [value for value, made in zip(walk.log_probs, walk.decisions, strict=True)
+             if not made.forced]
+            for walk in walks
+        ]  # fmt: skip
+        walk_log_probs = torch.tensor([value for values in free for value in values])
+        walk_advantages = self._advantages(partition_rewards).repeat_interleave(
+            torch.tensor([len(values) for values in free], dtype=torch.int64)
+        )
+        placement_log_probs = torch.tensor([trajectory.log_probs for trajectory in trajectories])
+        placement_advantages = self._advantages(buffer.rewards)[:, None].expand_as(
+            placement_log_probs
+        )
+        updates: list[_Update] = []
+        for _ in range(self.n_epochs):
+            evaluation = self.policy.evaluate(walks, trajectories)
+            chosen = evaluation.scheduler_free.cpu()
+            partitioner = _surrogate(
+                evaluation.partitioner_log_probs, walk_log_probs, walk_advantages, clip_range
+            )
+            scheduler = _surrogate(
+                evaluation.scheduler_log_probs,
+                placement_log_probs[chosen],
+                placement_advantages[chosen],
+                clip_range,
+            )
+            update = self._update(evaluation, partitioner, scheduler)
+            updates.append(update)
+            if self.target_kl is not None and update.approx_kl > 1.5 * self.target_kl:
+                break
+            self.policy.optimizer.zero_grad()
+            update.loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+        self._n_updates += len(updates)
+        self._log_training(updates, clip_range)
+
+    def learn(
+        self: Self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "DRLPP",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Sample, measure and update until ``total_timesteps`` placements have been asked for.
+
+        torch runs on one thread meanwhile: the networks are small, and the workers of a live
+        cluster may need the other cores.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return super().learn(
+                total_timesteps,
+                callback,
+                log_interval,
+                tb_log_name,
+                reset_num_timesteps,
+                progress_bar,
+            )
+        finally:
+            torch.set_num_threads(threads)
+
+    def _update_baseline(self, measured: NDArray[np.float64]) -> None:
+        if len(measured):
+            average = float(measured.mean())
+            past = average if self.baseline is None else self.baseline
+            self.baseline = self.baseline_decay * past + (1 - self.baseline_decay) * average
+
+    def _advantages(self, rewards: NDArray[np.float64]) -> Tensor:
+        """Rewards above the baseline, in standard deviations of the measured ones, clipped."""
+        measured = self.rollout_buffer.measured_rewards
+        if self.baseline is None:
+            # Nothing has ever been measured: every choice was bad, and there is no scale.
+            return torch.full((len(rewards),), -1.0)
+        scale = measured.std() + 1e-8 if self.normalize_advantage and len(measured) > 1 else 1.0
+        advantages = (rewards - self.baseline) / scale
+        return torch.from_numpy(
+            advantages.clip(-self.advantage_clip, self.advantage_clip).astype(np.float32)
+        )
+
+    def _update(
+        self, evaluation: PolicyEvaluation, partitioner: _Surrogate, scheduler: _Surrogate
+    ) -> _Update:
+        partitioner_entropy = _mean(evaluation.partitioner_entropies)
+        scheduler_entropy = _mean(evaluation.scheduler_entropies)
+        policy_loss = partitioner.loss + scheduler.loss
+        choices = partitioner.choices + scheduler.choices
+        return _Update(
+            loss=policy_loss
+            - self.ent_coef * partitioner_entropy
+            - self.scheduler_ent_coef * scheduler_entropy,
+            policy_gradient_loss=policy_loss.item(),
+            partitioner_entropy=partitioner_entropy.item(),
+            scheduler_entropy=scheduler_entropy.item(),
+            approx_kl=(partitioner.kl + scheduler.kl) / max(choices, 1),
+            clip_fraction=(partitioner.clipped + scheduler.clipped) / max(choices, 1),
+        )
+
+    def _log_placements(self, before: _Totals, after: _Totals) -> None:
+        content = self.rollout_buffer.content
+        measured = self.rollout_buffer.measured_rewards
+        if len(measured):
+            self.logger.record("placement/mean_reward", float(measured.mean()))
+            stages = [r.trajectory.walk.stages for r in content if r.measured]
+            self.logger.record("placement/mean_stages", float(np.mean(stages)))
+        if self.baseline is not None:
+            self.logger.record("placement/baseline", self.baseline)
+        if after.best_seconds is not None:
+            self.logger.record("placement/best_seconds", after.best_seconds)
+        self.logger.record("placement/distinct", after.distinct)
+        self.logger.record("placement/failed", after.failed)
+        self.logger.record("placement/invalid_share", float(np.mean([r.invalid for r in content])))
+        different = {r.trajectory.action.tobytes() for r in content}
+        self.logger.record("placement/distinct_share", len(different) / len(content))
+        self.logger.record(
+            "placement/new_share", (after.distinct - before.distinct) / len(content)
+        )
+
+    def _log_training(self, updates: list[_Update], clip_range: float) -> None:
+        def mean(values: list[float]) -> float:
+            return float(np.mean(values))
+
+        partitioner = mean([update.partitioner_entropy for update in updates])
+        scheduler = mean([update.scheduler_entropy for update in updates])
+        record = self.logger.record
+        record("train/entropy_loss", -(partitioner + scheduler))
+        record("train/partitioner_entropy", partitioner)
+        record("train/scheduler_entropy", scheduler)
+        record("train/policy_gradient_loss", mean([u.policy_gradient_loss for u in updates]))
+        record("train/approx_kl", mean([update.approx_kl for update in updates]))
+        record("train/clip_fraction", mean([update.clip_fraction for update in updates]))
+        record("train/loss", updates[-1].loss.item())
+        record("train/n_updates", self._n_updates, exclude="tensorboard")
+        record("train/clip_range", clip_range)
+
+
+class _Totals(NamedTuple):
+    """The memories of all environments together."""
+
+    distinct: int
+    failed: int
+    best_seconds: float | None
+
+    @classmethod
+    def of(cls, env: VecEnv) -> _Totals:
+        summaries = env.get_attr("summary")
+        best = [s.best_seconds for s in summaries if s.best_seconds is not None]
+        return cls(
+            sum(summary.distinct for summary in summaries),
+            sum(summary.failed for summary in summaries),
+            min(best, default=None),
+        )
+
+
+class _Surrogate(NamedTuple):
+    """PPO's clipped objective of some choices, and sums over them."""
+
+    loss: Tensor
+    kl: float
+    clipped: float
+    choices: int
+
+
+class _Update(NamedTuple):
+    """One pass over the rollout."""
+
+    loss: Tensor
+    policy_gradient_loss: float
+    partitioner_entropy: float
+    scheduler_entropy: float
+    approx_kl: float
+    clip_fraction: float
+
+
+def _surrogate(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_range: float
+) -> _Surrogate:
+    """The clipped surrogate objective; all tensors have shape ``(choices,)``."""
+    log_ratio = log_probs - old_log_probs.to(log_probs.device)
+    advantages = advantages.to(log_probs.device)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    loss = -_mean(torch.min(advantages * ratio, advantages * clipped))
+    with torch.no_grad():
+        kl = (ratio - 1 - log_ratio).sum().item()
+        outside = ((ratio - 1).abs() > clip_range).sum().item()
+    return _Surrogate(loss, kl, outside, len(log_probs))
+
+
+def _mean(values: Tensor) -> Tensor:
+    """The mean, 0 for none."""
+    return values.sum() / max(len(values), 1)

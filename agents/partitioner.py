@@ -1,0 +1,293 @@
+"""The recurrent partitioner: graph cutter and candidate selector (drl-pp §3.2, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from drlpp.agents.recurrence import Recurrence
+from drlpp.agents.walk import CUT, Decision, PartitionWalk, Walk
+from drlpp.graph import OpGraph
+
+CALIBRATION_WALKS = 32
+
+
+class RecurrentPartitioner(nn.Module):
+    r"""Scores the choices of a walk through the graph (drl-pp §3.2, Algorithm 1).
+
+    In partition k, with H_v the representation of operator v, u the units of both LSTMs, and
+    H̃_{G_k} the state (hidden and cell) of the cutter's LSTM:
+
+    - H_{G_k} = Σ_{v ∈ G_k} H_v (line 12);
+    - cutter: H̃_{G_k} = LSTM(H̃_{G_{k−1}}, {H_{G_k}}), S_{G_k} = MLP(H̃_{G_k}) (lines 13, 14);
+    - selector: S_v = MLP(LSTM(H̃_{G_{k−1}}, {H_w : w ∈ G_k} ∪ {H_v})) for every candidate
+      (line 15), the operators of G_k in the order of the walk;
+    - P = softmax({S_cut} ∪ {S_v : v ∈ V_c}) with S_cut = S_{G_k} − T (lines 10, 16).
+
+    Where Algorithm 1 leaves a choice, it is made so:
+
+    - **Line 10** cuts by S_{G_{k−1}}, the score of the previous partition. §3.2 says that "the
+      partition score indicates how good the current partition is; the higher the score, the more
+      likely it is for the partitioner to take cut action", and that the softmax is over S_{G_k}.
+      The current score is used: with the previous one, the cut could not depend on what is cut,
+      and the first would have the constant logit −T.
+    - **Line 13** starts from H̃_{G_k} itself, which is not known yet; line 15 and the text have
+      H̃_{G_{k−1}}, the state at the end of the previous partition. H̃_{G_0} = 0 (line 1). LSTM(H, ·)
+      takes both halves of the state from H.
+    - **Line 14** has MLP(H_{G_k}); the text scores the *encoded* summary, or the cutter's LSTM
+      would be of no use for cutting.
+    - **Lines 3 and 21**: a start after a cut is chosen from the policy P of that cut, without the
+      cut. For the first partition there is none yet; it is chosen from the candidates' scores
+      of an empty partition. With one input operator that choice is forced.
+    - **Line 23**: after the last cut no start is chosen, since the rest is the last partition.
+
+    The sum H_{G_k} is divided by the number of operators of the graph. This changes no function
+    that the networks can represent, only their scale at the start, where the sum of a hundred
+    representations would saturate every gate.
+
+    Args:
+        graph: the graph to partition.
+        partitions: K, the largest number of partitions.
+        units: width of representations, LSTMs and of the one hidden layer of each MLP
+            (drl-pp §4.2: 128).
+        temperature: T. The paper calls it the "temperature of encouraging exploration" and gives
+            no value; no constant suits every graph, since a walk of N operators has about N
+            occasions to cut. With ``"auto"``, :meth:`calibrate` solves for the T at which an
+            untrained policy expects K − 1 cuts.
+    """
+
+    temperature: Tensor
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        partitions: int,
+        units: int = 128,
+        temperature: float | Literal["auto"] = "auto",
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self.partitions = partitions
+        self.automatic_temperature = temperature == "auto"
+        self.cutter = Recurrence(units, units)
+        self.cut_score = _score(units)
+        self.selector = Recurrence(units, units)
+        self.candidate_score = _score(units)
+        initial = 0.0 if temperature == "auto" else float(temperature)
+        self.register_buffer("temperature", torch.tensor(initial))
+
+    @torch.no_grad()
+    def calibrate(self, nodes: Tensor) -> None:
+        """With ``temperature="auto"``, choose T for the weights as they are now.
+
+        Walks without cuts are sampled. If g = log Σ_v exp(S_v) − S_{G_k} at one of their choices,
+        a cut has the probability sigmoid(−T − g) there, and T is solved for by bisection so that
+        these probabilities sum to K − 1 in the mean over the walks.
+        """
+        if not self.automatic_temperature or self.partitions == 1:
+            return
+        self.temperature.fill_(torch.inf)
+        walks = self.sample(nodes, CALIBRATION_WALKS, partitions=len(self.graph))
+        self.temperature.zero_()
+        decisions = [
+            (index, decision)
+            for index, walk in enumerate(walks)
+            for decision in walk.decisions
+            if decision.may_cut
+        ]
+        if not decisions:
+            return
+        logits = self._replay_logits(nodes, walks, decisions)
+        gap = logits[:, 1:].logsumexp(dim=1) - logits[:, 0]
+        # No more than half of the choices can be cuts, or there would be no T on small graphs.
+        wanted = min(self.partitions - 1, len(decisions) / len(walks) / 2)
+        low, high = -100.0, 100.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            cuts = torch.sigmoid(-middle - gap).sum().item() / len(walks)
+            low, high = (middle, high) if cuts > wanted else (low, middle)
+        self.temperature.fill_((low + high) / 2)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        nodes: Tensor,
+        count: int,
+        deterministic: bool = False,
+        partitions: int | None = None,
+    ) -> list[PartitionWalk]:
+        """Walk through the graph ``count`` times, all walks in step.
+
+        Args:
+            nodes: representations of the operators, ``(operators, units)``.
+            count: number of walks.
+            deterministic: take the likeliest choice every time instead of sampling.
+            partitions: K, if another than the partitioner's.
+        """
+        walks = [Walk(self.graph, partitions or self.partitions) for _ in range(count)]
+        projected = self.selector.input(nodes)
+        cutter = self.cutter.initial(count)
+        selector = self.selector.initial(count)
+        summaries = nodes.new_zeros(count, nodes.shape[1])
+        while active := [index for index, walk in enumerate(walks) if not walk.finished]:
+            logits = self._logits(
+                projected,
+                cutter[active],
+                selector[active],
+                summaries[active],
+                [walks[index].candidates for index in active],
+                [not walks[index].begins for index in active],
+            )
+            log_probs = logits.log_softmax(dim=1)
+            columns = (
+                log_probs.argmax(dim=1)
+                if deterministic
+                else torch.multinomial(log_probs.exp(), 1).squeeze(1)
+            )
+            taken = log_probs.gather(1, columns.unsqueeze(1)).squeeze(1)
+            added: dict[int, tuple[int, ...]] = {}
+            new_partitions = []
+            for index, column, log_prob in zip(
+                active, columns.tolist(), taken.tolist(), strict=True
+            ):
+                walk = walks[index]
+                if walk.begins and walk.cuts:
+                    new_partitions.append(index)
+                added[index] = walk.take(column - 1 if column else CUT, log_prob)
+            if new_partitions:
+                cutter[new_partitions] = self.cutter(
+                    summaries[new_partitions], cutter[new_partitions]
+                )
+                selector[new_partitions] = cutter[new_partitions]
+                summaries[new_partitions] = 0.0
+            for position in range(max(map(len, added.values()))):
+                rows = [index for index in added if len(added[index]) > position]
+                operators = [added[index][position] for index in rows]
+                gates = projected[operators] + self.selector.from_states(selector[rows])
+                selector[rows] = self.selector.step(gates, selector[rows])
+                summaries[rows] += nodes[operators] / len(self.graph)
+        return [walk.result() for walk in walks]
+
+    def evaluate(self, nodes: Tensor, walks: Sequence[PartitionWalk]) -> tuple[Tensor, Tensor]:
+        """Replay walks: log-probability of every free choice, and entropy of its distribution.
+
+        Args:
+            nodes: representations of the operators, ``(operators, units)``.
+            walks: what :meth:`sample` returned, under these weights or others.
+
+        Returns:
+            Two tensors of shape ``(choices,)``: the choices that were not forced, walk by walk.
+        """
+        decisions = [
+            (index, decision)
+            for index, walk in enumerate(walks)
+            for decision in walk.decisions
+            if not decision.forced
+        ]
+        if not decisions:
+            return nodes.new_zeros(0), nodes.new_zeros(0)
+        log_probs = self._replay_logits(nodes, walks, decisions).log_softmax(dim=1)
+        columns = torch.tensor([[decision.choice + 1] for _, decision in decisions])
+        # Impossible choices have log-probability −∞, and 0 · ∞ is no number.
+        entropies = -(log_probs.exp() * log_probs.clamp(min=-1e9)).sum(dim=1)
+        return log_probs.gather(1, columns.to(nodes.device)).squeeze(1), entropies
+
+    def _replay_logits(
+        self,
+        nodes: Tensor,
+        walks: Sequence[PartitionWalk],
+        decisions: Sequence[tuple[int, Decision]],
+    ) -> Tensor:
+        """The logits of ``decisions``, as pairs (walk, decision), in one pass over the walks."""
+        projected = self.selector.input(nodes)
+        longest = max(len(walk.order) for walk in walks)
+        order = torch.tensor(
+            [walk.order + (0,) * (longest - len(walk.order)) for walk in walks],
+            device=nodes.device,
+        )
+        running = (nodes[order] / len(self.graph)).cumsum(dim=1)
+        running = torch.cat([torch.zeros_like(running[:, :1]), running], dim=1)
+        starts = _padded_starts(walks)
+        cutter = self._cutter_states(running, starts.to(nodes.device))
+        selector = self._selector_states(projected[order], cutter, starts)
+        walk = torch.tensor([index for index, _ in decisions])
+        placed = torch.tensor([decision.placed for _, decision in decisions])
+        partition = torch.tensor([decision.partition for _, decision in decisions])
+        return self._logits(
+            projected,
+            cutter[walk, partition],
+            selector[walk, placed],
+            running[walk, placed] - running[walk, starts[walk, partition]],
+            [decision.candidates for _, decision in decisions],
+            [decision.may_cut for _, decision in decisions],
+        )
+
+    def _cutter_states(self, running: Tensor, starts: Tensor) -> Tensor:
+        """H̃_{G_{k−1}} for every partition k that was walked through, ``(walks, K, 2·units)``."""
+        rows = torch.arange(len(starts), device=starts.device)
+        states = [self.cutter.initial(len(starts))]
+        for start, end in zip(starts.T[:-1], starts.T[1:], strict=True):
+            summary = running[rows, end] - running[rows, start]
+            states.append(self.cutter(summary, states[-1]))
+        return torch.stack(states, dim=1)
+
+    def _selector_states(self, inputs: Tensor, cutter: Tensor, starts: Tensor) -> Tensor:
+        """The selector's state after 0, 1, … operators, ``(walks, longest + 1, 2·units)``."""
+        states = [cutter[:, 0]]
+        for position in range(inputs.shape[1]):
+            before = states[-1]
+            rows, partitions = (starts == position).nonzero(as_tuple=True)
+            if position and len(rows):
+                before = before.index_copy(0, rows.to(before.device), cutter[rows, partitions])
+            gates = inputs[:, position] + self.selector.from_states(before)
+            states.append(self.selector.step(gates, before))
+        return torch.stack(states, dim=1)
+
+    def _logits(
+        self,
+        projected: Tensor,
+        cutter: Tensor,
+        selector: Tensor,
+        summaries: Tensor,
+        candidates: Sequence[tuple[int, ...]],
+        may_cut: Sequence[bool],
+    ) -> Tensor:
+        """Scores of the cut (column 0) and of the candidates, −∞ where there is none.
+
+        Args:
+            projected: the selector's input projection of all operators.
+            cutter: H̃_{G_{k−1}}, ``(choices, 2·units)``.
+            selector: the selector's state after the operators of G_k, ``(choices, 2·units)``.
+            summaries: H_{G_k}, ``(choices, units)``.
+            candidates: V_c at each choice.
+            may_cut: whether a cut is possible at each choice.
+        """
+        rows = [row for row, operators in enumerate(candidates) for _ in operators]
+        columns = [1 + column for operators in candidates for column in range(len(operators))]
+        operators = [operator for row in candidates for operator in row]
+        gates = projected[operators] + self.selector.from_states(selector)[rows]
+        states = self.selector.step(gates, selector[rows])
+        scores = self.candidate_score(self.selector.hidden(states)).squeeze(1)
+        cuts = self.cut_score(self.cutter.hidden(self.cutter(summaries, cutter))).squeeze(1)
+        logits = scores.new_full((len(candidates), 1 + max(map(len, candidates))), -torch.inf)
+        logits = logits.index_put((torch.tensor(rows), torch.tensor(columns)), scores)
+        cuttable = torch.tensor(may_cut).nonzero().squeeze(1)
+        cut_column = torch.zeros_like(cuttable)
+        return logits.index_put((cuttable, cut_column), cuts[cuttable] - self.temperature)
+
+
+def _score(units: int) -> nn.Sequential:
+    """An MLP with one hidden layer that ends in a score, near 0 for every input at first."""
+    last = nn.Linear(units, 1)
+    nn.init.orthogonal_(last.weight, gain=0.01)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(units, units), nn.Tanh(), last)
+
+
+def _padded_starts(walks: Sequence[PartitionWalk]) -> Tensor:
+    """First positions of the partitions, ``(walks, K)``; those that do not exist start nowhere."""
+    most = max(len(walk.starts) for walk in walks)
+    return torch.tensor([walk.starts + (len(walk.order),) * (most - len(walk.starts)) for walk in walks])

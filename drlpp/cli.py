@@ -1,0 +1,87 @@
+"""The command line ``drlpp``: capture a model, show any file, train with a placement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from drlpp.command_line import ModelOptions, Size, SizeOption, model_reference, run_program
+
+app = typer.Typer(
+    help="Find the fastest pipeline placement of a PyTorch model, and train with it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+@app.command("capture")
+def capture_model(
+    model: Annotated[str, typer.Argument(help="A name in the zoo, or package.module:factory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the graph.")],
+    size: SizeOption = Size.SMALL,
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
+) -> None:
+    """Write the operator graph of a model."""
+    from drlpp.capture import capture
+    from drlpp.files import write_document
+    from drlpp.report import describe
+
+    captured = capture(model_reference(model, size, model_option))
+    write_document(output, captured.graph)
+    Console().print(describe(captured.graph))
+    Console().print(f"written to {output}")
+
+
+@app.command()
+def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> None:
+    """Describe a graph, profile, cluster, placement or comparison."""
+    import drlpp.runtime.comparison  # noqa: F401 - defines a kind of document
+    from drlpp.files import read_any_document
+    from drlpp.report import describe
+
+    Console().print(describe(read_any_document(file)))
+
+
+@app.command()
+def train(
+    placement: Annotated[Path, typer.Argument(help="A placement.json.")],
+    data: Annotated[
+        str, typer.Option(help="A name (digits), or package.module:factory.")
+    ] = "digits",
+    epochs: Annotated[int, typer.Option(help="How often all samples are seen.")] = 5,
+    optimizer: Annotated[
+        str | None, typer.Option(help="sgd, adam or adamw; else as measured.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of workers, if not the placement's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results; else 'training' beside PLACEMENT.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    seed: Annotated[int, typer.Option(help="Of weights, order of samples and dropout.")] = 0,
+) -> None:
+    """Train the model of a placement with that placement, and evaluate it on held-out data."""
+    from drlpp.training_report import train_and_report
+
+    train_and_report(
+        placement,
+        data=data,
+        epochs=epochs,
+        optimizer_name=optimizer,
+        lr=lr,
+        workers=workers,
+        out=out or placement.parent / "training",
+        resume=resume,
+        seed=seed,
+    )
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_program(app, "drlpp")

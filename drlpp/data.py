@@ -1,0 +1,105 @@
+"""Data to train on, by name or by import path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from drlpp.errors import InvalidInput
+from drlpp.importing import find_factory
+
+
+class Samples(NamedTuple):
+    """Inputs of a model and their targets, the samples as first dimension of every tensor."""
+
+    inputs: tuple[Tensor, ...]
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+class Data(NamedTuple):
+    """Samples to train on, and others held out to evaluate on."""
+
+    train: Samples
+    test: Samples
+
+
+def digits(example_inputs: Sequence[Tensor]) -> Data:
+    """scikit-learn's 1,797 handwritten digits of 8×8 pixels, resized to the model's input.
+
+    Every fifth sample is held out. Pixels are scaled to mean 0 and standard deviation 1.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise InvalidInput(
+            "data 'digits' needs scikit-learn; install it with: pip install 'drlpp[data]'"
+        ) from None
+    if len(example_inputs) != 1 or example_inputs[0].dim() != 4:
+        shapes = [tuple(value.shape) for value in example_inputs]
+        raise InvalidInput(
+            "data 'digits' fits models with one input of images (batch, channels, height, width); "
+            f"this one takes {shapes}"
+        )
+    _, channels, height, width = example_inputs[0].shape
+    bunch = load_digits()
+    images = torch.tensor(bunch.images, dtype=torch.float32)
+    images = ((images - images.mean()) / images.std()).unsqueeze(1)
+    images = F.interpolate(images, (height, width), mode="bilinear", align_corners=False)
+    images = images.repeat(1, channels, 1, 1)
+    targets = torch.tensor(bunch.target)
+    held_out = torch.arange(len(targets)) % 5 == 0
+    return Data(
+        train=Samples((images[~held_out],), targets[~held_out]),
+        test=Samples((images[held_out],), targets[held_out]),
+    )
+
+
+DATA: dict[str, Callable[[Sequence[Tensor]], Data]] = {"digits": digits}
+
+
+def load_data(name: str, example_inputs: Sequence[Tensor]) -> Data:
+    """Load data by its name here, or by ``package.module:factory``.
+
+    A factory is called with the model's example inputs and returns a :class:`Data`, or a plain
+    ``((inputs, targets), (inputs, targets))`` for training and held-out samples.
+
+    Raises:
+        InvalidInput: if there is no such data, or it does not fit the model.
+    """
+    if ":" not in name and name not in DATA:
+        raise InvalidInput(
+            f"data {name!r} is unknown; there is {', '.join(DATA)}. Data of your own is named "
+            "'package.module:factory'"
+        )
+    factory = DATA[name] if name in DATA else find_factory(name, "data", InvalidInput)
+    train, test = factory(example_inputs)
+    data = Data(_as_samples(*train), _as_samples(*test))
+    for part, samples in data._asdict().items():
+        _check_fit(name, part, samples, example_inputs)
+    return data
+
+
+def _as_samples(inputs: Tensor | Sequence[Tensor], targets: Tensor) -> Samples:
+    return Samples((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), targets)
+
+
+def _check_fit(name: str, part: str, samples: Samples, example_inputs: Sequence[Tensor]) -> None:
+    expected = [(tuple(value.shape[1:]), value.dtype) for value in example_inputs]
+    found = [(tuple(value.shape[1:]), value.dtype) for value in samples.inputs]
+    if found != expected:
+        raise InvalidInput(
+            f"data {name!r}: samples to {part} have shape and type {found}, "
+            f"but the model takes {expected}"
+        )
+    if len(samples) < len(example_inputs[0]):
+        raise InvalidInput(
+            f"data {name!r}: {len(samples)} samples to {part} do not fill one minibatch of "
+            f"{len(example_inputs[0])}"
+        )

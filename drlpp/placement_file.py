@@ -1,0 +1,148 @@
+"""The placement file: a placement that people read and edit, and how it was found and measured."""
+
+from __future__ import annotations
+
+import difflib
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import ClassVar
+
+import torch
+
+from drlpp.cluster import Cluster
+from drlpp.errors import InvalidPlacement
+from drlpp.files import Document, Record
+from drlpp.graph import OpGraph
+from drlpp.measurement import Measurement
+from drlpp.placement import Placement, Stage
+from drlpp.task import ModelReference
+from drlpp.training_options import Method, OptimizerSpec
+
+
+class NamedStage(Record):
+    """A stage as people write it: the names of its operators, the numbers of its accelerators."""
+
+    operators: tuple[str, ...]
+    accelerators: tuple[int, ...]
+
+
+class Versions(Record):
+    """The software that a placement was measured with."""
+
+    drlpp: str
+    torch: str
+    python: str
+
+    @classmethod
+    def current(cls) -> Versions:
+        """The versions that are running."""
+        return cls(
+            drlpp=version("drlpp"), torch=str(torch.__version__), python=platform.python_version()
+        )
+
+
+class PlacementFile(Document):
+    """What an agent or a planner exports and the runtime loads.
+
+    Attributes:
+        model: where the model comes from.
+        graph_fingerprint: of the graph that the placement is for.
+        configuration: replicas per stage, for readers; the stages below decide.
+        stages: in the order of the pipeline.
+        method: the schedule and weight policy that it was measured with.
+        optimizer: the optimizer that it was measured with.
+        found_by: the agent, planner or person that it comes from.
+        cluster: the accelerators that it was measured on.
+        measurement: the result, if it was measured.
+        versions: the software that measured it.
+    """
+
+    kind: ClassVar[str] = "placement"
+
+    model: ModelReference
+    graph_fingerprint: str
+    configuration: str
+    stages: tuple[NamedStage, ...]
+    method: Method
+    optimizer: OptimizerSpec
+    found_by: str
+    cluster: Cluster
+    measurement: Measurement | None = None
+    versions: Versions
+
+    @classmethod
+    def create(
+        cls,
+        model: ModelReference,
+        graph: OpGraph,
+        placement: Placement,
+        cluster: Cluster,
+        *,
+        method: Method,
+        optimizer: OptimizerSpec,
+        found_by: str,
+        measurement: Measurement | None = None,
+    ) -> PlacementFile:
+        """Describe ``placement`` of ``graph`` by the names of its operators.
+
+        Raises:
+            InvalidPlacement: if it cannot run ``graph`` on ``cluster``.
+        """
+        placement.validate_for(graph, cluster.accelerators)
+        return cls(
+            model=model,
+            graph_fingerprint=graph.fingerprint,
+            configuration=placement.configuration,
+            stages=tuple(
+                NamedStage(
+                    operators=tuple(graph.operators[operator].name for operator in stage.operators),
+                    accelerators=stage.accelerators,
+                )
+                for stage in placement.stages
+            ),
+            method=method,
+            optimizer=optimizer,
+            found_by=found_by,
+            cluster=cluster,
+            measurement=measurement,
+            versions=Versions.current(),
+        )
+
+    def resolve(self, graph: OpGraph) -> Placement:
+        """The placement for ``graph``, checked.
+
+        Raises:
+            InvalidPlacement: if the file is for another model, names an operator that ``graph``
+                does not have, or its stages cannot run on its cluster.
+        """
+        if self.graph_fingerprint != graph.fingerprint:
+            raise InvalidPlacement(
+                f"the placement is for {self.model} (fingerprint {self.graph_fingerprint}), but "
+                f"this model is {graph.model} ({graph.fingerprint}); load the model that the "
+                "placement was made for, or plan this one anew"
+            )
+        number_of = {operator.name: operator.id for operator in graph.operators}
+        placement = Placement(
+            stages=tuple(
+                Stage(
+                    operators=tuple(
+                        sorted(_number(name, index, number_of) for name in stage.operators)
+                    ),
+                    accelerators=stage.accelerators,
+                )
+                for index, stage in enumerate(self.stages)
+            )
+        )
+        placement.validate_for(graph, self.cluster.accelerators)
+        return placement
+
+
+def _number(name: str, stage: int, number_of: Mapping[str, int]) -> int:
+    if name in number_of:
+        return number_of[name]
+    similar = difflib.get_close_matches(name, number_of, n=1)
+    hint = f"did you mean {similar[0]!r}?" if similar else "`drlpp show` lists a graph's operators"
+    raise InvalidPlacement(
+        f"stage {stage} names operator {name!r}, which is not in the graph; {hint}"
+    )

@@ -1,0 +1,206 @@
+"""Readable tables: any file of the project, and placements side by side."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+
+from matplotlib.ticker import EngFormatter
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.pretty import Pretty
+from rich.table import Table
+
+from drlpp.cluster import Cluster, Link
+from drlpp.files import Document
+from drlpp.graph import OpGraph, TensorSpec
+from drlpp.measurement import Measurement
+from drlpp.placement_file import PlacementFile
+from drlpp.profile import Profile
+
+seconds_text = EngFormatter(unit="s", places=2)
+
+
+@singledispatch
+def describe(document: Document) -> RenderableType:
+    """A readable picture of a document, for ``rich``'s console; ``drlpp show`` prints it."""
+    return Pretty(document)
+
+
+@describe.register
+def _(graph: OpGraph) -> RenderableType:
+    table = Table()
+    table.add_column("id", justify="right")
+    for column in ("operator", "type", "module"):
+        table.add_column(column, overflow="fold")
+    table.add_column("parameters", justify="right")
+    table.add_column("outputs")
+    table.add_column("read by", overflow="fold")
+    returned = {operator for operator, _ in graph.outputs}
+    for operator in graph.operators:
+        readers = [str(reader) for reader in graph.successors[operator.id]]
+        if operator.id in returned:
+            readers.append("caller")
+        table.add_row(
+            str(operator.id),
+            escape(operator.name),
+            operator.type,
+            escape(operator.module),
+            decimal(operator.parameter_bytes) if operator.parameter_bytes else "–",
+            "\n".join(_tensor_text(output) for output in operator.outputs),
+            ", ".join(readers),
+        )
+    totals = (
+        f"{len(graph)} operators, {len(graph.edges)} edges, "
+        f"{decimal(graph.parameter_bytes)} of parameters"
+    )
+    return Group(f"{escape(graph.model)} · graph {graph.fingerprint}", table, totals)
+
+
+def _tensor_text(tensor: TensorSpec) -> str:
+    shape = "×".join(str(size) for size in tensor.shape) or "scalar"
+    return f"{shape} {tensor.dtype}"
+
+
+@describe.register
+def _(cluster: Cluster) -> RenderableType:
+    table = Table()
+    for column in ("host", "device", "accelerators"):
+        table.add_column(column)
+    first = 0
+    for host in cluster.hosts:
+        last = first + host.accelerators - 1
+        table.add_row(
+            escape(host.name), host.device, str(first) if first == last else f"{first} to {last}"
+        )
+        first = last + 1
+    lines = [f"within a host: {_link_text(cluster.within_host)}"]
+    if cluster.between_hosts is not None:
+        lines.append(f"between hosts: {_link_text(cluster.between_hosts)}")
+    return Group(table, *lines)
+
+
+def _link_text(link: Link) -> str:
+    bandwidth = decimal(int(link.bandwidth_bytes_per_second))
+    return f"{bandwidth}/s, latency {seconds_text(link.latency_seconds)}"
+
+
+@describe.register
+def _(profile: Profile) -> RenderableType:
+    title = f"{escape(profile.model)} · batch {profile.batch_size} on {profile.device}"
+    table = Table()
+    for column in ("id", "forward", "backward", "share"):
+        table.add_column(column, justify="right")
+    total = sum(profile.seconds)
+    for number, operator in enumerate(profile.operators):
+        table.add_row(
+            str(number),
+            seconds_text(operator.forward_seconds),
+            seconds_text(operator.backward_seconds),
+            f"{profile.seconds[number] / total:.1%}" if total else "–",
+        )
+    per_megabyte = seconds_text(profile.update_seconds_per_byte * 1e6)
+    return Group(
+        title,
+        table,
+        f"{len(profile.operators)} operators, {seconds_text(total)} per minibatch, update "
+        f"{per_megabyte} per MB of parameters",
+        f"graph {profile.graph_fingerprint}",
+    )
+
+
+@describe.register
+def _(file: PlacementFile) -> RenderableType:
+    title = f"{escape(str(file.model))} · {file.configuration} · found by {escape(file.found_by)}"
+    table = Table()
+    table.add_column("stage", justify="right")
+    table.add_column("accelerators")
+    table.add_column("operators", overflow="fold")
+    for number, stage in enumerate(file.stages):
+        accelerators = ", ".join(str(accelerator) for accelerator in stage.accelerators)
+        table.add_row(str(number), accelerators, escape(", ".join(stage.operators)))
+    options = ", ".join(f"{name}={value:g}" for name, value in file.optimizer.complete.items())
+    versions = file.versions
+    return Group(
+        title,
+        table,
+        _measurement_text(file.measurement),
+        f"schedule and policy: {file.method}; optimizer: {file.optimizer.name} ({options})",
+        f"graph {file.graph_fingerprint}; drlpp {versions.drlpp}, torch {versions.torch}, "
+        f"python {versions.python}",
+        describe(file.cluster),
+    )
+
+
+def _measurement_text(measurement: Measurement | None) -> str:
+    if measurement is None:
+        return "not measured"
+    return (
+        f"measured: {seconds_text(measurement.seconds_per_minibatch)} per minibatch (median "
+        f"{seconds_text(measurement.median_seconds)}, standard deviation "
+        f"{seconds_text(measurement.standard_deviation_seconds)}, over "
+        f"{measurement.minibatches} minibatches)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """A placement in the final comparison.
+
+    Attributes:
+        found_by: the agent or the planner that it comes from, such as ``pipedream``.
+        configuration: replicas per stage.
+        seconds: seconds per minibatch of each repetition; empty if it could not be measured.
+    """
+
+    found_by: str
+    configuration: str
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float | None:
+        """Median of the repetitions, None if there are none."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+
+def comparison_table(rows: Sequence[ComparisonRow], reference: Sequence[str]) -> Table:
+    """Placements side by side, the fastest by median marked.
+
+    The spread is given as the fastest and the slowest repetition: with a handful of them,
+    quartiles would say less. A speed-up is the median of the reference divided by the row's.
+
+    Args:
+        rows: in the order in which to print them.
+        reference: who found the rows that speed-ups are given over, a column each.
+    """
+    median_of = {row.found_by: row.median for row in rows}
+    fastest = min((row.median for row in rows if row.median is not None), default=None)
+    repetitions = max((len(row.seconds) for row in rows), default=0)
+    title = f"time per minibatch, median and range of {repetitions} repetitions"
+    table = Table(title=title, title_justify="left")
+    table.add_column("found by")
+    table.add_column("configuration")
+    for column in ("median", "fastest", "slowest"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name in reference:
+        table.add_column(f"over {name}", justify="right")
+    for row in rows:
+        if row.median is None:
+            cells = ["failed", "–", "–", *("–" for _ in reference)]
+        else:
+            cells = [
+                seconds_text(row.median),
+                seconds_text(min(row.seconds)),
+                seconds_text(max(row.seconds)),
+                *(_speed_up_text(median_of[name], row.median) for name in reference),
+            ]
+        style = "bold green" if row.median is not None and row.median == fastest else None
+        table.add_row(row.found_by, row.configuration, *cells, style=style)
+    return table
+
+
+def _speed_up_text(reference: float | None, median: float) -> str:
+    return "–" if reference is None else f"{reference / median:.2f}×"

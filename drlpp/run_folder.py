@@ -1,0 +1,56 @@
+"""The output folder of a run: claimed once, resumed by the same run only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from drlpp.errors import InvalidInput
+from drlpp.files import Document, read_document, write_document
+
+
+class RunRecord(Document):
+    """What a folder holds: the command that filled it, and the settings that decide its result."""
+
+    kind: ClassVar[str] = "run"
+
+    command: str
+    settings: dict[str, Any]
+
+
+def open_run_folder(
+    folder: Path, command: str, settings: Mapping[str, Any], *, resume: bool
+) -> Path:
+    """Claim ``folder`` for a run, or go on with the run that it holds.
+
+    Raises:
+        InvalidInput: the folder holds something else, or a run with other settings.
+    """
+    record_path = folder / "run.json"
+    if not record_path.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise InvalidInput(
+                f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
+            )
+        if resume:
+            raise InvalidInput(f"{folder} holds no run to resume; leave out --resume to begin one")
+        write_document(record_path, RunRecord(command=command, settings=dict(settings)))
+        return folder
+    record = read_document(record_path, RunRecord)
+    if not resume:
+        raise InvalidInput(
+            f"{folder} holds another run ({record.command}); go on with it by --resume, or give "
+            "another folder with --out"
+        )
+    if record.command != command:
+        raise InvalidInput(
+            f"{folder} holds a run of {record.command}, which {command} cannot resume"
+        )
+    for key in {**record.settings, **settings}:
+        if record.settings.get(key) != settings.get(key):
+            raise InvalidInput(
+                f"{folder} holds a run with {key} = {record.settings.get(key)!r}; it cannot be "
+                f"resumed with {settings.get(key)!r}"
+            )
+    return folder

@@ -1,0 +1,79 @@
+"""How a placement is run: the schedule and weight policy, and the optimizer."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import Field, model_validator
+
+from drlpp.errors import InvalidInput
+from drlpp.files import Record
+from drlpp.schedule import ScheduleKind
+
+PolicyName = Literal["sync", "vanilla", "stash", "pipeoptim"]
+POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+
+OptimizerName = Literal["sgd", "adam", "adamw"]
+OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
+
+_DEFAULTS: dict[OptimizerName, dict[str, float]] = {
+    "sgd": {"lr": 0.01, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0},
+    "adam": {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    "adamw": {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
+}
+
+
+class Method(Record):
+    """A schedule and the weight policy on it.
+
+    ``microbatches`` is 1 unless the schedule is ``gpipe``.
+    """
+
+    schedule: ScheduleKind = "1f1b"
+    policy: PolicyName = "pipeoptim"
+    microbatches: int = Field(default=1, ge=1)
+
+    def __str__(self) -> str:
+        parts = f", {self.microbatches} microbatches" if self.microbatches > 1 else ""
+        return f"{self.schedule}{parts}, {self.policy}"
+
+
+class OptimizerSpec(Record):
+    """An optimizer by name and its options; what is not given has torch's default (momentum .9)."""
+
+    name: OptimizerName = "sgd"
+    options: dict[str, float] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _knows_its_options(self) -> OptimizerSpec:
+        unknown = set(self.options) - set(_DEFAULTS[self.name])
+        if unknown:
+            raise ValueError(
+                f"optimizer {self.name} has no option {sorted(unknown)[0]!r}; "
+                f"it has {', '.join(_DEFAULTS[self.name])}"
+            )
+        return self
+
+    @classmethod
+    def parse(cls, name: str, **options: float | None) -> OptimizerSpec:
+        """Build from a name as a user types it; options that are None are left at their default.
+
+        Raises:
+            InvalidInput: if there is no such optimizer or option.
+        """
+        if name not in OPTIMIZERS:
+            raise InvalidInput(f"optimizer {name!r} is unknown; there are {', '.join(OPTIMIZERS)}")
+        given = {key: value for key, value in options.items() if value is not None}
+        try:
+            return cls(name=name, options=given)
+        except ValueError as error:
+            raise InvalidInput(str(error).splitlines()[-2].strip()) from None
+
+    def value(self, option: str) -> float:
+        """The value of an option, given or default."""
+        return self.options.get(option, _DEFAULTS[self.name][option])
+
+    @property
+    def complete(self) -> dict[str, float]:
+        """All options with their values."""
+        return {**_DEFAULTS[self.name], **self.options}

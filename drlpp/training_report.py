@@ -1,0 +1,87 @@
+"""``drlpp train``: training with a progress bar and a table of epochs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from drlpp.files import read_document
+from drlpp.placement_file import PlacementFile
+from drlpp.runtime import EpochReport, Observer, train
+from drlpp.training_options import OptimizerSpec
+
+
+def train_and_report(
+    path: Path,
+    *,
+    data: str,
+    epochs: int,
+    optimizer_name: str | None,
+    lr: float | None,
+    workers: int | None,
+    out: Path,
+    resume: bool,
+    seed: int,
+) -> None:
+    """Train and print how it goes."""
+    console = Console()
+    document = read_document(path, PlacementFile)
+    optimizer = document.optimizer
+    if optimizer_name is not None:
+        optimizer = OptimizerSpec.parse(optimizer_name, lr=lr)
+    elif lr is not None:
+        optimizer = OptimizerSpec.parse(optimizer.name, **{**optimizer.options, "lr": lr})
+    console.print(
+        f"training {document.model} on {document.cluster.accelerators} workers, "
+        f"{document.configuration} ({document.method}), {optimizer.name} with "
+        + ", ".join(f"{key}={value:g}" for key, value in optimizer.complete.items())
+    )
+    progress = Progress(
+        TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("minibatches"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+    def on_progress(epoch: int, done: int, total: int) -> None:
+        progress.update(bar, epoch=epoch, completed=done, total=total)
+
+    def on_epoch(report: EpochReport) -> None:
+        score = "" if report.score is None else f"  held-out score {report.score:.4f}"
+        console.print(
+            f"epoch {report.epoch:>3}  loss {report.loss:.4f}{score}  "
+            f"{report.minibatches_per_second:.1f} minibatches/s"
+        )
+
+    with progress:
+        bar = progress.add_task("", epoch=1, epochs=epochs, total=None)
+        result = train(
+            document,
+            data=data,
+            epochs=epochs,
+            optimizer=optimizer,
+            workers=workers,
+            out=out,
+            resume=resume,
+            seed=seed,
+            observer=Observer(on_progress, on_epoch),
+        )
+    if result.module_score is not None:
+        console.print(
+            f"the weights loaded into {document.model.name}'s own module: "
+            f"held-out score {result.module_score:.4f}"
+        )
+    console.print(f"state_dict: {result.folder / 'model.pt'}")

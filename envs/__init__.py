@@ -1,0 +1,36 @@
+"""Gymnasium environments whose reward is the running time of a placement.
+
+Importing this package registers them: ``PlacementEnv`` as ``drlpp/PlacementLive-v0`` and
+``drlpp/PlacementSim-v0``, ``StepwisePlacementEnv`` as ``drlpp/PlacementStepwiseLive-v0`` and
+``drlpp/PlacementStepwiseSim-v0``.
+"""
+
+import gymnasium as _gym
+
+from drlpp.envs.measurer import Measurer
+from drlpp.envs.measuring_env import MeasuringEnv
+from drlpp.envs.memory import MeasurementMemory, MemorySummary
+from drlpp.envs.placement_env import PlacementEnv
+from drlpp.envs.stepwise_env import StepwisePlacementEnv
+
+__all__ = [
+    "Measurer",
+    "MeasurementMemory",
+    "MemorySummary",
+    "PlacementEnv",
+    "StepwisePlacementEnv",
+    "MeasuringEnv",
+]
+
+for _name, _stepwise in (("Placement", False), ("PlacementStepwise", True)):
+    _gym.register(
+        id=f"drlpp/{_name}Live-v0",
+        entry_point="drlpp.envs.live:make_live",
+        nondeterministic=True,
+        kwargs={"stepwise": _stepwise},
+    )
+    _gym.register(
+        id=f"drlpp/{_name}Sim-v0",
+        entry_point="drlpp.envs.simulated:make_sim",
+        kwargs={"stepwise": _stepwise},
+    )

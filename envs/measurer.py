@@ -1,0 +1,30 @@
+"""What the environments ask of a cluster, live or simulated."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from drlpp.graph import OpGraph
+from drlpp.measurement import Outcome
+from drlpp.placement import Placement
+
+
+class Measurer(Protocol):
+    """Runs one model on accelerators, or predicts what running it would give."""
+
+    @property
+    def graph(self) -> OpGraph:
+        """The model."""
+
+    @property
+    def accelerators(self) -> int:
+        """The number of accelerators."""
+
+    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
+        """Measure a placement that is valid for this graph and these accelerators.
+
+        What goes wrong while it runs is returned as a failed measurement, not raised.
+        """
+
+    def close(self) -> None:
+        """Give the accelerators back; closing twice does no harm."""

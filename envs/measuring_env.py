@@ -1,0 +1,87 @@
+"""What both placement environments share: a memory, and the reward of a finished placement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from drlpp.envs.memory import MeasurementMemory, MemorySummary
+from drlpp.errors import InvalidPlacement
+from drlpp.graph import OpGraph
+from drlpp.measurement import FailedMeasurement
+from drlpp.placement import Placement
+
+INVALID_REWARD = -10.0
+"""Below −ln(seconds) of anything that takes less than six hours for a minibatch."""
+
+
+class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
+    """An environment whose episodes end with the measurement of one placement.
+
+    Args:
+        memory: measures placements, each distinct one once.
+        invalid_reward: the reward of a placement that cannot run or that failed.
+        owns_measurer: whether closing the environment closes the measurer.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (the annotation is gymnasium's)
+
+    def __init__(
+        self,
+        memory: MeasurementMemory,
+        invalid_reward: float = INVALID_REWARD,
+        owns_measurer: bool = False,
+    ) -> None:
+        self.memory = memory
+        self.invalid_reward = invalid_reward
+        self._owns_measurer = owns_measurer
+
+    @property
+    def graph(self) -> OpGraph:
+        """The model that is placed."""
+        return self.memory.graph
+
+    @property
+    def accelerators(self) -> int:
+        """The number of accelerators, which is also the largest number of stages."""
+        return self.memory.accelerators
+
+    @property
+    def summary(self) -> MemorySummary:
+        """What has been measured so far."""
+        return self.memory.summary
+
+    def close(self) -> None:
+        """Close the measurer if it was opened for this environment."""
+        if self._owns_measurer:
+            self.memory.close()
+
+    def _reward(
+        self, stage_of_operator: Sequence[int], stage_of_accelerator: Sequence[int]
+    ) -> tuple[float, dict[str, Any]]:
+        """−ln(seconds per minibatch) of a placement (drl-pp eq. 2) and ``info``.
+
+        Only valid placements reach the measurer.
+        """
+        placement = Placement.from_assignment(stage_of_operator, stage_of_accelerator)
+        try:
+            placement.validate_for(self.graph, self.accelerators)
+        except InvalidPlacement as error:
+            return self._penalty("invalid placement", str(error))
+        outcome, _ = self.memory.measure(placement)
+        if isinstance(outcome, FailedMeasurement):
+            return self._penalty(outcome.failure, outcome.reason)
+        seconds = outcome.seconds_per_minibatch
+        return -math.log(seconds), {
+            "seconds": seconds,
+            "configuration": placement.configuration,
+            "stages": len(placement.stages),
+        }
+
+    def _penalty(self, error_type: str, reason: str) -> tuple[float, dict[str, Any]]:
+        return self.invalid_reward, {"error_type": error_type, "reason": reason}

@@ -1,0 +1,96 @@
+"""The environment in which one step measures one placement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
+from drlpp.envs.memory import MeasurementMemory
+
+
+class PlacementEnv(MeasuringEnv):
+    """Place a model on accelerators; one step measures one placement.
+
+    ## Description
+    A placement is drawn up by the agent as a whole and measured by running it (or predicted by the
+    simulator). So the number of steps is the number of placements that were asked for, and every
+    distinct one is measured once: asking again is answered from memory. N is the number of
+    operators of the model, A that of accelerators.
+
+    ## Action Space
+    `MultiDiscrete([A] * N + [A] * A)`. Stages may be numbered with gaps; their order counts.
+
+    | Index     | Meaning                                | Range    |
+    |-----------|----------------------------------------|----------|
+    | 0 … N − 1 | stage of operator 0 … N − 1            | 0 … A − 1|
+    | N … N+A−1 | stage that accelerator 0 … A − 1 holds | 0 … A − 1|
+
+    ## Observation Space
+    `Box(0, 1, (1,), float32)`: always `[0]`. The model and the accelerators are constants of the
+    environment, and the graph is its attribute `graph`.
+
+    ## Rewards
+    −ln(seconds per minibatch) (drl-pp eq. 2), or `invalid_reward` for a placement that cannot run
+    or that failed when it ran.
+
+    | Key of `info`   | When                     | Meaning                                       |
+    |-----------------|--------------------------|-----------------------------------------------|
+    | `seconds`       | measured                 | seconds per minibatch                         |
+    | `configuration` | measured                 | replicas per stage, like `2-1-1`              |
+    | `stages`        | measured                 | number of stages                              |
+    | `error_type`    | cannot run, or failed    | `invalid placement`, `out of memory`,         |
+    |                 |                          | `worker lost`, `timeout`, `error in the model`|
+    | `reason`        | cannot run, or failed    | a sentence: what is wrong, what would be right|
+
+    How many placements were measured, failed or answered from memory is the attribute `summary`;
+    it is no part of `info`, which for the simulator depends on the action alone.
+
+    ## Starting State
+    The only one. `reset` touches nothing.
+
+    ## Episode End
+    Every episode terminates after one step.
+
+    ## Arguments
+
+    | Argument         | Default | Meaning                                                    |
+    |------------------|---------|------------------------------------------------------------|
+    | `memory`         |         | measures placements and remembers them                     |
+    | `invalid_reward` | −10     | reward of a placement that cannot run or failed            |
+    | `owns_measurer`  | `False` | whether `close` closes the measurer                        |
+    """
+
+    def __init__(
+        self,
+        memory: MeasurementMemory,
+        invalid_reward: float = INVALID_REWARD,
+        owns_measurer: bool = False,
+    ) -> None:
+        super().__init__(memory, invalid_reward, owns_measurer)
+        choices = len(self.graph) + self.accelerators
+        self.action_space = spaces.MultiDiscrete([self.accelerators] * choices)
+        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode; there is nothing to prepare."""
+        super().reset(seed=seed, options=options)
+        return _observation(), {}
+
+    def step(
+        self, action: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Measure the placement that ``action`` describes."""
+        stages = [int(stage) for stage in action]
+        operators = len(self.graph)
+        reward, info = self._reward(stages[:operators], stages[operators:])
+        return _observation(), reward, True, False, info
+
+
+def _observation() -> NDArray[np.float32]:
+    return np.zeros(1, np.float32)

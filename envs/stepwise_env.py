@@ -1,0 +1,118 @@
+"""The environment that builds a placement decision by decision, with action masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
+from drlpp.envs.memory import MeasurementMemory
+
+
+class StepwisePlacementEnv(MeasuringEnv):
+    """Place a model on accelerators, one operator or accelerator at a time.
+
+    ## Description
+    The same placements as `PlacementEnv`, for agents that take one small decision at a time, such
+    as `MaskablePPO`: first the stage of each operator, in the order of the graph, then the stage
+    that each accelerator holds. An agent that keeps to `action_masks()` always ends with a
+    placement that can run, and every such placement can be built. N is the number of operators, A
+    that of accelerators.
+
+    ## Action Space
+    `Discrete(A)`: a stage. An operator may stand in the stage of the last operator that it reads,
+    or in a later one. An accelerator may hold any stage that has operators, as long as enough
+    accelerators are left for the stages that have none.
+
+    ## Observation Space
+    `Box(0, 1, (N + A,), float32)`.
+
+    | Index     | Meaning                                                          | Range |
+    |-----------|------------------------------------------------------------------|-------|
+    | 0 … N − 1 | (stage + 1) / A of each operator, 0 while it is not decided      | 0 … 1 |
+    | N … N+A−1 | (stage + 1) / A of each accelerator, 0 while it is not decided   | 0 … 1 |
+
+    The first 0 is what the next action decides.
+
+    ## Rewards
+    0 for every decision but the last, then that of `PlacementEnv`: −ln(seconds per minibatch)
+    (drl-pp eq. 2), or `invalid_reward`; `info` is the same too. An action that is masked out gets
+    `invalid_reward` and `error_type` is `invalid action`.
+
+    ## Starting State
+    Nothing is decided.
+
+    ## Episode End
+    After N + A decisions, or with the first action that is masked out.
+
+    ## Arguments
+
+    | Argument         | Default | Meaning                                                    |
+    |------------------|---------|------------------------------------------------------------|
+    | `memory`         |         | measures placements and remembers them                     |
+    | `invalid_reward` | −10     | reward of a masked action, or a placement that failed      |
+    | `owns_measurer`  | `False` | whether `close` closes the measurer                        |
+    """
+
+    def __init__(
+        self,
+        memory: MeasurementMemory,
+        invalid_reward: float = INVALID_REWARD,
+        owns_measurer: bool = False,
+    ) -> None:
+        super().__init__(memory, invalid_reward, owns_measurer)
+        self._decisions = len(self.graph) + self.accelerators
+        self._stages: list[int] = []
+        self.action_space = spaces.Discrete(self.accelerators)
+        self.observation_space = spaces.Box(0.0, 1.0, (self._decisions,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin a new placement."""
+        super().reset(seed=seed, options=options)
+        self._stages = []
+        return self._observation(), {}
+
+    def step(
+        self, action: np.int64
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Decide on the next operator or accelerator; the last decision measures."""
+        stage = int(action)
+        mask = self.action_masks()
+        if not mask[stage]:
+            allowed = ", ".join(str(index) for index in np.flatnonzero(mask))
+            reward, info = self._penalty(
+                "invalid action",
+                f"decision {len(self._stages)} cannot be stage {stage}; allowed here: {allowed}",
+            )
+            return self._observation(), reward, True, False, info
+        self._stages.append(stage)
+        if len(self._stages) < self._decisions:
+            return self._observation(), 0.0, False, False, {}
+        operators = len(self.graph)
+        reward, info = self._reward(self._stages[:operators], self._stages[operators:])
+        return self._observation(), reward, True, False, info
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """The stages that the next action may choose, shape ``(A,)``, at least one of them."""
+        operators = len(self.graph)
+        decided = len(self._stages)
+        mask = np.zeros(self.accelerators, np.bool_)
+        if decided < operators:
+            read = self.graph.predecessors[decided]
+            mask[max((self._stages[operator] for operator in read), default=0) :] = True
+            return mask
+        used = set(self._stages[:operators])
+        unheld = used - set(self._stages[operators:])
+        # With as many accelerators left as stages without one, each has to take such a stage.
+        mask[list(unheld if len(unheld) >= self._decisions - decided else used)] = True
+        return mask
+
+    def _observation(self) -> NDArray[np.float32]:
+        observation = np.zeros(self._decisions, np.float32)
+        observation[: len(self._stages)] = (np.array(self._stages) + 1) / self.accelerators
+        return observation

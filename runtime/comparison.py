@@ -1,0 +1,121 @@
+"""Measuring placements side by side, alternating, so that drift of the machine hits all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from drlpp.files import Document, Record, read_document, write_document
+from drlpp.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement import Placement
+from drlpp.report import ComparisonRow
+from drlpp.runtime.session import ClusterSession
+from drlpp.training_options import Method
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement to be compared, how it runs, and who found it."""
+
+    found_by: str
+    placement: Placement
+    method: Method
+
+
+class Contender(Record):
+    """A candidate's measurements, one a round; ``failure`` if the last one failed."""
+
+    found_by: str
+    configuration: str
+    method: Method
+    measurements: tuple[Measurement, ...] = ()
+    failure: str | None = None
+
+    @property
+    def row(self) -> ComparisonRow:
+        """For the table."""
+        seconds = tuple(m.seconds_per_minibatch for m in self.measurements)
+        return ComparisonRow(self.found_by, self.configuration, () if self.failure else seconds)
+
+    def with_outcome(self, outcome: Outcome) -> Contender:
+        """The same with one more outcome."""
+        if isinstance(outcome, FailedMeasurement):
+            return self.model_copy(update={"failure": outcome.reason})
+        return self.model_copy(update={"measurements": (*self.measurements, outcome)})
+
+
+class Comparison(Document):
+    """Placements of one model measured side by side on the same workers."""
+
+    kind: ClassVar[str] = "comparison"
+
+    model: str
+    minibatches: int
+    contenders: tuple[Contender, ...]
+
+    def fastest(self) -> Contender | None:
+        """The contender with the least median; None if all failed."""
+        medians = {
+            index: contender.row.median
+            for index, contender in enumerate(self.contenders)
+            if contender.row.median is not None
+        }
+        if not medians:
+            return None
+        return self.contenders[min(medians, key=lambda index: medians[index] or 0.0)]
+
+
+def compare(
+    session: ClusterSession,
+    candidates: Sequence[Candidate],
+    *,
+    rounds: int,
+    minibatches: int,
+    path: Path,
+    on_round: Callable[[int], None] = lambda done: None,
+) -> Comparison:
+    """Measure every candidate once in each of ``rounds`` rounds.
+
+    Each round is written to ``path``, and rounds that it holds already are not measured again.
+    The order within a round is reversed in every second one. A candidate that failed is left out
+    of later rounds.
+    """
+    known = _known_contenders(path)
+    contenders = [
+        known.get(candidate.found_by)
+        or Contender(
+            found_by=candidate.found_by,
+            configuration=candidate.placement.configuration,
+            method=candidate.method,
+        )
+        for candidate in candidates
+    ]
+
+    def comparison() -> Comparison:
+        return Comparison(
+            model=str(session.captured.reference),
+            minibatches=minibatches,
+            contenders=tuple(contenders),
+        )
+
+    for number in range(rounds):
+        indices = range(len(candidates))
+        for index in indices if number % 2 == 0 else reversed(indices):
+            contender = contenders[index]
+            if contender.failure or len(contender.measurements) > number:
+                continue
+            candidate = candidates[index]
+            outcome = session.measure(candidate.placement, minibatches, candidate.method)
+            contenders[index] = contender.with_outcome(outcome)
+        write_document(path, comparison())
+        on_round(number + 1)
+    return comparison()
+
+
+def _known_contenders(path: Path) -> Mapping[str, Contender]:
+    if not path.exists():
+        return {}
+    document = read_document(path, Comparison)
+    return {contender.found_by: contender for contender in document.contenders}

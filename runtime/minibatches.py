@@ -1,0 +1,47 @@
+"""Where the inputs and targets of a minibatch come from, the same on every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+Part = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """Samples in memory, taken in a given order.
+
+    Every worker reads the samples that its stage needs by itself, so inputs never travel through
+    the pipeline. Minibatch b of a run is ``order[b]``; after the last one the first follows.
+
+    Attributes:
+        samples: inputs of the model, each with the samples as first dimension.
+        labels: targets, samples first.
+        order: for every minibatch the indices of its samples, (minibatches, batch size); None to
+            give all samples every time, uncopied.
+        microbatches: parts of a minibatch along its first dimension.
+    """
+
+    samples: Sequence[Tensor]
+    labels: Tensor
+    order: Tensor | None = None
+    microbatches: int = 1
+
+    def inputs(self, part: Part) -> tuple[Tensor, ...]:
+        """The model's inputs for (minibatch, microbatch)."""
+        return tuple(self._take(tensor, part) for tensor in self.samples)
+
+    def targets(self, part: Part) -> Tensor:
+        """The targets for (minibatch, microbatch)."""
+        return self._take(self.labels, part)
+
+    def _take(self, tensor: Tensor, part: Part) -> Tensor:
+        minibatch, microbatch = part
+        if self.order is not None:
+            tensor = tensor[self.order[minibatch % len(self.order)]]
+        if self.microbatches == 1 or not tensor.numel():
+            return tensor
+        return tensor.chunk(self.microbatches)[microbatch]

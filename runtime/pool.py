@@ -1,0 +1,177 @@
+"""The worker processes: starting, commanding, watching and replacing them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing import connection as mp_connection
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+
+import torch.distributed as dist
+from drlpp.runtime.commands import Answer, Command, Failed, Progress, Stop
+from drlpp.runtime.worker import worker_main
+
+from drlpp import errors
+from drlpp.errors import TrialTimeout, WorkerLost
+
+_GRACE_SECONDS = 0.5
+
+
+class WorkerPool:
+    """``size`` worker processes on this machine, numbered from 0.
+
+    Workers are forked from a server process that has torch loaded already, so replacing them
+    costs a fraction of a second. After any failure all of them are replaced, because a
+    communication group cannot be repaired; ``generation`` counts the sets of workers so far.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.generation = 0
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["drlpp.runtime.worker"])
+        self._processes: list[ForkServerProcess] = []
+        self._connections: list[Connection] = []
+        self._store: dist.TCPStore | None = None
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that run now."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    def start(self) -> None:
+        """Start the workers, unless they run."""
+        if self._processes:
+            return
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        for worker in range(self.size):
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(
+                target=worker_main,
+                args=(worker, theirs, self._store.port),
+                name=f"drlpp-worker-{worker}",
+                daemon=True,
+            )
+            with _main_module_left_out():
+                process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._connections.append(ours)
+        self.generation += 1
+
+    def command(
+        self,
+        commands: Mapping[int, Command],
+        timeout_seconds: float,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> dict[int, Answer]:
+        """Give workers their commands and wait for all answers.
+
+        Args:
+            commands: by worker.
+            timeout_seconds: without any word from a worker after which the trial counts as hung.
+            on_progress: called with the versions that the last stage has made.
+
+        Raises:
+            RunFailure: a worker was lost, failed, or did not answer; all workers are replaced.
+        """
+        self.start()
+        try:
+            for worker, command in commands.items():
+                with suppress(BrokenPipeError):
+                    self._connections[worker].send(command)
+            return self._wait_for_answers(set(commands), timeout_seconds, on_progress)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_for_answers(
+        self, waiting: set[int], timeout_seconds: float, on_progress: Callable[[int], None] | None
+    ) -> dict[int, Answer]:
+        answers: dict[int, Answer] = {}
+        deadline = time.monotonic() + timeout_seconds
+        while waiting:
+            pipes = {self._connections[worker]: worker for worker in waiting}
+            sentinels = [process.sentinel for process in self._processes]
+            ready = mp_connection.wait([*pipes, *sentinels], max(0, deadline - time.monotonic()))
+            if not ready:
+                raise TrialTimeout(
+                    f"workers {sorted(waiting)} did not answer within {timeout_seconds:.0f} s"
+                )
+            for worker in [pipes[pipe] for pipe in ready if pipe in pipes]:
+                try:
+                    answer = self._connections[worker].recv()
+                except (EOFError, ConnectionResetError):
+                    continue
+                if isinstance(answer, Failed):
+                    self._raise_if_lost(_GRACE_SECONDS)
+                    raise getattr(errors, answer.failure)(answer.reason)
+                if isinstance(answer, Progress):
+                    deadline = time.monotonic() + timeout_seconds
+                    if on_progress:
+                        on_progress(answer.version)
+                    continue
+                answers[worker] = answer
+                waiting.discard(worker)
+            if waiting:
+                self._raise_if_lost()
+        return answers
+
+    def _raise_if_lost(self, grace_seconds: float = 0) -> None:
+        """Raise if a worker is dead; others may have noticed it before we did."""
+        sentinels = [process.sentinel for process in self._processes]
+        mp_connection.wait(sentinels, grace_seconds)
+        for worker, process in enumerate(self._processes):
+            if not process.is_alive():
+                raise WorkerLost(f"worker {worker} {_describe_exit(process.exitcode)}")
+
+    def kill(self) -> None:
+        """End all workers at once; the next command starts new ones."""
+        for process in self._processes:
+            process.kill()
+        self._forget()
+
+    def close(self) -> None:
+        """Ask the workers to end, and kill those that do not."""
+        for pipe in self._connections:
+            with suppress(OSError):
+                pipe.send(Stop())
+        for process in self._processes:
+            process.join(_GRACE_SECONDS)
+        self.kill()
+
+    def _forget(self) -> None:
+        for process in self._processes:
+            process.join()
+            process.close()
+        for pipe in self._connections:
+            pipe.close()
+        self._processes, self._connections = [], []
+        self._store = None
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+@contextmanager
+def _main_module_left_out() -> Iterator[None]:
+    """Keep multiprocessing from running the user's main script again in every worker.
+
+    Workers need nothing of it, and it may lack the ``if __name__ == "__main__"`` that would
+    otherwise be required.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,416 @@
+"""A cluster session: workers that stay alive and run placement after placement."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
+from drlpp.runtime.commands import (
+    Collect,
+    Command,
+    Deploy,
+    LinkTimes,
+    LoadModel,
+    LoadSamples,
+    OperatorTimes,
+    ProfileLink,
+    ProfileOperators,
+    Run,
+    RunResult,
+)
+from drlpp.runtime.pool import WorkerPool
+from drlpp.runtime.stages import StageProgram, cut_stages, portable
+from drlpp.runtime.windows import Window, measurement_of
+from torch import Tensor
+
+from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.errors import InvalidInput, RunFailure
+from drlpp.graph import OpGraph
+from drlpp.measurement import FailedMeasurement, Outcome
+from drlpp.pipeline import Pipeline
+from drlpp.placement import Placement, Stage
+from drlpp.profile import OperatorProfile, Profile
+from drlpp.schedule import Schedule, build_schedule, weight_versions
+from drlpp.task import ModelReference
+from drlpp.timeline import TimedAction
+from drlpp.training_options import Method, OptimizerSpec
+
+_FIRST_TIMEOUT_SECONDS = 120.0
+_LEAST_TIMEOUT_SECONDS = 20.0
+
+
+@dataclass
+class TimeSpent:
+    """Where a session's time went, in seconds: preparing trials, and running them."""
+
+    deploying_seconds: float = 0.0
+    running_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A placement that the workers hold, ready to run."""
+
+    placement: Placement
+    pipeline: Pipeline
+    method: Method
+
+
+class ClusterSession:
+    """Worker processes on this machine that hold one model and take placement after placement.
+
+    Use it as a context manager, or call :meth:`close`::
+
+        with ClusterSession("alexnet", workers=4) as session:
+            outcome = session.measure(placement)
+
+    A trial that runs out of memory, raises, hangs or loses a worker ends as a failed measurement
+    with its reason; the workers are replaced and the next trial runs.
+
+    Args:
+        model: a captured model, a reference to one, or a name in the zoo.
+        workers: how many processes; each is one accelerator, with one thread.
+        method: schedule and weight policy of measurements that name none.
+        optimizer: updates the weights.
+        seed: of the model's weights and of dropout.
+        timeout_seconds: after which a trial without a word counts as hung; by default 120 s
+            for the first trial, later 20 times the longest so far, and at least 20 s.
+    """
+
+    def __init__(
+        self,
+        model: CapturedModel | ModelReference | str,
+        workers: int = 4,
+        *,
+        method: Method | None = None,
+        optimizer: OptimizerSpec | None = None,
+        seed: int = 0,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        if workers < 1:
+            raise InvalidInput(f"workers is {workers}; at least 1 is needed")
+        if isinstance(model, str):
+            model = ModelReference(name=model)
+        self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
+        self.accelerators = workers
+        self.method = method or Method()
+        self.optimizer = optimizer or OptimizerSpec()
+        self.timeline: tuple[TimedAction, ...] = ()
+        self.spent = TimeSpent()
+        self._seed = seed
+        self._timeout_seconds = timeout_seconds
+        self._longest_run_seconds: float | None = None
+        self._deployments = 0
+        self._microbatched: dict[int, CapturedModel] = {1: self.captured}
+        self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
+        self._samples = (self.captured.task.inputs, self.captured.task.targets)
+        self._write_model()
+        self._pool = WorkerPool(workers)
+        self._informed_generation = 0
+
+    @property
+    def graph(self) -> OpGraph:
+        """The model's operator graph."""
+        return self.captured.graph
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that run now."""
+        return self._pool.process_ids
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers and remove the session's temporary files."""
+        self._pool.close()
+        self._files.cleanup()
+
+    # Measuring
+
+    def measure(
+        self, placement: Placement, minibatches: int = 30, method: Method | None = None
+    ) -> Outcome:
+        """Deploy a placement and measure its seconds per minibatch in steady state.
+
+        Raises:
+            InvalidInput: the placement cannot be run with this model, workers and method.
+        """
+        method = method or self.method
+        placement.validate_for(self.graph, self.accelerators)
+        pipeline = placement.pipeline(self.graph)
+        window = Window.plan(pipeline, minibatches, method)
+        try:
+            deployment = self.deploy(placement, method)
+            schedule, results = self.run(deployment, window.minibatches)
+        except RunFailure as failure:
+            self.timeline = ()
+            return FailedMeasurement(failure=failure.kind, reason=str(failure))
+        start = min(result.times[0][0] for result in results.values())
+        self.timeline = tuple(
+            TimedAction(worker, action, begin - start, end - start)
+            for worker, actions in schedule.actions.items()
+            for action, (begin, end) in zip(actions, results[worker].times, strict=True)
+        )
+        return measurement_of(schedule, results, window)
+
+    def profile(self, repeats: int = 10) -> tuple[Profile, Cluster]:
+        """Time every operator on one worker, and the link between two.
+
+        Raises:
+            RunFailure: if the workers fail.
+        """
+        alone = Placement(
+            stages=tuple(
+                Stage(operators=(op.id,), accelerators=(op.id,)) for op in self.graph.operators
+            )
+        )
+        programs = pickle.dumps((cut_stages(self.captured, alone), portable(self.captured.loss)))
+        times = self._command({0: ProfileOperators(programs, self.optimizer, repeats)})[0]
+        assert isinstance(times, OperatorTimes)
+        profile = Profile(
+            model=str(self.captured.reference),
+            graph_fingerprint=self.graph.fingerprint,
+            device="cpu",
+            batch_size=self.captured.task.batch_size,
+            operators=tuple(
+                OperatorProfile(forward_seconds=forward, backward_seconds=backward)
+                for forward, backward in zip(
+                    times.forward_seconds, times.backward_seconds, strict=True
+                )
+            ),
+            update_seconds_per_byte=times.update_seconds_per_byte,
+        )
+        return profile, local_cluster(self.accelerators, self._profile_link(repeats))
+
+    def _profile_link(self, repeats: int) -> Link:
+        if self.accelerators == 1:
+            return Link(bandwidth_bytes_per_second=1e12)
+        small, large = 1024, 4 * 1024 * 1024
+        command = ProfileLink(self._new_name("link"), (small, large), repeats)
+        times = self._command({0: command, 1: command})[0]
+        assert isinstance(times, LinkTimes)
+        latency = times.seconds[small]
+        transfer_seconds = max(times.seconds[large] - latency, 1e-9)
+        return Link(bandwidth_bytes_per_second=large / transfer_seconds, latency_seconds=latency)
+
+    # Running
+
+    def deploy(
+        self,
+        placement: Placement,
+        method: Method | None = None,
+        optimizer: OptimizerSpec | None = None,
+        checkpoint: Path | None = None,
+    ) -> Deployment:
+        """Give every worker its stage, with the model's initial weights or a checkpoint's.
+
+        Raises:
+            InvalidInput: the placement cannot be run with this model, workers and method.
+            RunFailure: if the workers fail.
+        """
+        begin = time.perf_counter()
+        method = method or self.method
+        placement.validate_for(self.graph, self.accelerators)
+        pipeline = placement.pipeline(self.graph)
+        steady = build_schedule(pipeline, 64, method.schedule, method.microbatches)
+        captured = self._captured_for(method.microbatches)
+        programs = cut_stages(captured, placement)
+        name = self._new_name("deployment")
+        commands: dict[int, Command] = {}
+        for stage, workers in enumerate(pipeline.stages):
+            is_last = stage == len(pipeline.stages) - 1
+            differences = [
+                versions.difference
+                for worker in workers
+                for versions in weight_versions(steady, worker).values()
+            ]
+            if method.policy == "sync" and any(differences):
+                raise InvalidInput(
+                    f"policy sync cannot run a {placement.configuration} placement on a "
+                    f"{method.schedule} schedule, where weights change between forward and "
+                    "backward; use schedule gpipe, or policy stash, vanilla or pipeoptim"
+                )
+            payload = pickle.dumps((programs[stage], portable(captured.loss) if is_last else None))
+            for worker in workers:
+                commands[worker] = Deploy(
+                    name=name,
+                    workers=pipeline.workers,
+                    replicas=workers,
+                    stage=payload,
+                    policy=method.policy,
+                    optimizer=optimizer or self.optimizer,
+                    stale=any(differences),
+                    shared_updates=len(workers) > 1 or method.microbatches > 1,
+                    seed=self._seed,
+                    # The controller is to notice first, since it knows why.
+                    timeout_seconds=2 * self._patience(),
+                    checkpoint_path=str(checkpoint) if checkpoint else None,
+                )
+        self._command(commands)
+        self.spent.deploying_seconds += time.perf_counter() - begin
+        return Deployment(placement, pipeline, method)
+
+    def run(
+        self,
+        deployment: Deployment,
+        minibatches: int,
+        order: Tensor | None = None,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> tuple[Schedule, dict[int, RunResult]]:
+        """Train on ``minibatches`` minibatches; the pipeline is empty before and after.
+
+        Args:
+            deployment: what :meth:`deploy` returned last.
+            minibatches: how many.
+            order: indices of the samples of every minibatch, (minibatches, batch size); None to
+                repeat all samples.
+            on_progress: called with the versions that the last stage has made so far.
+
+        Raises:
+            RunFailure: if the workers fail.
+        """
+        method = deployment.method
+        schedule = build_schedule(
+            deployment.pipeline, minibatches, method.schedule, method.microbatches
+        )
+        return schedule, self._execute(schedule, order, None, on_progress)
+
+    def evaluate(self, deployment: Deployment, order: Tensor) -> Tensor:
+        """Scores of samples by the deployed weights, (minibatches, batch size).
+
+        Raises:
+            InvalidInput: if the model's task has no score.
+            RunFailure: if the workers fail.
+        """
+        if self.captured.score is None:
+            raise InvalidInput(
+                f"model {self.captured.reference} has no score to evaluate; let its factory "
+                "return (module, inputs, targets, loss, score)"
+            )
+        schedule = build_schedule(deployment.pipeline, len(order), "forward")
+        graph = evaluation_graph(self.captured.module)
+        programs = cut_stages(self.captured, deployment.placement, graph)
+        results = self._execute(schedule, order, programs, None)
+        scores = {
+            part: score for result in results.values() for part, score in result.scores.items()
+        }
+        return torch.stack([scores[minibatch, 0] for minibatch in range(len(order))])
+
+    def _execute(
+        self,
+        schedule: Schedule,
+        order: Tensor | None,
+        evaluation: Sequence[StageProgram] | None,
+        on_progress: Callable[[int], None] | None,
+    ) -> dict[int, RunResult]:
+        pipeline = schedule.pipeline
+        commands: dict[int, Command] = {}
+        for stage, workers in enumerate(pipeline.stages):
+            payload = None
+            if evaluation:
+                is_last = stage == len(pipeline.stages) - 1
+                score = portable(self.captured.score) if is_last else None
+                payload = pickle.dumps((evaluation[stage], score))
+            for worker in workers:
+                commands[worker] = Run(
+                    actions=schedule.actions[worker],
+                    versions=weight_versions(schedule, worker),
+                    order=order,
+                    microbatches=schedule.microbatches,
+                    posted=pipeline.in_flight[stage] + 2,
+                    evaluation=payload,
+                )
+        results: dict[int, RunResult] = {}
+        begin = time.perf_counter()
+        for worker, answer in self._command(commands, on_progress).items():
+            assert isinstance(answer, RunResult)
+            results[worker] = answer
+        self.spent.running_seconds += time.perf_counter() - begin
+        self._note_duration(results)
+        return results
+
+    def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
+        """Work on these samples from now on; ``order`` in :meth:`run` refers to them."""
+        self._samples = (tuple(inputs), targets)
+        torch.save(self._samples, self._path("samples.pt"))
+        if self._informed_generation == self._pool.generation:
+            self._command(dict.fromkeys(self._all, LoadSamples(self._path("samples.pt"))))
+
+    def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Weights and buffers of the whole model by name, and the optimizer's state by parameter.
+
+        Of replicas, the first one's buffers (running statistics) are taken.
+        """
+        leaders = [workers[0] for workers in deployment.pipeline.stages]
+        paths = {worker: self._path(f"stage-{worker}.pt") for worker in leaders}
+        self._command({worker: Collect(path) for worker, path in paths.items()})
+        model = dict(self.captured.state)
+        optimizer: dict[str, Any] = {}
+        for path in paths.values():
+            stage = torch.load(path, weights_only=True)
+            model.update(stage["model"])
+            optimizer.update(stage["optimizer"])
+        for alias, name in self.captured.aliases.items():
+            model[alias] = model[name]
+        return model, optimizer
+
+    # Workers
+
+    @property
+    def _all(self) -> range:
+        return range(self.accelerators)
+
+    def _command(
+        self, commands: Mapping[int, Command], on_progress: Callable[[int], None] | None = None
+    ) -> dict[int, Any]:
+        self._pool.start()
+        if self._informed_generation != self._pool.generation:
+            load = LoadModel(self._path("model.pt"), self._path("samples.pt"))
+            self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
+            self._informed_generation = self._pool.generation
+        return self._pool.command(commands, self._patience(), on_progress)
+
+    def _patience(self) -> float:
+        if self._timeout_seconds is not None:
+            return self._timeout_seconds
+        if self._longest_run_seconds is None:
+            return _FIRST_TIMEOUT_SECONDS
+        return max(_LEAST_TIMEOUT_SECONDS, 20 * self._longest_run_seconds)
+
+    def _note_duration(self, results: Mapping[int, RunResult]) -> None:
+        begin = min(result.times[0][0] for result in results.values() if result.times)
+        end = max(result.times[-1][1] for result in results.values() if result.times)
+        self._longest_run_seconds = max(self._longest_run_seconds or 0.0, end - begin)
+
+    def _captured_for(self, microbatches: int) -> CapturedModel:
+        if microbatches not in self._microbatched:
+            self._microbatched[microbatches] = capture_microbatch(self.captured, microbatches)
+        return self._microbatched[microbatches]
+
+    def _write_model(self) -> None:
+        torch.save(self.captured.state | self.captured.constants, self._path("model.pt"))
+        torch.save(self._samples, self._path("samples.pt"))
+
+    def _path(self, name: str) -> str:
+        return str(Path(self._files.name) / name)
+
+    def _new_name(self, purpose: str) -> str:
+        self._deployments += 1
+        return f"{purpose}-{self._deployments}"

@@ -1,0 +1,248 @@
+"""A worker process: holds one stage of a placement and does what the controller tells it."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from drlpp.runtime.commands import (
+    Answer,
+    Collect,
+    Command,
+    Deploy,
+    Done,
+    Failed,
+    LoadModel,
+    LoadSamples,
+    ProfileLink,
+    ProfileOperators,
+    Progress,
+    Run,
+    RunResult,
+    Stop,
+)
+from drlpp.runtime.communication import Mailbox, build_group
+from drlpp.runtime.executor import Executor
+from drlpp.runtime.minibatches import Minibatches
+from drlpp.runtime.profiling import time_link, time_operators
+from drlpp.runtime.stage_runner import EvaluationRunner, StageRunner
+from torch import Tensor
+
+from drlpp.errors import ModelError, OutOfMemory
+
+_PROGRESS_INTERVAL_SECONDS = 0.25
+
+
+def worker_main(worker: int, connection: Connection, store_port: int) -> None:
+    """Entry point of a worker process; returns when told to, or when the controller is gone."""
+    # Ctrl-C reaches the whole process group; the controller decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_controller, daemon=True).start()
+    torch.set_num_threads(1)
+    _keep_freed_memory()
+    store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
+    state = Worker(worker, connection, store)
+    with suppress(EOFError):
+        while not isinstance(command := connection.recv(), Stop):
+            connection.send(state.answer(command))
+    # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
+    os._exit(0)
+
+
+def _end_with_controller() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _keep_freed_memory() -> None:
+    """Let malloc reuse big blocks instead of giving them back to the system after every use.
+
+    Otherwise every activation is a fresh mapping, and its page faults cost about as much as
+    the operators of a small model.
+    """
+    m_trim_threshold, m_mmap_threshold = -1, -3
+    largest_mmap_threshold = 32 * 1024 * 1024
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(m_mmap_threshold, largest_mmap_threshold)
+        libc.mallopt(m_trim_threshold, 1024 * 1024 * 1024)
+
+
+class Worker:
+    """The state of a worker between commands."""
+
+    def __init__(self, worker: int, connection: Connection, store: dist.Store) -> None:
+        self._worker = worker
+        self._connection = connection
+        self._store = store
+        self._state: dict[str, Tensor] = {}
+        self._samples: tuple[Tensor, ...] = ()
+        self._labels = torch.empty(0)
+        self._deployed: Deploy | None = None
+        self._runner: StageRunner | None = None
+        self._group: dist.ProcessGroupGloo | None = None
+        self._replicas: dist.ProcessGroupGloo | None = None
+
+    def answer(self, command: Command) -> Answer:
+        """Carry out a command; what goes wrong becomes an answer."""
+        try:
+            return self._carry_out(command)
+        except Exception as error:
+            kind = OutOfMemory if _is_out_of_memory(error) else ModelError
+            summary = " ".join(str(error).split())[:500]
+            return Failed(
+                kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}"
+            )
+
+    def _carry_out(self, command: Command) -> Answer:
+        match command:
+            case LoadModel(state_path, samples_path):
+                self._state = torch.load(state_path, mmap=True, weights_only=True)
+                self._load_samples(samples_path)
+            case LoadSamples(samples_path):
+                self._load_samples(samples_path)
+            case Deploy():
+                self._deploy(command)
+            case Run():
+                return self._run(command)
+            case Collect(path):
+                self._collect(path)
+            case ProfileOperators(programs, optimizer, repeats):
+                stages, loss = pickle.loads(programs)
+                data = Minibatches(self._samples, self._labels)
+                return time_operators(stages, self._state, data, loss, optimizer, repeats)
+            case ProfileLink(name, sizes, repeats):
+                group = build_group(self._store, name, (0, 1), self._worker, 60)
+                return time_link(group, self._worker, sizes, repeats)
+        return Done()
+
+    def _load_samples(self, path: str) -> None:
+        samples, labels = torch.load(path, mmap=True, weights_only=True)
+        self._samples, self._labels = tuple(samples), labels
+
+    def _deploy(self, command: Deploy) -> None:
+        # The old stage first: two stages of a large model may not fit.
+        self._runner = self._group = self._replicas = None
+        program, loss = pickle.loads(command.stage)
+        state, optimizer_state = self._state, {}
+        if command.checkpoint_path:
+            checkpoint = torch.load(command.checkpoint_path, mmap=True, weights_only=True)
+            state, optimizer_state = checkpoint["model"], checkpoint["optimizer"]
+        self._runner = StageRunner(
+            program=program,
+            state=state,
+            policy=command.policy,
+            optimizer=command.optimizer,
+            stale=command.stale,
+            shared_updates=command.shared_updates,
+            loss=loss,
+            minibatches=Minibatches(self._samples, self._labels),
+            seed=command.seed,
+            optimizer_state=optimizer_state,
+        )
+        timeout = command.timeout_seconds
+        self._group = build_group(
+            self._store, f"{command.name}/all", command.workers, self._worker, timeout
+        )
+        if len(command.replicas) > 1:
+            self._replicas = build_group(
+                self._store,
+                f"{command.name}/stage-{program.stage}",
+                command.replicas,
+                self._worker,
+                timeout,
+            )
+        self._deployed = command
+
+    def _run(self, command: Run) -> RunResult:
+        assert self._runner is not None
+        assert self._group is not None
+        assert self._deployed is not None
+        runner: StageRunner | EvaluationRunner = self._runner
+        minibatches = Minibatches(self._samples, self._labels, command.order, command.microbatches)
+        if command.evaluation:
+            program, score = pickle.loads(command.evaluation)
+            self._share_buffers()
+            runner = EvaluationRunner(program, self._runner, score, minibatches)
+        else:
+            self._runner.minibatches = minibatches
+        _forget_peak_memory()
+        mailbox = Mailbox(
+            self._group, self._deployed.workers, runner.program, command.actions, command.posted
+        )
+        executor = Executor(
+            runner, mailbox, self._replicas, command.versions, self._progress_report()
+        )
+        times = executor.run(command.actions)
+        losses, self._runner.losses = self._runner.losses, {}
+        return RunResult(
+            times=times,
+            losses=losses,
+            scores=runner.scores if isinstance(runner, EvaluationRunner) else {},
+            peak_memory_bytes=_peak_memory_bytes(),
+            bytes_sent=mailbox.bytes_sent,
+        )
+
+    def _share_buffers(self) -> None:
+        """Give all replicas the running statistics of the first, as data parallelism does."""
+        if self._replicas is not None:
+            assert self._runner is not None
+            for buffer in self._runner.buffers.values():
+                self._replicas.broadcast([buffer]).wait()
+
+    def _progress_report(self):  # type: ignore[no-untyped-def]
+        """A function that tells the controller, from time to time, how far the last stage is."""
+        assert self._deployed is not None
+        assert self._runner is not None
+        reports = self._runner.loss is not None and self._worker == self._deployed.replicas[0]
+        last = time.monotonic()
+
+        def report(version: int) -> None:
+            nonlocal last
+            if reports and time.monotonic() - last > _PROGRESS_INTERVAL_SECONDS:
+                last = time.monotonic()
+                self._connection.send(Progress(version))
+
+        return report
+
+    def _collect(self, path: str) -> None:
+        assert self._runner is not None
+        stage = {
+            "model": self._runner.weights_and_buffers(),
+            "optimizer": self._runner.named_optimizer_state(),
+        }
+        torch.save(stage, path)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError)
+        and ("DefaultCPUAllocator" in text or "out of memory" in text)
+    )
+
+
+def _forget_peak_memory() -> None:
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory_bytes() -> int:
+    """The largest resident size since :func:`_forget_peak_memory`; 0 where Linux does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0

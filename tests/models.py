@@ -1,0 +1,56 @@
+"""Small models that the tests of several folders share."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from drlpp.task import Task
+
+
+class Forked(nn.Module):
+    """A stem that forks into an LSTM and a convolution, joined by attention, with skips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.stem = nn.Linear(8, 8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.norm = nn.BatchNorm1d(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.dropout = nn.Dropout(0.2)
+        self.hidden = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        stem = torch.tanh(self.stem(self.embedding(tokens)))
+        left, _ = self.lstm(stem)
+        right = F.relu(self.norm(self.conv(stem.transpose(1, 2)))).transpose(1, 2)
+        joined, _ = self.attention(left, right, right, need_weights=False)
+        joined = self.dropout(joined) + stem
+        return self.head(F.relu(self.hidden(joined.mean(1))))
+
+
+def forked(batch_size: int = 8, dtype: str = "float64") -> Task:
+    """The forked model as a classification task; float64 makes rounding errors negligible."""
+    module = Forked().to(getattr(torch, dtype))
+    tokens = torch.randint(0, 20, (batch_size, 6))
+    targets = torch.randint(0, 5, (batch_size,))
+    return Task(module, (tokens,), targets, F.cross_entropy, _correct)
+
+
+def _correct(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(-1) == targets).float()
+
+
+def perceptron(batch_size: int = 8, layers: int = 6, width: int = 16) -> Task:
+    """A plain chain of linear layers."""
+    blocks = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers)]
+    module = nn.Sequential(*blocks, nn.Linear(width, 5))
+    targets = torch.randint(0, 5, (batch_size,))
+    return Task(module, (torch.randn(batch_size, width),), targets, F.cross_entropy, _correct)
+
+
+def without_loss() -> tuple[nn.Module, Tensor]:
+    """The least that a factory may return."""
+    return nn.Linear(4, 4), torch.randn(2, 4)
