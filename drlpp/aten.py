@@ -78,17 +78,14 @@ def viewed(node: fx.Node) -> list[fx.Node]:
         return nodes_in(node.args[0])
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
-    returned = {
-        name
-        for result in node.target._schema.returns
-        if result.alias_info
-        for name in result.alias_info.before_set
-    }
+    # Which result shares with which argument does not matter, and lists do not say.
+    if not any(result.alias_info for result in node.target._schema.returns):
+        return []
     arguments = named_arguments(node)
     return [
         found
         for argument in node.target._schema.arguments
-        if argument.alias_info and returned & argument.alias_info.before_set
+        if argument.alias_info
         for found in nodes_in(arguments.get(argument.name))
     ]
 
@@ -99,9 +96,9 @@ def written(node: fx.Node) -> list[fx.Node]:
         return []
     arguments = named_arguments(node)
     # The schema is silent about the running statistics that normalisation updates.
+    normalising = arguments.get("training") is True or arguments.get("use_input_stats") is True
     changed = [
-        *(["running_mean", "running_var"] if arguments.get("training") is True else []),
-        *(["running_mean", "running_var"] if arguments.get("use_input_stats") is True else []),
+        *(["running_mean", "running_var"] if normalising else []),
         *(
             argument.name
             for argument in node.target._schema.arguments

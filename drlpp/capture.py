@@ -93,7 +93,6 @@ def capture(reference: ModelReference, task: Task | None = None, seed: int = 0) 
         raise InvalidModel(f"model {reference} computes nothing from its inputs")
     outputs = [_outputs(group) for group in groups]
     state = _tensors(task.module.state_dict())
-    loss = task.loss or mean_square
     return CapturedModel(
         reference=reference,
         graph=_describe(reference, module, groups, outputs),
@@ -108,7 +107,7 @@ def capture(reference: ModelReference, task: Task | None = None, seed: int = 0) 
         constants=_constants(module, state),
         aliases=_aliases(task.module, module),
         task=task,
-        loss=_capture_loss(loss, module, task, reference),
+        loss=_capture_loss(module, task, reference),
         score=_capture_function(task.score, module, task, f"score of {reference}")
         if task.score
         else None,
@@ -266,10 +265,7 @@ def _capture_function(
 ) -> fx.GraphModule:
     """Capture a loss or a score, called with the model's flat outputs and the targets."""
     outputs = [node.meta["val"] for node in _returned(module)]
-    modes = [value.fake_mode for value in outputs if hasattr(value, "fake_mode")]
-    if not modes:
-        raise InvalidModel(f"the {what} has nothing to read: the model returns no tensor")
-    inputs = (*outputs, modes[0].from_tensor(task.targets))
+    inputs = (*outputs, outputs[0].fake_mode.from_tensor(task.targets))
     captured = export_graph(_OnOutputs(function, module), inputs, f"the {what}")
     returned = _returned(captured)
     if len(returned) != 1:
@@ -281,13 +277,12 @@ def _capture_function(
     return captured
 
 
-def _capture_loss(
-    function: Callable[[Any, Tensor], Tensor],
-    module: fx.GraphModule,
-    task: Task,
-    reference: ModelReference,
-) -> fx.GraphModule:
-    captured = _capture_function(function, module, task, f"loss of {reference}")
+def _capture_loss(module: fx.GraphModule, task: Task, reference: ModelReference) -> fx.GraphModule:
+    if not any(node.meta["val"].is_floating_point() for node in _returned(module)):
+        raise InvalidModel(
+            f"model {reference} returns no floating-point tensor, so there is nothing to train"
+        )
+    captured = _capture_function(task.loss or mean_square, module, task, f"loss of {reference}")
     value = _returned(captured)[0].meta["val"]
     if value.dim() or not value.is_floating_point():
         raise InvalidModel(

@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from drlpp.errors import DRLPPError, InvalidInput, RunFailure
-from drlpp.task import ModelReference
+from drlpp.task import ModelReference, Option
 
 
 class Size(StrEnum):
@@ -43,16 +43,14 @@ def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelRefer
     Raises:
         InvalidInput: if an option is not of the form KEY=VALUE.
     """
-    from drlpp.zoo import SMALL
-
-    arguments = dict(SMALL.get(name, {})) if size is Size.SMALL else {}
+    arguments: dict[str, Option] = {}
     for option in options:
         key, separator, text = option.partition("=")
         value = yaml.safe_load(text) if separator else None
         if not isinstance(value, bool | int | float | str):
             raise InvalidInput(f"model option {option!r}: expected KEY=VALUE, like batch_size=16")
         arguments[key] = value
-    return ModelReference(name=name, options=arguments)
+    return ModelReference.named(name, size, **arguments)
 
 
 def run_program(program: Callable[[], object], name: str) -> None:

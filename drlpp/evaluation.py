@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import fx
 
@@ -22,7 +20,10 @@ def evaluation_graph(module: fx.GraphModule) -> fx.GraphModule:
             graph does not tell whether the model draws them in training only.
     """
     # Weights are shared: only the graph is copied.
-    result = fx.GraphModule(module, copy.deepcopy(module.graph))
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    graph.set_codegen(module.graph._codegen)
+    result = fx.GraphModule(module, graph)
     for node in reversed(list(result.graph.nodes)):
         if not node.users and any(target.op == "get_attr" for target in written(node)):
             result.graph.erase_node(node)

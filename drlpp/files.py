@@ -108,7 +108,7 @@ def read_any_document(path: str | Path) -> Document:
     """Read a document of whatever kind the file says it is."""
     kinds = document_kinds()
     kind = _read_mapping(Path(path)).get("kind")
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         known = ", ".join(sorted(kinds))
         raise InvalidFile(f"{path}: field 'kind' is {kind!r}, expected one of: {known}")
     return read_document(path, kinds[kind])
@@ -122,9 +122,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
     try:
-        content = (
-            yaml.safe_load(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
-        )
+        content = yaml.safe_load(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InvalidFile(f"{path}: truncated or not well-formed: {reason}") from None

@@ -72,6 +72,10 @@ class OpGraph(Document):
                     f"operator {operator.name!r} has id {operator.id}, expected {position}: "
                     "operators are listed in the order of their ids"
                 )
+        names = [operator.name for operator in self.operators]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two operators are named {twice!r}; names are to be unique")
         for edge in self.edges:
             if not 0 <= edge.source < edge.target < len(self.operators):
                 raise ValueError(

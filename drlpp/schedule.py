@@ -7,9 +7,9 @@ counted in them. Nothing else in the project knows what "1F1B" means.
 Asynchronous 1F1B (pipedream §3.2) on four stages, minibatches 0, 1, 2, …; a backward takes as
 long as two forwards, and every backward is followed by an update of its stage::
 
-    stage 0   F0 F1 F2 F3 .. .. .. .. .. B0··· F4 B1··· F5 B2···
-    stage 1      F0 F1 F2 .. .. .. B0··· F3 B1··· F4 B2··· F5
-    stage 2         F0 F1 .. B0··· F2 B1··· F3 B2··· F4 B3···
+    stage 0   F0 F1 F2 F3 .. .. .. .. .. .. B0··· F4 B1··· F5 B2···
+    stage 1      F0 F1 F2 .. .. .. .. B0··· F3 B1··· F4 B2··· F5
+    stage 2         F0 F1 .. .. B0··· F2 B1··· F3 B2··· F4 B3···
     stage 3            F0 B0··· F1 B1··· F2 B2··· F3 B3··· F4
 """
 

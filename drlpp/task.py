@@ -53,6 +53,21 @@ class ModelReference(Record):
     name: str
     options: dict[str, Option] = Field(default_factory=dict)
 
+    @classmethod
+    def named(cls, name: str, size: str = "small", **options: Option) -> ModelReference:
+        """A model as a user names it.
+
+        Args:
+            name: in the zoo, or ``package.module:factory``.
+            size: of a model of the zoo: ``small`` trains well on CPU workers, ``published`` is
+                the paper's.
+            options: arguments of the factory, which go before those of the size.
+        """
+        from drlpp.zoo import SMALL
+
+        preset = SMALL.get(name, {}) if size == "small" else {}
+        return cls(name=name, options={**preset, **options})
+
     def __str__(self) -> str:
         options = ", ".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.name}({options})" if options else self.name
@@ -99,7 +114,8 @@ def _as_task(result: object, reference: ModelReference) -> Task:
             f"model {reference}: the first element is a {type(task.module).__name__}, "
             "expected a torch.nn.Module"
         )
-    inputs = (task.inputs,) if isinstance(task.inputs, Tensor) else tuple(task.inputs)
+    given: object = task.inputs
+    inputs = (given,) if isinstance(given, Tensor) else tuple(task.inputs)
     if not inputs or not all(isinstance(value, Tensor) and value.dim() for value in inputs):
         raise InvalidModel(
             f"model {reference}: example inputs must be tensors with the batch as first dimension"

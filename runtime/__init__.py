@@ -1,10 +1,10 @@
 """The live pipeline runtime: workers, weight policies, measuring, training, and the oracle."""
 
-from drlpp.runtime.session import ClusterSession, Deployment, TimeSpent
 from drlpp.runtime.comparison import Candidate, Comparison, compare
-from drlpp.runtime.training import EpochReport, Observer, TrainingResult, train
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.reference import ReferenceResult, run_reference
+from drlpp.runtime.session import ClusterSession, Deployment, TimeSpent
+from drlpp.runtime.training import EpochReport, Observer, TrainingResult, train
 
 __all__ = [
     "ClusterSession",

@@ -18,17 +18,18 @@ from drlpp.schedule import Action, Message, Receive, Send
 
 def build_group(
     store: dist.Store, name: str, workers: Sequence[int], worker: int, timeout_seconds: float
-) -> dist.ProcessGroupGloo:
+) -> dist.ProcessGroup:
     """A Gloo group of ``workers``, on its own prefix of the store.
 
     A group is never repaired: a trial gets a new one, so that nothing of an abandoned trial can
     arrive in the next.
     """
-    options = dist.ProcessGroupGloo._Options()
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = timedelta(seconds=timeout_seconds)
     prefixed = dist.PrefixStore(name, store)
-    return dist.ProcessGroupGloo(prefixed, workers.index(worker), len(workers), options)
+    rank, size = workers.index(worker), len(workers)
+    return dist.ProcessGroupGloo(prefixed, rank, size, options)  # type: ignore[return-value]
 
 
 class Mailbox:
@@ -47,7 +48,7 @@ class Mailbox:
 
     def __init__(
         self,
-        group: dist.ProcessGroupGloo,
+        group: dist.ProcessGroup,
         ranks: Sequence[int],
         program: StageProgram,
         actions: Sequence[Action],

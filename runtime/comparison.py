@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from drlpp.runtime.session import ClusterSession
+
 from drlpp.files import Document, Record, read_document, write_document
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement import Placement
 from drlpp.report import ComparisonRow
-from drlpp.runtime.session import ClusterSession
 from drlpp.training_options import Method
 
 

@@ -40,7 +40,7 @@ class Executor:
 
     runner: StageRunner | EvaluationRunner
     mailbox: Mailbox
-    replicas: dist.ProcessGroupGloo | None
+    replicas: dist.ProcessGroup | None
     versions: Mapping[Part, WeightVersions]
     on_update: Callable[[int], None]
     _received: dict[Message, list[Tensor]] = field(default_factory=dict)

@@ -170,7 +170,7 @@ _POLICIES: dict[PolicyName, type[WeightPolicy]] = {
 def build_policy(
     name: PolicyName, weights: Sequence[Tensor], optimizer: Optimizer | None, *, stale: bool
 ) -> WeightPolicy:
-    """The policy ``name``; where no forward of the stage is stale, all of them are :class:`Sync`."""
+    """The policy ``name``; for a stage without stale forwards all are the same, :class:`Sync`."""
     if optimizer is None:
         return Weightless()
     return (_POLICIES[name] if stale else Sync)(weights, optimizer)

@@ -10,10 +10,10 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import connection as mp_connection
-from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 import torch.distributed as dist
+from drlpp.runtime.channel import Channel
 from drlpp.runtime.commands import Answer, Command, Failed, Progress, Stop
 from drlpp.runtime.worker import worker_main
 
@@ -29,15 +29,21 @@ class WorkerPool:
     Workers are forked from a server process that has torch loaded already, so replacing them
     costs a fraction of a second. After any failure all of them are replaced, because a
     communication group cannot be repaired; ``generation`` counts the sets of workers so far.
+
+    Args:
+        size: how many.
+        folder: for temporary files.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, folder: str) -> None:
         self.size = size
+        self._folder = folder
         self.generation = 0
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["drlpp.runtime.worker"])
+        # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
+        self._context.set_forkserver_preload(["drlpp.runtime.worker", "torch._dynamo"])
         self._processes: list[ForkServerProcess] = []
-        self._connections: list[Connection] = []
+        self._channels: list[Channel] = []
         self._store: dist.TCPStore | None = None
 
     @property
@@ -54,7 +60,7 @@ class WorkerPool:
             ours, theirs = self._context.Pipe()
             process = self._context.Process(
                 target=worker_main,
-                args=(worker, theirs, self._store.port),
+                args=(worker, Channel(theirs, self._folder), self._store.port),
                 name=f"drlpp-worker-{worker}",
                 daemon=True,
             )
@@ -62,7 +68,7 @@ class WorkerPool:
                 process.start()
             theirs.close()
             self._processes.append(process)
-            self._connections.append(ours)
+            self._channels.append(Channel(ours, self._folder))
         self.generation += 1
 
     def command(
@@ -85,7 +91,7 @@ class WorkerPool:
         try:
             for worker, command in commands.items():
                 with suppress(BrokenPipeError):
-                    self._connections[worker].send(command)
+                    self._channels[worker].send(command)
             return self._wait_for_answers(set(commands), timeout_seconds, on_progress)
         except BaseException:
             self.kill()
@@ -97,7 +103,7 @@ class WorkerPool:
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + timeout_seconds
         while waiting:
-            pipes = {self._connections[worker]: worker for worker in waiting}
+            pipes = {self._channels[worker].connection: worker for worker in waiting}
             sentinels = [process.sentinel for process in self._processes]
             ready = mp_connection.wait([*pipes, *sentinels], max(0, deadline - time.monotonic()))
             if not ready:
@@ -106,7 +112,7 @@ class WorkerPool:
                 )
             for worker in [pipes[pipe] for pipe in ready if pipe in pipes]:
                 try:
-                    answer = self._connections[worker].recv()
+                    answer = self._channels[worker].receive()
                 except (EOFError, ConnectionResetError):
                     continue
                 if isinstance(answer, Failed):
@@ -139,9 +145,9 @@ class WorkerPool:
 
     def close(self) -> None:
         """Ask the workers to end, and kill those that do not."""
-        for pipe in self._connections:
+        for channel in self._channels:
             with suppress(OSError):
-                pipe.send(Stop())
+                channel.send(Stop())
         for process in self._processes:
             process.join(_GRACE_SECONDS)
         self.kill()
@@ -150,9 +156,9 @@ class WorkerPool:
         for process in self._processes:
             process.join()
             process.close()
-        for pipe in self._connections:
-            pipe.close()
-        self._processes, self._connections = [], []
+        for channel in self._channels:
+            channel.close()
+        self._processes, self._channels = [], []
         self._store = None
 
 

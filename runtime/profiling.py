@@ -91,7 +91,7 @@ def _one_pass(runners: Sequence[StageRunner], part: tuple[int, int]) -> list[tup
 
 
 def time_link(
-    group: dist.ProcessGroupGloo, rank: int, sizes_bytes: Sequence[int], repeats: int
+    group: dist.ProcessGroup, rank: int, sizes_bytes: Sequence[int], repeats: int
 ) -> LinkTimes:
     """Half the time of a message's way to the other worker and back, for every size."""
     seconds = {}

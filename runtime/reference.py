@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from drlpp.capture import CapturedModel, capture_microbatch
 from drlpp.runtime.minibatches import Minibatches, Part
 from drlpp.runtime.optimizers import build_optimizer
 from drlpp.runtime.stage_runner import seed_for
@@ -28,6 +27,7 @@ from drlpp.runtime.stages import (
 from torch import Tensor, fx
 from torch.autograd import _unsafe_preserve_version_counter
 
+from drlpp.capture import CapturedModel, capture_microbatch
 from drlpp.placement import Placement
 from drlpp.schedule import (
     AllReduce,
@@ -197,7 +197,7 @@ def run_reference(
                 parts = [part for member in workers for part in pending.pop(member, [])]
                 stage.collected.setdefault(version, parts)
             case Update(version, contributions) if version == len(stage.versions):
-                parts = stage.collected.pop(version, None) or pending.pop(worker)
+                parts = stage.collected.pop(version, []) or pending.pop(worker)
                 assert len(parts) == contributions
                 stage.update(parts)
     state = dict(captured.state)
@@ -262,7 +262,9 @@ def _backward(
     gradients: dict[tuple[Part, StageOutput], Tensor],
 ) -> Weights:
     """Gradients of the weights; those of what was received are added to ``gradients``."""
-    ends = [] if passed.loss is None else [(passed.loss, None)]
+    ends: list[tuple[Tensor, Tensor | None]] = []
+    if passed.loss is not None:
+        ends.append((passed.loss, None))
     for index, output in enumerate(passed.outputs):
         gradient = gradients.pop((part, StageOutput(stage, index)), None)
         if gradient is not None and output.requires_grad:

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
 from drlpp.runtime.commands import (
     Collect,
     Command,
@@ -27,10 +26,11 @@ from drlpp.runtime.commands import (
     RunResult,
 )
 from drlpp.runtime.pool import WorkerPool
-from drlpp.runtime.stages import StageProgram, cut_stages, portable
+from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.windows import Window, measurement_of
 from torch import Tensor
 
+from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
 from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.errors import InvalidInput, RunFailure
 from drlpp.graph import OpGraph
@@ -76,7 +76,7 @@ class ClusterSession:
     with its reason; the workers are replaced and the next trial runs.
 
     Args:
-        model: a captured model, a reference to one, or a name in the zoo.
+        model: a captured model, a reference to one, or its name (of the zoo's, the small size).
         workers: how many processes; each is one accelerator, with one thread.
         method: schedule and weight policy of measurements that name none.
         optimizer: updates the weights.
@@ -98,7 +98,7 @@ class ClusterSession:
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
         if isinstance(model, str):
-            model = ModelReference(name=model)
+            model = ModelReference.named(model)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
         self.accelerators = workers
         self.method = method or Method()
@@ -113,7 +113,7 @@ class ClusterSession:
         self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
         self._samples = (self.captured.task.inputs, self.captured.task.targets)
         self._write_model()
-        self._pool = WorkerPool(workers)
+        self._pool = WorkerPool(workers, self._files.name)
         self._informed_generation = 0
 
     @property
@@ -290,7 +290,7 @@ class ClusterSession:
         schedule = build_schedule(
             deployment.pipeline, minibatches, method.schedule, method.microbatches
         )
-        return schedule, self._execute(schedule, order, None, on_progress)
+        return schedule, self._execute(schedule, order, on_progress=on_progress)
 
     def evaluate(self, deployment: Deployment, order: Tensor) -> Tensor:
         """Scores of samples by the deployed weights, (minibatches, batch size).
@@ -307,7 +307,9 @@ class ClusterSession:
         schedule = build_schedule(deployment.pipeline, len(order), "forward")
         graph = evaluation_graph(self.captured.module)
         programs = cut_stages(self.captured, deployment.placement, graph)
-        results = self._execute(schedule, order, programs, None)
+        scores_of = [None] * (len(programs) - 1) + [portable(self.captured.score)]
+        evaluation = [pickle.dumps(pair) for pair in zip(programs, scores_of, strict=True)]
+        results = self._execute(schedule, order, evaluation)
         scores = {
             part: score for result in results.values() for part, score in result.scores.items()
         }
@@ -317,17 +319,12 @@ class ClusterSession:
         self,
         schedule: Schedule,
         order: Tensor | None,
-        evaluation: Sequence[StageProgram] | None,
-        on_progress: Callable[[int], None] | None,
+        evaluation: Sequence[bytes] = (),
+        on_progress: Callable[[int], None] | None = None,
     ) -> dict[int, RunResult]:
         pipeline = schedule.pipeline
         commands: dict[int, Command] = {}
         for stage, workers in enumerate(pipeline.stages):
-            payload = None
-            if evaluation:
-                is_last = stage == len(pipeline.stages) - 1
-                score = portable(self.captured.score) if is_last else None
-                payload = pickle.dumps((evaluation[stage], score))
             for worker in workers:
                 commands[worker] = Run(
                     actions=schedule.actions[worker],
@@ -335,7 +332,7 @@ class ClusterSession:
                     order=order,
                     microbatches=schedule.microbatches,
                     posted=pipeline.in_flight[stage] + 2,
-                    evaluation=payload,
+                    evaluation=evaluation[stage] if evaluation else None,
                 )
         results: dict[int, RunResult] = {}
         begin = time.perf_counter()

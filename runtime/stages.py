@@ -10,11 +10,11 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from drlpp.capture import CapturedModel
 from torch import fx, nn
 from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
 
+from drlpp.capture import CapturedModel
 from drlpp.graph import TensorSpec
 from drlpp.placement import Placement
 
@@ -172,7 +172,9 @@ def _output_spec(part: fx.GraphModule, index: int) -> TensorSpec:
     """Shape and type of output ``index`` of a part that returns a tuple."""
     outputs = part.graph.output_node().args[0]
     assert isinstance(outputs, tuple)
-    value = outputs[index].meta["val"]
+    output = outputs[index]
+    assert isinstance(output, fx.Node)
+    value = output.meta["val"]
     return TensorSpec(
         shape=tuple(value.shape),
         dtype=str(value.dtype).removeprefix("torch."),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from drlpp.runtime.session import ClusterSession, Deployment
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
@@ -18,7 +19,6 @@ from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
 from drlpp.files import read_document, replacing
 from drlpp.placement_file import PlacementFile
 from drlpp.run_folder import open_run_folder
-from drlpp.runtime.session import ClusterSession, Deployment
 from drlpp.training_options import OptimizerSpec
 
 
@@ -227,9 +227,7 @@ class _Trainer:
     def _evaluate(self, deployment: Deployment) -> float | None:
         if self.session.captured.score is None:
             return None
-        order = _whole_minibatches(
-            len(self.data.test), self.session.captured.task.batch_size
-        )
+        order = _whole_minibatches(len(self.data.test), self.session.captured.task.batch_size)
         scores = self.session.evaluate(deployment, order + len(self.data.train))
         return scores.flatten()[: len(self.data.test)].float().mean().item()
 

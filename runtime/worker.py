@@ -10,11 +10,11 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from drlpp.runtime.channel import Channel
 from drlpp.runtime.commands import (
     Answer,
     Collect,
@@ -41,9 +41,10 @@ from torch import Tensor
 from drlpp.errors import ModelError, OutOfMemory
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
+_OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate memory")
 
 
-def worker_main(worker: int, connection: Connection, store_port: int) -> None:
+def worker_main(worker: int, channel: Channel, store_port: int) -> None:
     """Entry point of a worker process; returns when told to, or when the controller is gone."""
     # Ctrl-C reaches the whole process group; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -51,10 +52,10 @@ def worker_main(worker: int, connection: Connection, store_port: int) -> None:
     torch.set_num_threads(1)
     _keep_freed_memory()
     store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
-    state = Worker(worker, connection, store)
+    state = Worker(worker, channel, store)
     with suppress(EOFError):
-        while not isinstance(command := connection.recv(), Stop):
-            connection.send(state.answer(command))
+        while not isinstance(command := channel.receive(), Stop):
+            channel.send(state.answer(command))
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
 
@@ -83,17 +84,17 @@ def _keep_freed_memory() -> None:
 class Worker:
     """The state of a worker between commands."""
 
-    def __init__(self, worker: int, connection: Connection, store: dist.Store) -> None:
+    def __init__(self, worker: int, channel: Channel, store: dist.Store) -> None:
         self._worker = worker
-        self._connection = connection
+        self._channel = channel
         self._store = store
         self._state: dict[str, Tensor] = {}
         self._samples: tuple[Tensor, ...] = ()
         self._labels = torch.empty(0)
         self._deployed: Deploy | None = None
         self._runner: StageRunner | None = None
-        self._group: dist.ProcessGroupGloo | None = None
-        self._replicas: dist.ProcessGroupGloo | None = None
+        self._group: dist.ProcessGroup | None = None
+        self._replicas: dist.ProcessGroup | None = None
 
     def answer(self, command: Command) -> Answer:
         """Carry out a command; what goes wrong becomes an answer."""
@@ -213,7 +214,7 @@ class Worker:
             nonlocal last
             if reports and time.monotonic() - last > _PROGRESS_INTERVAL_SECONDS:
                 last = time.monotonic()
-                self._connection.send(Progress(version))
+                self._channel.send(Progress(version))
 
         return report
 
@@ -229,8 +230,7 @@ class Worker:
 def _is_out_of_memory(error: Exception) -> bool:
     text = str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError)
-        and ("DefaultCPUAllocator" in text or "out of memory" in text)
+        isinstance(error, RuntimeError) and any(sign in text for sign in _OUT_OF_MEMORY_SIGNS)
     )
 
 

@@ -172,7 +172,7 @@ class Everything(nn.Module):
         self.batch_only = nn.BatchNorm2d(4, track_running_stats=False)
         self.instance = nn.InstanceNorm2d(4, track_running_stats=True)
         self.relu = nn.ReLU(inplace=True)
-        self.dropout = nn.Dropout(0.5, inplace=True)
+        self.dropout = nn.Dropout(0.5)
         self.lstm = nn.LSTM(4, 4, num_layers=2, dropout=0.5, batch_first=True)
         self.attention = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)
         self.scale = torch.tensor([2.0])
@@ -232,7 +232,7 @@ def test_evaluation_refuses_randomness_that_it_cannot_judge() -> None:
             return x + torch.rand_like(x) if self.training else x
 
     captured = captured_from(Noisy(), torch.randn(2, 3))
-    with pytest.raises(InvalidModel, match="rand_like.*draws random numbers"):
+    with pytest.raises(InvalidModel, match=r"rand_like.*draws random numbers"):
         evaluation_graph(captured.module)
 
 

@@ -131,6 +131,15 @@ def test_gpipe_spreads_what_is_left() -> None:
     assert [stage.operators for stage in placement.stages] == [(0,), (1, 2), (3, 4)]
 
 
+def test_gpipe_minds_the_slowest_stage_before_evenness() -> None:
+    # 2, 2, 5 has the same sum of squares and an earlier cut, but a slower stage than 4, 4, 1.
+    graph, profile = chain_of(
+        seconds=[1, 1, 2, 4, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5
+    )
+    placement = gpipe(graph, profile, cluster_of(3))
+    assert [stage.operators for stage in placement.stages] == [(0, 1, 2), (3,), (4,)]
+
+
 def test_data_parallel_is_one_stage() -> None:
     graph, profile = chain_of(seconds=[1, 2], parameter_bytes=[0, 0], output_bytes=[1, 1])
     placement = data_parallel(graph, profile, cluster_of(3))
@@ -181,6 +190,13 @@ def test_branches_are_compressed_to_layers() -> None:
     assert [layer.activation_bytes for layer in layers] == [1, 2, 5, 0]
     assert [layer.parameter_bytes for layer in layers] == [1, 2, 28, 32]
     assert [layer.seconds for layer in layers] == pytest.approx([1, 1, 3, 1])
+
+
+def test_what_the_model_returns_early_crosses_every_later_cut() -> None:
+    graph, profile = chain_of(seconds=[1, 1, 1], parameter_bytes=[0] * 3, output_bytes=[5, 6, 7])
+    graph = graph.model_copy(update={"outputs": ((0, 0), (2, 0))})
+    layers = chain_of_layers(graph, profile)
+    assert [layer.activation_bytes for layer in layers] == [5, 5 + 6, 0]
 
 
 def test_two_sources_and_two_sinks() -> None:

@@ -142,6 +142,14 @@ def test_pipeoptim_figure_1b_gpipe() -> None:
         assert updates == [Update(1, contributions=4), Update(2, contributions=4)]
 
 
+def test_microbatches_are_dealt_to_replicas_in_turn() -> None:
+    schedule = build_schedule(Pipeline.straight(2, 1), 2, "gpipe", microbatches=3)
+    assert passes(schedule, 0) == "F0.0 F0.2 B0.0 B0.2 F1.1 B1.1"
+    assert passes(schedule, 1) == "F0.1 B0.1 F1.0 F1.2 B1.0 B1.2"
+    updates = [a for a in schedule.actions[0] if isinstance(a, Update)]
+    assert updates == [Update(1, contributions=3), Update(2, contributions=3)]
+
+
 def test_gpipe_flush_costs_the_known_bubble() -> None:
     """M microbatches on D stages take (M + D − 1) times a microbatch (forward + backward)."""
     schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 3, "gpipe", microbatches=4)

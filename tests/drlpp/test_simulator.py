@@ -108,6 +108,13 @@ def test_outputs_of_earlier_stages_go_to_the_loss() -> None:
     assert prediction.links[0].activation_bytes == 51
 
 
+def test_a_tensor_that_several_operators_of_a_stage_read_is_sent_once() -> None:
+    graph = graph_of([(0, 1), (0, 2), (1, 2)], parameter_bytes=[0] * 3, output_bytes=[9, 1, 1])
+    placement = Placement.from_assignment([0, 1, 1], [0, 1])
+    prediction = predict(graph, profile_of(graph, [1, 1, 1]), cluster_of(2), placement)
+    assert prediction.links[0].activation_bytes == 9
+
+
 @given(st.data())
 @settings(deadline=None, max_examples=60)
 def test_no_schedule_is_faster_than_predicted_without_communication(data: st.DataObject) -> None:

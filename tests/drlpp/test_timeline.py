@@ -21,7 +21,8 @@ from drlpp.schedule import (
     Update,
     build_schedule,
 )
-from drlpp.timeline import TimedAction, draw, play
+from drlpp.timeline import TimedAction, play
+from drlpp.timeline_figure import draw
 
 
 def seconds_of(worker: int, action: Action) -> float:

@@ -1,0 +1,113 @@
+"""Finding and building models by name, and what is said when that fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from drlpp.errors import InvalidModel
+from drlpp.task import ModelReference, Task
+
+FACTORIES = """
+import torch
+from torch import nn
+
+def pair(width=3): return nn.Linear(width, 2), torch.randn(4, width)
+def whole(): return (*pair(), torch.zeros(4), lambda o, t: o.sum(), lambda o, t: o[:, 0])
+def raises(): raise RuntimeError("no weights here")
+def alone(): return nn.Linear(3, 2)
+def too_long(): return (*whole(), 1)
+def no_module(): return (lambda x: x), torch.randn(4, 3)
+def no_inputs(): return nn.Linear(3, 2), ()
+def scalar(): return nn.Linear(3, 2), (torch.tensor(1.0),)
+def number(): return nn.Linear(3, 2), 3
+def uneven(): return nn.Linear(3, 2), (torch.randn(4, 3), torch.randn(5, 3))
+CONSTANT = 3
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module of factories in the current folder."""
+    (tmp_path / "models_of_test_task.py").write_text(FACTORIES)
+    (tmp_path / "broken_of_test_task.py").write_text("import no_such_library")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "models_of_test_task", raising=False)
+    return "models_of_test_task"
+
+
+def test_a_users_factory_in_the_current_folder(models: str) -> None:
+    task = ModelReference(name=f"{models}:pair", options={"width": 5}).build()
+    assert isinstance(task, Task)
+    assert isinstance(task.module, nn.Linear)
+    assert [value.shape for value in task.inputs] == [(4, 5)]
+    assert task.batch_size == 4
+    assert task.targets is None
+    assert task.loss is None
+
+
+def test_all_five_elements_arrive(models: str) -> None:
+    task = ModelReference(name=f"{models}:whole").build()
+    assert task.targets is not None
+    assert task.loss is not None
+    assert task.score is not None
+
+
+def test_building_leaves_the_random_state_alone(models: str) -> None:
+    reference = ModelReference(name=f"{models}:pair")
+    before = torch.random.get_rng_state()
+    first, second, other = reference.build(1), reference.build(1), reference.build(2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(first.module.weight, second.module.weight)
+    assert not torch.equal(first.module.weight, other.module.weight)
+
+
+@pytest.mark.parametrize(
+    ("factory", "reason"),
+    [
+        ("raises", "raised RuntimeError: no weights here"),
+        ("alone", r"returned Linear; expected \(module, inputs\)"),
+        ("too_long", "returned tuple; expected"),
+        ("no_module", "first element is a function"),
+        ("no_inputs", "batch as first dimension"),
+        ("scalar", "batch as first dimension"),
+        pytest.param("number", "inputs must be tensors", marks=NOT_YET),
+        ("uneven", r"batch sizes \[4, 5\]"),
+        pytest.param("uneven_targets", "targets", marks=NOT_YET),
+        ("CONSTANT", "no function 'CONSTANT'"),
+        ("missing", "no function 'missing'"),
+    ],
+)
+def test_factories_that_do_not_fit(models: str, factory: str, reason: str) -> None:
+    with pytest.raises(InvalidModel, match=reason) as error:
+        ModelReference(name=f"{models}:{factory}").build()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("lenet", "'lenet' is not in the zoo; it has alexnet, .*'package.module:factory'"),
+        ("no_such_package:f", "importing 'no_such_package' raised ModuleNotFoundError"),
+        ("broken_of_test_task:f", "No module named 'no_such_library'"),
+        (":f", "importing ''"),
+    ],
+)
+def test_names_that_lead_nowhere(models: str, name: str, reason: str) -> None:
+    with pytest.raises(InvalidModel, match=reason):
+        ModelReference(name=name).build()
+
+
+def test_an_unknown_option_is_named(models: str) -> None:
+    with pytest.raises(InvalidModel, match="unexpected keyword argument 'depth'"):
+        ModelReference(name=f"{models}:pair", options={"depth": 3}).build()
+
+
+def test_a_reference_reads_like_a_call() -> None:
+    assert str(ModelReference(name="vgg16")) == "vgg16"
+    assert str(ModelReference(name="vgg16", options={"width": 0.5})) == "vgg16(width=0.5)"

@@ -1,0 +1,186 @@
+"""Measuring on live workers, and what happens when they fail."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from drlpp.runtime import ClusterSession
+
+from drlpp.capture import CapturedModel, capture
+from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory
+from drlpp.measurement import FailedMeasurement, Measurement
+from drlpp.placement import Placement
+from drlpp.task import ModelReference
+from drlpp.training_options import Method
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference(name="tests.models:perceptron"))
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4) as session:
+        yield session
+
+
+def straight(captured: CapturedModel, *accelerators: int) -> Placement:
+    stages = max(accelerators) + 1
+    operators = len(captured.graph)
+    return Placement.from_assignment(
+        [min(stages * i // operators, stages - 1) for i in range(operators)], accelerators
+    )
+
+
+def test_placements_one_after_another_on_the_same_workers(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    first = session.measure(straight(captured, 0, 1, 2, 3), minibatches=6)
+    processes = session.process_ids
+    others = [
+        session.measure(straight(captured, *accelerators), minibatches=6)
+        for accelerators in [(0, 0, 0, 0), (0, 0, 1), (2, 1, 1, 0), (0,)]
+    ]
+    assert session.process_ids == processes
+    for outcome in [first, *others]:
+        assert isinstance(outcome, Measurement)
+        assert outcome.seconds_per_minibatch > 0
+        assert outcome.minibatches >= 6
+    assert isinstance(first, Measurement)
+    assert [usage.stage for usage in first.workers] == [0, 1, 2, 3]
+    window = first.seconds_per_minibatch * first.minibatches
+    for usage in first.workers:
+        assert 0 < usage.busy_seconds <= window
+        assert usage.busy_seconds + usage.waiting_seconds <= window * 1.001
+        assert usage.peak_memory_bytes > 1e6
+    # Activations of 8 × 16 floats for every minibatch, in one direction or the other.
+    assert first.workers[0].bytes_sent == 8 * 16 * 4 * (4 + 6 + 3)
+
+
+def test_timeline_is_the_schedule_as_it_ran(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    session.measure(straight(captured, 0, 1), minibatches=5)
+    assert {timed.worker for timed in session.timeline} == {0, 1}
+    for worker in (0, 1):
+        mine = [timed for timed in session.timeline if timed.worker == worker]
+        assert all(a.end <= b.start for a, b in pairwise(mine))
+    assert min(timed.start for timed in session.timeline) == 0
+
+
+def test_sync_refuses_stale_schedules(captured: CapturedModel, session: ClusterSession) -> None:
+    with pytest.raises(InvalidInput, match="use schedule gpipe, or policy stash"):
+        session.measure(straight(captured, 0, 1), method=Method(policy="sync"))
+
+
+def test_invalid_placement_is_the_callers_error(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    with pytest.raises(InvalidPlacement, match="accelerator 7"):
+        session.measure(
+            Placement.from_assignment([0] * len(captured.graph), ()).model_copy(
+                update={
+                    "stages": (
+                        straight(captured, 0).stages[0].model_copy(update={"accelerators": (7,)}),
+                    )
+                }
+            )
+        )
+
+
+def _strike(session: ClusterSession, victim: int, what: int) -> threading.Thread:
+    """Send a signal to a worker soon after a measurement has begun."""
+    process = session.process_ids[victim]
+
+    def strike() -> None:
+        time.sleep(0.3)
+        os.kill(process, what)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_killed_worker_fails_the_measurement_and_the_next_one_runs(
+    captured: CapturedModel, session: ClusterSession, victim: int
+) -> None:
+    placement = straight(captured, 0, 1, 2, 3)
+    session.measure(placement, minibatches=4)
+    before = session.process_ids
+    thread = _strike(session, victim, signal.SIGKILL)
+    outcome = session.measure(placement, minibatches=5_000)
+    thread.join()
+    assert outcome == FailedMeasurement(
+        failure="worker lost", reason=f"worker {victim} was killed by SIGKILL"
+    )
+    assert isinstance(session.measure(placement, minibatches=4), Measurement)
+    assert not set(before) & set(session.process_ids)
+
+
+def test_frozen_worker_is_a_timeout(captured: CapturedModel) -> None:
+    placement = straight(captured, 0, 1)
+    with ClusterSession(captured, workers=2, timeout_seconds=3) as session:
+        session.measure(placement, minibatches=4)
+        thread = _strike(session, 1, signal.SIGSTOP)
+        outcome = session.measure(placement, minibatches=5_000)
+        thread.join()
+        assert isinstance(outcome, FailedMeasurement)
+        assert outcome.failure == "timeout"
+        assert isinstance(session.measure(placement, minibatches=4), Measurement)
+
+
+def test_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
+    captured = capture(ModelReference(name="tests.models:forked"))
+    with ClusterSession(captured, workers=2) as session:
+        # A token that the embedding does not know.
+        session.use_samples([torch.full((8, 6), 99)], torch.zeros(8, dtype=torch.int64))
+        outcome = session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)))
+    assert isinstance(outcome, FailedMeasurement)
+    assert outcome.failure == "error in the model"
+    assert "index out of range" in outcome.reason
+
+
+def test_out_of_memory_is_told_apart() -> None:
+    captured = capture(ModelReference(name="tests.models:perceptron"))
+    with ClusterSession(captured, workers=1) as session:
+        placement = straight(captured, 0)
+        session.measure(placement, minibatches=2)
+        # The worker may hold what it has, and then 1 MiB more.
+        import resource
+
+        process = session.process_ids[0]
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[5])
+        limit = pages * resource.getpagesize() + 2**20
+        resource.prlimit(process, resource.RLIMIT_DATA, (limit, limit))
+        with pytest.raises(OutOfMemory, match="worker 0"):
+            session.use_samples([torch.randn(400_000, 16)], torch.zeros(400_000, dtype=torch.int64))
+        outcome = session.measure(placement, minibatches=2)
+    assert isinstance(outcome, Measurement)
+
+
+def test_nothing_is_left_behind(captured: CapturedModel) -> None:
+    session = ClusterSession(captured, workers=2)
+    session.measure(straight(captured, 0, 1), minibatches=4)
+    processes = session.process_ids
+    files = Path(session._files.name)
+    session.close()
+    assert not files.exists()
+    assert not [p for p in processes if Path(f"/proc/{p}").exists()]
+    session.close()
+
+
+def test_profile_measures_every_operator(captured: CapturedModel, session: ClusterSession) -> None:
+    profile, cluster = session.profile(repeats=3)
+    assert profile.graph_fingerprint == captured.graph.fingerprint
+    assert len(profile.operators) == len(captured.graph)
+    assert all(op.forward_seconds > 0 for op in profile.operators)
+    assert cluster.accelerators == 4
+    assert cluster.within_host.bandwidth_bytes_per_second > 1e6
