@@ -1,0 +1,26 @@
+"""drl-pp's agent: graph encoder, recurrent partitioner and pipeline scheduler, trained with PPO."""
+
+from drlpp.agents.algorithm import DRLPP
+from drlpp.agents.callbacks import (
+    AtomicCheckpointCallback,
+    BestPlacementCallback,
+    MeasurementBudgetCallback,
+)
+from drlpp.agents.encoder import GraphConvolution, GraphEncoder
+from drlpp.agents.hyperparameters import Hyperparameters
+from drlpp.agents.partitioner import RecurrentPartitioner
+from drlpp.agents.policy import PlacementPolicy
+from drlpp.agents.scheduler import PipelineScheduler
+
+__all__ = [
+    "DRLPP",
+    "Hyperparameters",
+    "MeasurementBudgetCallback",
+    "BestPlacementCallback",
+    "AtomicCheckpointCallback",
+    "PlacementPolicy",
+    "GraphEncoder",
+    "GraphConvolution",
+    "RecurrentPartitioner",
+    "PipelineScheduler",
+]

@@ -16,8 +16,9 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from drlpp.agents.policy import PlacementPolicy, PolicyEvaluation
-from drlpp.agents.trajectory import Rewarded, TrajectoryBuffer
+from drlpp.agents.policy import PlacementPolicy
+from drlpp.agents.trajectory import Rewarded, TrajectoryBuffer, best_of
+from drlpp.agents.update import Batch, Update, evaluate_batch, mean
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
 
@@ -55,6 +56,9 @@ class DRLPP(OnPolicyAlgorithm):
         max_grad_norm: to which the gradient is clipped (default 0.5).
         target_kl: stop the passes when the mean KL divergence is above 1.5 times this (default
             None: never).
+        imitation_coef: weight of self-imitation, which is not the paper's: minus the mean
+            log-probability of the choices that led to the best placements so far (default 0).
+        elites: how many of the best distinct placements are imitated (default 8).
         stats_window_size: episodes in ``rollout/ep_rew_mean`` (default 100).
         tensorboard_log: folder of TensorBoard's files (default None).
         policy_kwargs: arguments of the policy; its ``graph`` is taken from ``env``.
@@ -88,6 +92,8 @@ class DRLPP(OnPolicyAlgorithm):
         baseline_decay: float = 0.5,
         max_grad_norm: float = 0.5,
         target_kl: float | None = None,
+        imitation_coef: float = 0.0,
+        elites: int = 8,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
@@ -127,7 +133,10 @@ class DRLPP(OnPolicyAlgorithm):
         self.advantage_clip = advantage_clip
         self.baseline_decay = baseline_decay
         self.target_kl = target_kl
+        self.imitation_coef = imitation_coef
+        self.elites = elites
         self.baseline: float | None = None
+        self._elites: list[Rewarded] = []
         if _init_setup_model:
             self._setup_model()
 
@@ -207,44 +216,36 @@ class DRLPP(OnPolicyAlgorithm):
         clip_range = self.clip_range(self._current_progress_remaining)
         buffer = self.rollout_buffer
         self._update_baseline(buffer.measured_rewards)
+        self._elites = best_of([*self._elites, *buffer.content], self.elites)
         walks, partition_rewards = buffer.partition_rewards()
-        trajectories = [rewarded.trajectory for rewarded in buffer.content]
-        free = [
-            [value for value, made in zip(walk.log_probs, walk.decisions, strict=True)
-             if not made.forced]
-            for walk in walks
-        ]  # fmt: skip
-        walk_log_probs = torch.tensor([value for values in free for value in values])
-        walk_advantages = self._advantages(partition_rewards).repeat_interleave(
-            torch.tensor([len(values) for values in free], dtype=torch.int64)
+        batch = Batch(
+            walks,
+            self._advantages(partition_rewards),
+            [rewarded.trajectory for rewarded in buffer.content],
+            self._advantages(buffer.rewards),
         )
-        placement_log_probs = torch.tensor([trajectory.log_probs for trajectory in trajectories])
-        placement_advantages = self._advantages(buffer.rewards)[:, None].expand_as(
-            placement_log_probs
-        )
-        updates: list[_Update] = []
+        updates: list[Update] = []
+        losses: list[float] = []
         for _ in range(self.n_epochs):
-            evaluation = self.policy.evaluate(walks, trajectories)
-            chosen = evaluation.scheduler_free.cpu()
-            partitioner = _surrogate(
-                evaluation.partitioner_log_probs, walk_log_probs, walk_advantages, clip_range
-            )
-            scheduler = _surrogate(
-                evaluation.scheduler_log_probs,
-                placement_log_probs[chosen],
-                placement_advantages[chosen],
-                clip_range,
-            )
-            update = self._update(evaluation, partitioner, scheduler)
+            evaluation = self.policy.evaluate(batch.walks, batch.trajectories)
+            update = evaluate_batch(batch, evaluation, clip_range)
             updates.append(update)
+            loss = (
+                update.policy_gradient_loss
+                - self.ent_coef * update.partitioner_entropy
+                - self.scheduler_ent_coef * update.scheduler_entropy
+            )
+            if self.imitation_coef and self._elites:
+                loss = loss + self.imitation_coef * self._imitation_loss()
+            losses.append(loss.item())
             if self.target_kl is not None and update.approx_kl > 1.5 * self.target_kl:
                 break
             self.policy.optimizer.zero_grad()
-            update.loss.backward()
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
         self._n_updates += len(updates)
-        self._log_training(updates, clip_range)
+        self._log_training(updates, losses, clip_range)
 
     def learn(
         self: Self,
@@ -274,6 +275,13 @@ class DRLPP(OnPolicyAlgorithm):
         finally:
             torch.set_num_threads(threads)
 
+    def _imitation_loss(self) -> Tensor:
+        """Minus the mean log-probability of the elites' choices."""
+        trajectories = [elite.trajectory for elite in self._elites]
+        walks = [trajectory.walk for trajectory in trajectories]
+        evaluation = self.policy.evaluate(walks, trajectories)
+        return -mean(evaluation.partitioner_log_probs) - mean(evaluation.scheduler_log_probs)
+
     def _update_baseline(self, measured: NDArray[np.float64]) -> None:
         if len(measured):
             average = float(measured.mean())
@@ -292,24 +300,6 @@ class DRLPP(OnPolicyAlgorithm):
             advantages.clip(-self.advantage_clip, self.advantage_clip).astype(np.float32)
         )
 
-    def _update(
-        self, evaluation: PolicyEvaluation, partitioner: _Surrogate, scheduler: _Surrogate
-    ) -> _Update:
-        partitioner_entropy = _mean(evaluation.partitioner_entropies)
-        scheduler_entropy = _mean(evaluation.scheduler_entropies)
-        policy_loss = partitioner.loss + scheduler.loss
-        choices = partitioner.choices + scheduler.choices
-        return _Update(
-            loss=policy_loss
-            - self.ent_coef * partitioner_entropy
-            - self.scheduler_ent_coef * scheduler_entropy,
-            policy_gradient_loss=policy_loss.item(),
-            partitioner_entropy=partitioner_entropy.item(),
-            scheduler_entropy=scheduler_entropy.item(),
-            approx_kl=(partitioner.kl + scheduler.kl) / max(choices, 1),
-            clip_fraction=(partitioner.clipped + scheduler.clipped) / max(choices, 1),
-        )
-
     def _log_placements(self, before: _Totals, after: _Totals) -> None:
         content = self.rollout_buffer.content
         measured = self.rollout_buffer.measured_rewards
@@ -326,24 +316,20 @@ class DRLPP(OnPolicyAlgorithm):
         self.logger.record("placement/invalid_share", float(np.mean([r.invalid for r in content])))
         different = {r.trajectory.action.tobytes() for r in content}
         self.logger.record("placement/distinct_share", len(different) / len(content))
-        self.logger.record(
-            "placement/new_share", (after.distinct - before.distinct) / len(content)
-        )
+        self.logger.record("placement/new_share", (after.distinct - before.distinct) / len(content))
 
-    def _log_training(self, updates: list[_Update], clip_range: float) -> None:
-        def mean(values: list[float]) -> float:
-            return float(np.mean(values))
-
-        partitioner = mean([update.partitioner_entropy for update in updates])
-        scheduler = mean([update.scheduler_entropy for update in updates])
+    def _log_training(self, updates: list[Update], losses: list[float], clip_range: float) -> None:
+        partitioner = np.mean([update.partitioner_entropy.item() for update in updates])
+        scheduler = np.mean([update.scheduler_entropy.item() for update in updates])
+        gradient_losses = [update.policy_gradient_loss.item() for update in updates]
         record = self.logger.record
-        record("train/entropy_loss", -(partitioner + scheduler))
-        record("train/partitioner_entropy", partitioner)
-        record("train/scheduler_entropy", scheduler)
-        record("train/policy_gradient_loss", mean([u.policy_gradient_loss for u in updates]))
-        record("train/approx_kl", mean([update.approx_kl for update in updates]))
-        record("train/clip_fraction", mean([update.clip_fraction for update in updates]))
-        record("train/loss", updates[-1].loss.item())
+        record("train/entropy_loss", float(-partitioner - scheduler))
+        record("train/partitioner_entropy", float(partitioner))
+        record("train/scheduler_entropy", float(scheduler))
+        record("train/policy_gradient_loss", float(np.mean(gradient_losses)))
+        record("train/approx_kl", float(np.mean([update.approx_kl for update in updates])))
+        record("train/clip_fraction", float(np.mean([u.clip_fraction for u in updates])))
+        record("train/loss", losses[-1])
         record("train/n_updates", self._n_updates, exclude="tensorboard")
         record("train/clip_range", clip_range)
 
@@ -364,43 +350,3 @@ class _Totals(NamedTuple):
             sum(summary.failed for summary in summaries),
             min(best, default=None),
         )
-
-
-class _Surrogate(NamedTuple):
-    """PPO's clipped objective of some choices, and sums over them."""
-
-    loss: Tensor
-    kl: float
-    clipped: float
-    choices: int
-
-
-class _Update(NamedTuple):
-    """One pass over the rollout."""
-
-    loss: Tensor
-    policy_gradient_loss: float
-    partitioner_entropy: float
-    scheduler_entropy: float
-    approx_kl: float
-    clip_fraction: float
-
-
-def _surrogate(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_range: float
-) -> _Surrogate:
-    """The clipped surrogate objective; all tensors have shape ``(choices,)``."""
-    log_ratio = log_probs - old_log_probs.to(log_probs.device)
-    advantages = advantages.to(log_probs.device)
-    ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
-    loss = -_mean(torch.min(advantages * ratio, advantages * clipped))
-    with torch.no_grad():
-        kl = (ratio - 1 - log_ratio).sum().item()
-        outside = ((ratio - 1).abs() > clip_range).sum().item()
-    return _Surrogate(loss, kl, outside, len(log_probs))
-
-
-def _mean(values: Tensor) -> Tensor:
-    """The mean, 0 for none."""
-    return values.sum() / max(len(values), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -55,8 +56,7 @@ class GraphEncoder(nn.Module):
         super().__init__()
         widths = [in_features, *units]
         self.layers = nn.ModuleList(
-            GraphConvolution(narrow, wide)
-            for narrow, wide in zip(widths[:-1], widths[1:], strict=True)
+            GraphConvolution(narrow, wide) for narrow, wide in pairwise(widths)
         )
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:

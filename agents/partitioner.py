@@ -290,4 +290,6 @@ def _score(units: int) -> nn.Sequential:
 def _padded_starts(walks: Sequence[PartitionWalk]) -> Tensor:
     """First positions of the partitions, ``(walks, K)``; those that do not exist start nowhere."""
     most = max(len(walk.starts) for walk in walks)
-    return torch.tensor([walk.starts + (len(walk.order),) * (most - len(walk.starts)) for walk in walks])
+    return torch.tensor(
+        [walk.starts + (len(walk.order),) * (most - len(walk.starts)) for walk in walks]
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,3 +98,12 @@ class TrajectoryBuffer:
                 rewards.setdefault(id(walk), []).append(rewarded.reward)
         means = np.array([np.mean(values) for values in rewards.values()])
         return list(walks.values()), means
+
+
+def best_of(candidates: Iterable[Rewarded], count: int) -> list[Rewarded]:
+    """The ``count`` best distinct placements among the measured ones, the earliest of equals."""
+    distinct: dict[bytes, Rewarded] = {}
+    for rewarded in candidates:
+        if rewarded.measured:
+            distinct.setdefault(rewarded.trajectory.action.tobytes(), rewarded)
+    return sorted(distinct.values(), key=lambda rewarded: -rewarded.reward)[:count]

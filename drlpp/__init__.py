@@ -1,1 +1,75 @@
-"""DRL-PP: the fastest way to train a PyTorch model in a pipeline, learned by running it."""
+"""DRL-PP: the fastest way to train a PyTorch model in a pipeline, learned by running it.
+
+What a user of the library needs stands here; names are imported when they are first used, so
+that ``import drlpp`` costs nothing::
+
+    from drlpp import ClusterSession, Placement, read_placement, train
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from drlpp.capture import CapturedModel, capture
+    from drlpp.errors import DRLPPError, InvalidInput, RunFailure
+    from drlpp.graph import OpGraph
+    from drlpp.measurement import FailedMeasurement, Measurement
+    from drlpp.placement import Placement
+    from drlpp.placement_file import PlacementFile, read_placement
+    from drlpp.planners import PLANNERS
+    from drlpp.runtime import ClusterSession, TrainingResult, train
+    from drlpp.schedule import build_schedule
+    from drlpp.task import ModelReference, Task
+    from drlpp.training_options import Method, OptimizerSpec
+
+_HOME = {
+    "Task": "drlpp.task",
+    "ModelReference": "drlpp.task",
+    "capture": "drlpp.capture",
+    "CapturedModel": "drlpp.capture",
+    "OpGraph": "drlpp.graph",
+    "Placement": "drlpp.placement",
+    "PlacementFile": "drlpp.placement_file",
+    "read_placement": "drlpp.placement_file",
+    "build_schedule": "drlpp.schedule",
+    "Method": "drlpp.training_options",
+    "OptimizerSpec": "drlpp.training_options",
+    "PLANNERS": "drlpp.planners",
+    "ClusterSession": "drlpp.runtime",
+    "Measurement": "drlpp.measurement",
+    "FailedMeasurement": "drlpp.measurement",
+    "train": "drlpp.runtime",
+    "TrainingResult": "drlpp.runtime",
+    "DRLPPError": "drlpp.errors",
+    "InvalidInput": "drlpp.errors",
+    "RunFailure": "drlpp.errors",
+}
+
+__all__ = [
+    "Task",
+    "ModelReference",
+    "capture",
+    "CapturedModel",
+    "OpGraph",
+    "Placement",
+    "PlacementFile",
+    "read_placement",
+    "build_schedule",
+    "Method",
+    "OptimizerSpec",
+    "PLANNERS",
+    "ClusterSession",
+    "Measurement",
+    "FailedMeasurement",
+    "train",
+    "TrainingResult",
+    "DRLPPError",
+    "InvalidInput",
+    "RunFailure",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'drlpp' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

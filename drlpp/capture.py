@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -40,9 +39,8 @@ class CapturedModel:
         aliases: for every further name of a tied parameter or buffer the one in the graph.
         task: the model, example inputs and targets. Without targets of its own they are an
             empty tensor ``(batch size, 0)``.
-        loss: called with the tensors that the model returns, in the order of
-            ``graph_outputs``, and the targets. The mean square of all floating-point outputs if
-            the task has no loss.
+        loss: called with the tensors that the model returns, flat and in pytree's order, and the
+            targets. The mean square of all floating-point outputs if the task has no loss.
         score: called likewise; none if the task has none.
     """
 
@@ -57,11 +55,6 @@ class CapturedModel:
     task: Task
     loss: fx.GraphModule
     score: fx.GraphModule | None
-
-    @cached_property
-    def graph_outputs(self) -> tuple[str, ...]:
-        """Names of the nodes that the model returns, flat and in pytree's order."""
-        return tuple(node.name for node in _returned(self.module))
 
 
 def capture(reference: ModelReference, task: Task | None = None, seed: int = 0) -> CapturedModel:

@@ -81,7 +81,7 @@ def _reason(error: Exception) -> str:
     """The first line of the message, and the place in the user's code."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0].rstrip(".;: ") if lines else "no reason given"
-    ours = {Path(torch.__file__).parent, Path(contextlib.__file__), Path(__file__)}
+    ours = {Path(torch.__file__).parent, Path(contextlib.__file__), Path(__file__).parent}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_file() and not ours & {path, *path.parents}:

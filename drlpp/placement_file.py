@@ -6,13 +6,14 @@ import difflib
 import platform
 from collections.abc import Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 
 from drlpp.cluster import Cluster
 from drlpp.errors import InvalidPlacement
-from drlpp.files import Document, Record
+from drlpp.files import Document, Record, read_document
 from drlpp.graph import OpGraph
 from drlpp.measurement import Measurement
 from drlpp.placement import Placement, Stage
@@ -146,3 +147,12 @@ def _number(name: str, stage: int, number_of: Mapping[str, int]) -> int:
     raise InvalidPlacement(
         f"stage {stage} names operator {name!r}, which is not in the graph; {hint}"
     )
+
+
+def read_placement(path: str | Path) -> PlacementFile:
+    """Read a placement file.
+
+    Raises:
+        InvalidFile: naming the file, the field, and what was expected there.
+    """
+    return read_document(path, PlacementFile)

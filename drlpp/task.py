@@ -115,7 +115,11 @@ def _as_task(result: object, reference: ModelReference) -> Task:
             "expected a torch.nn.Module"
         )
     given: object = task.inputs
-    inputs = (given,) if isinstance(given, Tensor) else tuple(task.inputs)
+    inputs = (given,) if isinstance(given, Tensor) else given
+    if not isinstance(inputs, tuple | list):
+        raise InvalidModel(
+            f"model {reference}: example inputs are {type(given).__name__}, expected tensors"
+        )
     if not inputs or not all(isinstance(value, Tensor) and value.dim() for value in inputs):
         raise InvalidModel(
             f"model {reference}: example inputs must be tensors with the batch as first dimension"
@@ -123,4 +127,13 @@ def _as_task(result: object, reference: ModelReference) -> Task:
     if len({value.shape[0] for value in inputs}) > 1:
         sizes = [value.shape[0] for value in inputs]
         raise InvalidModel(f"model {reference}: example inputs have batch sizes {sizes}, not one")
-    return task._replace(inputs=inputs)
+    targets: object = task.targets
+    if targets is not None and not (
+        isinstance(targets, Tensor) and targets.dim() and len(targets) == len(inputs[0])
+    ):
+        found = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+        raise InvalidModel(
+            f"model {reference}: example targets are {found}, expected a tensor with the batch "
+            f"size {len(inputs[0])} as first dimension"
+        )
+    return task._replace(inputs=tuple(inputs))

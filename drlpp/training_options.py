@@ -18,8 +18,8 @@ OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 
 _DEFAULTS: dict[OptimizerName, dict[str, float]] = {
     "sgd": {"lr": 0.01, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0},
-    "adam": {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
-    "adamw": {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
+    "adam": {"lr": 0.0005, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    "adamw": {"lr": 0.0005, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
 }
 
 
@@ -38,8 +38,24 @@ class Method(Record):
         return f"{self.schedule}{parts}, {self.policy}"
 
 
+def asynchronous_method(policy: str) -> Method:
+    """1F1B with a weight policy as a user names it.
+
+    Raises:
+        InvalidInput: if there is no such policy, or it needs a flush.
+    """
+    choices = [name for name in POLICIES if name != "sync"]
+    if policy not in choices:
+        raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(choices)}")
+    return Method.model_validate({"policy": policy})
+
+
 class OptimizerSpec(Record):
-    """An optimizer by name and its options; what is not given has torch's default (momentum .9)."""
+    """An optimizer by name and its options.
+
+    What is not given is as in torch, but for a momentum of 0.9 for sgd, and for adam and adamw
+    half of torch's learning rate, since stale gradients want smaller steps.
+    """
 
     name: OptimizerName = "sgd"
     options: dict[str, float] = Field(default_factory=dict)

@@ -14,8 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from drlpp.files import read_document
-from drlpp.placement_file import PlacementFile
+from drlpp.placement_file import read_placement
 from drlpp.runtime import EpochReport, Observer, train
 from drlpp.training_options import OptimizerSpec
 
@@ -34,7 +33,7 @@ def train_and_report(
 ) -> None:
     """Train and print how it goes."""
     console = Console()
-    document = read_document(path, PlacementFile)
+    document = read_placement(path)
     optimizer = document.optimizer
     if optimizer_name is not None:
         optimizer = OptimizerSpec.parse(optimizer_name, lr=lr)

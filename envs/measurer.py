@@ -10,7 +10,11 @@ from drlpp.placement import Placement
 
 
 class Measurer(Protocol):
-    """Runs one model on accelerators, or predicts what running it would give."""
+    """Runs one model on accelerators, or predicts what running it would give.
+
+    Gymnasium makes deep copies of the arguments that an environment was made with, a measurer
+    among them. One that holds processes or connections defines ``__deepcopy__`` to return itself.
+    """
 
     @property
     def graph(self) -> OpGraph:

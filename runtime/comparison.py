@@ -40,6 +40,12 @@ class Contender(Record):
         seconds = tuple(m.seconds_per_minibatch for m in self.measurements)
         return ComparisonRow(self.found_by, self.configuration, () if self.failure else seconds)
 
+    @property
+    def median_measurement(self) -> Measurement | None:
+        """The measurement in the middle by its seconds; None without any."""
+        ordered = sorted(self.measurements, key=lambda m: m.seconds_per_minibatch)
+        return ordered[len(ordered) // 2] if ordered else None
+
     def with_outcome(self, outcome: Outcome) -> Contender:
         """The same with one more outcome."""
         if isinstance(outcome, FailedMeasurement):

@@ -38,7 +38,7 @@ from drlpp.measurement import FailedMeasurement, Outcome
 from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement, Stage
 from drlpp.profile import OperatorProfile, Profile
-from drlpp.schedule import Schedule, build_schedule, weight_versions
+from drlpp.schedule import Schedule, Update, build_schedule, weight_versions
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
 from drlpp.training_options import Method, OptimizerSpec
@@ -169,6 +169,18 @@ class ClusterSession:
             for action, (begin, end) in zip(actions, results[worker].times, strict=True)
         )
         return measurement_of(schedule, results, window)
+
+    def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
+        """A few minibatches from the middle of the last measurement, as they really ran."""
+        updates = [
+            timed for timed in self.timeline if isinstance(timed.action, Update) and timed.end
+        ]
+        if not updates:
+            return ()
+        half = max(timed.end for timed in updates) / 2
+        span = half * 2 * minibatches / len({timed.action for timed in updates})
+        begin, end = half - span / 2, half + span / 2
+        return tuple(timed for timed in self.timeline if timed.start >= begin and timed.end <= end)
 
     def profile(self, repeats: int = 10) -> tuple[Profile, Cluster]:
         """Time every operator on one worker, and the link between two.

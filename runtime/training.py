@@ -16,8 +16,8 @@ from torch.utils.tensorboard import SummaryWriter
 from drlpp.capture import capture
 from drlpp.data import Data, Samples, load_data
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
-from drlpp.files import read_document, replacing
-from drlpp.placement_file import PlacementFile
+from drlpp.files import replacing
+from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.run_folder import open_run_folder
 from drlpp.training_options import OptimizerSpec
 
@@ -92,7 +92,7 @@ def train(
     document = (
         placement
         if isinstance(placement, PlacementFile)
-        else read_document(placement, PlacementFile)
+        else read_placement(placement)
     )
     if epochs < 1:
         raise InvalidInput(f"epochs is {epochs}; at least 1 is needed")

@@ -12,7 +12,7 @@ class AlexNet(nn.Module):
     """Five convolutions and three linear layers, as in torchvision.
 
     The first linear layer follows from the input size instead of an average pooling; at 224
-    pixels, where both see 6 × 6 positions, the two models are the same.
+    pixels, where both see 6 × 6 positions, the two models have the same layers.
 
     Shapes: ``(batch, 3, input size, input size)`` to ``(batch, classes)``.
     """
@@ -49,6 +49,12 @@ class AlexNet(nn.Module):
             nn.ReLU(inplace=True),
             nn.Linear(hidden, classes),
         )
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                # torch's default shrinks the signal from layer to layer, and nothing is learned
+                # for many epochs.
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
 
     def forward(self, images: Tensor) -> Tensor:
         """Give the logits of the classes."""

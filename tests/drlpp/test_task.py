@@ -26,6 +26,7 @@ def no_inputs(): return nn.Linear(3, 2), ()
 def scalar(): return nn.Linear(3, 2), (torch.tensor(1.0),)
 def number(): return nn.Linear(3, 2), 3
 def uneven(): return nn.Linear(3, 2), (torch.randn(4, 3), torch.randn(5, 3))
+def uneven_targets(): return *pair(), torch.zeros(5)
 CONSTANT = 3
 """
 
@@ -76,9 +77,9 @@ def test_building_leaves_the_random_state_alone(models: str) -> None:
         ("no_module", "first element is a function"),
         ("no_inputs", "batch as first dimension"),
         ("scalar", "batch as first dimension"),
-        pytest.param("number", "inputs must be tensors", marks=NOT_YET),
+        ("number", "example inputs are int, expected tensors"),
         ("uneven", r"batch sizes \[4, 5\]"),
-        pytest.param("uneven_targets", "targets", marks=NOT_YET),
+        ("uneven_targets", "targets"),
         ("CONSTANT", "no function 'CONSTANT'"),
         ("missing", "no function 'missing'"),
     ],

@@ -1,0 +1,145 @@
+"""Learning a placement within a budget of measurements: one call from memory to trained agent."""
+
+from __future__ import annotations
+
+import io
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+
+from drlpp.agents.algorithm import DRLPP
+from drlpp.agents.callbacks import (
+    AtomicCheckpointCallback,
+    BestPlacementCallback,
+    MeasurementBudgetCallback,
+)
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.errors import InvalidFile
+from drlpp.measurement import Measurement
+from drlpp.placement import Placement
+from drlpp.report import seconds_text
+
+Picture = Callable[[Placement, Measurement], Figure]
+
+
+def learn_placement(
+    memory: MeasurementMemory,
+    out: Path,
+    *,
+    budget: int,
+    seed: int,
+    picture: Picture | None = None,
+    console: Console | None = None,
+) -> bool:
+    """Train drl-pp's agent until ``budget`` distinct placements have been measured.
+
+    The agent is saved in ``out/agent.zip`` after every update, and taken up from there if it
+    exists; TensorBoard's files are in ``out/tensorboard``. Ctrl-C ends learning cleanly.
+
+    Args:
+        memory: measures placements, and holds what has been measured.
+        out: folder of the run.
+        budget: of distinct placements, those that ``memory`` holds already included.
+        seed: of the agent's weights and samples.
+        picture: draws the best placement for TensorBoard.
+        console: for the progress bar.
+
+    Returns:
+        False if Ctrl-C ended it before the budget was spent.
+    """
+    env = PlacementEnv(memory)
+    checkpoint = out / "agent.zip"
+    agent = _load(checkpoint, env) if checkpoint.exists() else _create(env, out, seed)
+    callbacks = CallbackList(
+        [
+            BestPlacementCallback(memory, picture),
+            ProgressCallback(memory, budget, console or Console()),
+            AtomicCheckpointCallback(checkpoint),
+            MeasurementBudgetCallback(memory, budget),
+        ]
+    )
+    try:
+        # The budget ends it; this is only a bound that is never reached.
+        agent.learn(1_000 * budget, callbacks, tb_log_name="agent", reset_num_timesteps=False)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _create(env: PlacementEnv, out: Path, seed: int) -> DRLPP:
+    return DRLPP(
+        "PlacementPolicy",
+        env,
+        seed=seed,
+        tensorboard_log=str(out / "tensorboard"),
+        policy_kwargs={"feasible": True},
+    )
+
+
+def _load(checkpoint: Path, env: PlacementEnv) -> DRLPP:
+    try:
+        return DRLPP.load(io.BytesIO(checkpoint.read_bytes()), env=env)
+    except (zipfile.BadZipFile, KeyError, RuntimeError, ValueError) as error:
+        raise InvalidFile(
+            f"{checkpoint}: not a saved agent for this model ({error}); delete it to let a new "
+            "agent begin with what has been measured"
+        ) from None
+
+
+class ProgressCallback(BaseCallback):
+    """A bar of measured placements with the best time so far and the time left."""
+
+    def __init__(self, memory: MeasurementMemory, budget: int, console: Console) -> None:
+        super().__init__()
+        self._memory = memory
+        self._budget = budget
+        self._progress = Progress(
+            TextColumn("measured"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("best {task.fields[best]}"),
+            TimeElapsedColumn(),
+            TextColumn("left {task.fields[left]}"),
+            console=console,
+        )
+
+    def _on_training_start(self) -> None:
+        self._before = self._memory.distinct
+        self._begin = time.monotonic()
+        self._bar = self._progress.add_task("", total=self._budget, best="–", left="–")
+        self._progress.start()
+        self._show()
+
+    def _on_step(self) -> bool:
+        self._show()
+        return True
+
+    def _show(self) -> None:
+        best = self._memory.best()
+        text = "–"
+        if best is not None:
+            text = f"{seconds_text(best[1].seconds_per_minibatch)} ({best[0].configuration})"
+        self._progress.update(
+            self._bar, completed=self._memory.distinct, best=text, left=self._left()
+        )
+
+    def _left(self) -> str:
+        measured = self._memory.distinct - self._before
+        if not measured:
+            return "–"
+        each = (time.monotonic() - self._begin) / measured
+        minutes, seconds = divmod(round(each * (self._budget - self._memory.distinct)), 60)
+        return f"{minutes}:{seconds:02}"
+
+    def stop(self) -> None:
+        """Take the bar away, also when learning was interrupted."""
+        self._progress.stop()
+
+    def _on_training_end(self) -> None:
+        self.stop()

@@ -1,0 +1,44 @@
+"""A folder belongs to one run."""
+
+from pathlib import Path
+
+import pytest
+
+from drlpp.errors import InvalidInput
+from drlpp.run_folder import open_run_folder
+
+SETTINGS = {"model": "alexnet", "seed": 0}
+
+
+def test_a_new_folder_is_claimed_and_resumed_by_the_same_run(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    open_run_folder(folder, "train", SETTINGS, resume=False)
+    open_run_folder(folder, "train", SETTINGS, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "resume", "message"),
+    [
+        ("train", SETTINGS, False, "holds another run .* --resume"),
+        ("train", {**SETTINGS, "seed": 1}, True, "seed = 0; it cannot be resumed with 1"),
+        ("learn", SETTINGS, True, "a run of train, which learn cannot resume"),
+    ],
+)
+def test_a_taken_folder_is_refused(
+    tmp_path: Path, command: str, settings: dict[str, object], resume: bool, message: str
+) -> None:
+    open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False)
+    with pytest.raises(InvalidInput, match=message):
+        open_run_folder(tmp_path / "run", command, settings, resume=resume)
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InvalidInput, match="not empty and holds no run"):
+        open_run_folder(tmp_path, "train", SETTINGS, resume=False)
+
+
+def test_there_has_to_be_something_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no run to resume"):
+        open_run_folder(tmp_path / "run", "train", SETTINGS, resume=True)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,121 @@
+"""Every distinct placement is measured once, and the file survives a kill."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_measurer import FakeMeasurer, chain, graph_of
+
+from drlpp.envs import MeasurementMemory
+from drlpp.errors import InvalidFile
+from drlpp.measurement import FailedMeasurement, Measurement
+from drlpp.placement import Placement
+
+WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
+HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])
+UNEVEN = Placement.from_assignment([0, 1, 1, 1, 1, 1], [0, 1, 1, 1])
+LOST = FailedMeasurement(failure="worker lost", reason="worker 2 was killed")
+
+
+def test_a_placement_is_measured_once_however_its_operators_are_listed() -> None:
+    measurer = FakeMeasurer(chain(6))
+    memory = MeasurementMemory(measurer, minibatches=5)
+    first, cached = memory.measure(HALVES)
+    assert isinstance(first, Measurement)
+    assert first.minibatches == 5
+    assert not cached
+    reversed_stages = tuple(
+        stage.model_copy(update={"operators": stage.operators[::-1]}) for stage in HALVES.stages
+    )
+    assert memory.measure(Placement(stages=reversed_stages)) == (first, True)
+    assert measurer.measured == [HALVES]
+    assert memory.summary == (1, 0, 1, first.seconds_per_minibatch)
+
+
+def test_failures_are_remembered_and_never_the_best() -> None:
+    measurer = FakeMeasurer(chain(6), failures={"4": LOST})
+    memory = MeasurementMemory(measurer)
+    assert memory.measure(WHOLE) == (LOST, False)
+    assert memory.measure(WHOLE) == (LOST, True)
+    assert memory.best() is None
+    outcome, _ = memory.measure(HALVES)
+    assert memory.best() == (HALVES, outcome)
+    assert (memory.distinct, memory.failed, memory.hits) == (2, 1, 1)
+
+
+def test_the_fastest_is_the_best() -> None:
+    memory = MeasurementMemory(FakeMeasurer(chain(6)))
+    seconds = {}
+    for placement in (UNEVEN, HALVES, WHOLE):
+        outcome, _ = memory.measure(placement)
+        assert isinstance(outcome, Measurement)
+        seconds[placement] = outcome.seconds_per_minibatch
+    best = memory.best()
+    assert best is not None
+    assert best[0] == min(seconds, key=lambda placement: seconds[placement])
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "run" / "measurements.jsonl"
+    memory = MeasurementMemory(FakeMeasurer(chain(6), failures={"4": LOST}), path=path)
+    for placement in (WHOLE, HALVES, UNEVEN):
+        memory.measure(placement)
+    return path
+
+
+def test_a_run_resumes_from_its_file(written: Path) -> None:
+    measurer = FakeMeasurer(chain(6))
+    memory = MeasurementMemory(measurer, path=written)
+    assert memory.measure(WHOLE) == (LOST, True)
+    assert memory.measure(UNEVEN)[1]
+    assert not measurer.measured
+    assert (memory.distinct, memory.failed) == (3, 1)
+
+
+@pytest.mark.parametrize("lost_bytes", [1, 20])
+def test_a_half_written_last_line_is_dropped(written: Path, lost_bytes: int) -> None:
+    written.write_bytes(written.read_bytes()[:-lost_bytes])
+    measurer = FakeMeasurer(chain(6))
+    memory = MeasurementMemory(measurer, path=written)
+    assert memory.distinct == 2
+    memory.measure(UNEVEN)
+    assert measurer.measured == [UNEVEN]
+    assert MeasurementMemory(FakeMeasurer(chain(6)), path=written).distinct == 3
+
+
+def test_a_kill_while_the_header_was_written_leaves_a_usable_file(tmp_path: Path) -> None:
+    path = tmp_path / "measurements.jsonl"
+    path.write_text('{"kind": "meas')
+    MeasurementMemory(FakeMeasurer(chain(6)), path=path).measure(HALVES)
+    assert MeasurementMemory(FakeMeasurer(chain(6)), path=path).distinct == 1
+
+
+def test_a_file_of_another_run_is_refused(written: Path) -> None:
+    before = written.read_bytes()
+    with pytest.raises(InvalidFile, match="but the graph is"):
+        MeasurementMemory(FakeMeasurer(graph_of(6, [(0, 5)])), path=written)
+    with pytest.raises(InvalidFile, match="use 4"):
+        MeasurementMemory(FakeMeasurer(chain(6), accelerators=2), path=written)
+    with pytest.raises(InvalidFile, match="use 30"):
+        MeasurementMemory(FakeMeasurer(chain(6)), minibatches=10, path=written)
+    assert written.read_bytes() == before
+
+
+def test_damage_is_named_by_its_line(written: Path) -> None:
+    lines = written.read_text().splitlines()
+    written.write_text("\n".join([*lines[:2], "{}", *lines[3:]]) + "\n")
+    with pytest.raises(InvalidFile, match="line 3"):
+        MeasurementMemory(FakeMeasurer(chain(6)), path=written)
+
+
+def test_other_and_newer_files_are_refused(tmp_path: Path, written: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("hello\n")
+    with pytest.raises(InvalidFile, match="line 1"):
+        MeasurementMemory(FakeMeasurer(chain(6)), path=other)
+    header, *rest = written.read_text().splitlines()
+    newer = json.dumps({**json.loads(header), "version": 2})
+    written.write_text("\n".join([newer, *rest]) + "\n")
+    with pytest.raises(InvalidFile, match="newer drlpp"):
+        MeasurementMemory(FakeMeasurer(chain(6)), path=written)

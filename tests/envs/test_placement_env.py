@@ -1,0 +1,134 @@
+"""One step measures one placement, and nothing invalid reaches the measurer."""
+
+import math
+import sys
+import types
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from fake_measurer import FakeMeasurer, chain
+from gymnasium.utils.env_checker import check_env as gymnasium_check_env
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_checker import check_env as sb3_check_env
+
+from drlpp.cluster import Link, local_cluster
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.measurement import FailedMeasurement
+from drlpp.profile import OperatorProfile, Profile
+
+OUT_OF_MEMORY = FailedMeasurement(failure="out of memory", reason="worker 0 needs 9 GB")
+
+
+def environment(measurer: FakeMeasurer, **options: float) -> PlacementEnv:
+    return PlacementEnv(MeasurementMemory(measurer), **options)
+
+
+def simulated(environment_id: str) -> gym.Env:
+    graph = chain(6)
+    profile = Profile(
+        model=graph.model,
+        graph_fingerprint=graph.fingerprint,
+        device="cpu",
+        batch_size=1,
+        operators=(OperatorProfile(forward_seconds=0.01, backward_seconds=0.02),) * 6,
+    )
+    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e6))
+    return gym.make(environment_id, graph=graph, profile=profile, cluster=cluster)
+
+
+@pytest.mark.parametrize("name", ["Placement", "PlacementStepwise"])
+@pytest.mark.parametrize("kind", ["Live", "Sim"])
+@pytest.mark.parametrize("check", [gymnasium_check_env, sb3_check_env])
+def test_both_checkers_are_content(name: str, kind: str, check: types.FunctionType) -> None:
+    environment_id = f"drlpp/{name}{kind}-v0"
+    if kind == "Sim":
+        made = simulated(environment_id)
+    else:
+        made = gym.make(environment_id, measurer=FakeMeasurer(chain(6)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(made.unwrapped)
+    spec = made.unwrapped.spec
+    assert spec is not None
+    assert spec.nondeterministic == (kind == "Live")
+
+
+def test_the_reward_is_minus_the_logarithm_of_the_seconds() -> None:
+    measurer = FakeMeasurer(chain(6))
+    env = environment(measurer)
+    env.reset()
+    observation, reward, terminated, truncated, info = env.step(
+        np.array([0, 0, 0, 2, 2, 2, 2, 0, 0, 0])
+    )
+    assert env.observation_space.contains(observation)
+    assert (terminated, truncated) == (True, False)
+    assert reward == -math.log(info["seconds"])
+    assert (info["configuration"], info["stages"]) == ("3-1", 2)
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        ([1, 0, 0, 0, 0, 0, 0, 0, 1, 1], "stages must form no cycle"),
+        ([0, 0, 0, 1, 1, 1, 0, 0, 0, 0], "stage 1 has no accelerator"),
+        ([0, 0, 0, 0, 0, 0, 0, 0, 0, 3], "stage 1 has no operators"),
+    ],
+)
+def test_invalid_placements_are_penalised_with_their_reason(action: list[int], reason: str) -> None:
+    measurer = FakeMeasurer(chain(6))
+    env = environment(measurer, invalid_reward=-7.0)
+    env.reset()
+    _, reward, terminated, _, info = env.step(np.array(action))
+    assert reward == -7.0
+    assert terminated
+    assert info["error_type"] == "invalid placement"
+    assert reason in info["reason"]
+    assert not measurer.measured
+
+
+def test_failed_placements_are_penalised_with_their_reason() -> None:
+    env = environment(FakeMeasurer(chain(6), failures={"4": OUT_OF_MEMORY}))
+    _, reward, _, _, info = env.step(np.zeros(10, np.int64))
+    assert reward == env.invalid_reward
+    assert info == {"error_type": "out of memory", "reason": "worker 0 needs 9 GB"}
+    assert env.summary.failed == 1
+
+
+def test_resetting_touches_nothing() -> None:
+    measurer = FakeMeasurer(chain(6))
+    env = environment(measurer)
+    for _ in range(3):
+        env.reset(seed=1)
+    assert not measurer.measured
+
+
+def test_a_measurer_that_was_passed_stays_open() -> None:
+    measurer = FakeMeasurer(chain(6))
+    gym.make("drlpp/PlacementLive-v0", measurer=measurer).close()
+    assert measurer.closed == 0
+
+
+def test_a_session_that_was_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def open_session(model: str, workers: int, **options: str) -> FakeMeasurer:
+        opened.append((model, workers, options))
+        return measurer
+
+    measurer = FakeMeasurer(chain(6))
+    runtime = types.ModuleType("drlpp.runtime")
+    runtime.open_session = open_session  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "drlpp.runtime", runtime)
+    env = gym.make("drlpp/PlacementLive-v0", model="vgg16", workers=2, policy="stash")
+    assert opened == [("vgg16", 2, {"policy": "stash"})]
+    env.close()
+    assert measurer.closed == 1
+
+
+def test_any_agent_of_stable_baselines_runs_on_it() -> None:
+    measurer = FakeMeasurer(chain(4), accelerators=2)
+    env = environment(measurer)
+    PPO("MlpPolicy", env, n_steps=32, batch_size=32, device="cpu", seed=0).learn(64)
+    assert env.summary.distinct == len(measurer.measured) > 0

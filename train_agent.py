@@ -1,0 +1,292 @@
+"""The main job: learn a placement on live workers, compare it with the baselines, export the best.
+
+``python train_agent.py --model alexnet --workers 4 --out runs/alexnet``; see ``--help``.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from drlpp.command_line import ModelOptions, Size, SizeOption, model_reference, run_program
+
+if TYPE_CHECKING:
+    from drlpp.cluster import Cluster
+    from drlpp.envs import MeasurementMemory
+    from drlpp.profile import Profile
+    from drlpp.runtime import Candidate, ClusterSession, Comparison
+    from drlpp.training_options import Method
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+console = Console()
+
+_BASELINES = ("data-parallel", "gpipe", "pipedream")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked for."""
+
+    out: Path
+    budget: int
+    minibatches: int
+    rounds: int
+    seed: int
+
+
+@app.command()
+def main(
+    model: Annotated[
+        str, typer.Option(help="A name in the zoo, or package.module:factory.")
+    ] = "alexnet",
+    size: SizeOption = Size.SMALL,
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
+    workers: Annotated[int, typer.Option(help="Worker processes, each one accelerator.")] = 4,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
+    ] = None,
+    budget: Annotated[int, typer.Option(help="Distinct placements to measure.")] = 100,
+    minibatches: Annotated[int, typer.Option(help="Minibatches of a measurement.")] = 30,
+    rounds: Annotated[int, typer.Option(help="Rounds of the final comparison.")] = 7,
+    policy: Annotated[
+        str, typer.Option(help="Weight policy: pipeoptim, stash or vanilla.")
+    ] = "pipeoptim",
+    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,
+    microbatches: Annotated[int, typer.Option(help="Of a minibatch, for GPipe.")] = 4,
+    seed: Annotated[int, typer.Option(help="Of the agent and of the model's weights.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+) -> None:
+    """Learn the fastest placement of a model on live workers, and export it."""
+    # Imported here, so that --help and errors in arguments do not wait for torch.
+    from drlpp.capture import capture
+    from drlpp.run_folder import open_run_folder
+    from drlpp.runtime import ClusterSession
+    from drlpp.training_options import OptimizerSpec, asynchronous_method
+
+    for name, value in {"budget": budget, "minibatches": minibatches, "rounds": rounds}.items():
+        if value < 1:
+            raise typer.BadParameter(f"is {value}; at least 1 is needed", param_hint=f"--{name}")
+    method = asynchronous_method(policy)
+    optimizer_spec = OptimizerSpec.parse(optimizer, lr=lr)
+    reference = model_reference(model, size, model_option)
+    folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
+    captured = capture(reference, seed=seed)
+    settings = {
+        "model": reference.model_dump(),
+        "workers": workers,
+        "minibatches": minibatches,
+        "policy": policy,
+        "optimizer": optimizer_spec.model_dump(),
+        "microbatches": microbatches,
+        "seed": seed,
+    }
+    open_run_folder(folder, "train_agent.py", settings, resume=resume)
+    console.print(
+        f"{reference}: {len(captured.graph)} operators, "
+        f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
+    )
+    job = Job(folder, budget, minibatches, rounds, seed)
+    with ClusterSession(
+        captured, workers, method=method, optimizer=optimizer_spec, seed=seed
+    ) as session:
+        _run(job, session, method, microbatches)
+
+
+def _run(job: Job, session: ClusterSession, method: Method, microbatches: int) -> None:
+    from drlpp.envs import MeasurementMemory
+
+    profile, cluster = _profile(job, session)
+    memory = MeasurementMemory(session, job.minibatches, job.out / "measurements.jsonl")
+    if not _learn(job, session, memory):
+        _export_best_so_far(job, session, memory, cluster, method)
+        return
+    candidates = _candidates(session, memory, profile, cluster, method, microbatches)
+    comparison = _compare(job, session, candidates)
+    if comparison is None:
+        _export_best_so_far(job, session, memory, cluster, method)
+        return
+    _export_fastest(job, session, candidates, comparison, cluster)
+
+
+def _profile(job: Job, session: ClusterSession) -> tuple[Profile, Cluster]:
+    """Time operators and links on the workers, or take what an interrupted run has measured."""
+    from drlpp.cluster import Cluster
+    from drlpp.files import read_document, write_document
+    from drlpp.profile import Profile
+
+    profile_path, cluster_path = job.out / "profile.json", job.out / "cluster.yaml"
+    if profile_path.exists() and cluster_path.exists():
+        return read_document(profile_path, Profile), read_document(cluster_path, Cluster)
+    with console.status("profiling operators and links"):
+        profile, cluster = session.profile()
+    write_document(profile_path, profile)
+    write_document(cluster_path, cluster)
+    return profile, cluster
+
+
+def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool:
+    """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
+    from drlpp.agents import learn_placement
+    from drlpp.timeline_figure import draw
+
+    if memory.distinct >= job.budget:
+        return True
+
+    def picture(placement, measurement):  # type: ignore[no-untyped-def]
+        pipeline = placement.pipeline(session.graph)
+        title = f"{placement.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
+        return draw(session.steady_timeline(), title, pipeline)
+
+    measured_before = memory.distinct
+    begin = time.perf_counter()
+    finished = learn_placement(
+        memory, job.out, budget=job.budget, seed=job.seed, picture=picture, console=console
+    )
+    _print_split(session, time.perf_counter() - begin, memory.distinct - measured_before)
+    return finished
+
+
+def _print_split(session: ClusterSession, wall_seconds: float, measured: int) -> None:
+    spent = session.spent
+    agent_seconds = wall_seconds - spent.running_seconds - spent.deploying_seconds
+    console.print(
+        f"{measured} placements in {wall_seconds:.0f} s: "
+        f"measuring {spent.running_seconds / wall_seconds:.1%}, "
+        f"deploying {spent.deploying_seconds / wall_seconds:.1%}, "
+        f"agent (policy, PPO, logging) {agent_seconds / wall_seconds:.1%}"
+    )
+
+
+def _candidates(
+    session: ClusterSession,
+    memory: MeasurementMemory,
+    profile: Profile,
+    cluster: Cluster,
+    method: Method,
+    microbatches: int,
+) -> list[Candidate]:
+    """The learned placement and the baselines, each with the method that it stands for."""
+    from drlpp.errors import RunFailure
+    from drlpp.planners import PLANNERS
+    from drlpp.runtime import Candidate
+    from drlpp.training_options import Method
+
+    best = memory.best()
+    if best is None:
+        reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
+        raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
+    methods = {
+        "data-parallel": Method(policy="sync"),
+        "gpipe": Method(schedule="gpipe", policy="sync", microbatches=microbatches),
+        "pipedream": method,
+    }
+    return [
+        Candidate("drl-pp", best[0], method),
+        *(
+            Candidate(name, PLANNERS[name](session.graph, profile, cluster), methods[name])
+            for name in _BASELINES
+        ),
+    ]
+
+
+def _compare(
+    job: Job, session: ClusterSession, candidates: list[Candidate]
+) -> Comparison | None:
+    """Measure the candidates side by side and print the table; None if Ctrl-C ended it."""
+    from drlpp.report import comparison_table
+    from drlpp.runtime import compare
+
+    try:
+        with console.status("comparing with the baselines") as status:
+            comparison = compare(
+                session,
+                candidates,
+                rounds=job.rounds,
+                minibatches=job.minibatches,
+                path=job.out / "comparison.json",
+                on_round=lambda done: status.update(
+                    f"comparing with the baselines: round {done} of {job.rounds}"
+                ),
+            )
+    except KeyboardInterrupt:
+        return None
+    rows = [contender.row for contender in comparison.contenders]
+    console.print(comparison_table(rows, _BASELINES))
+    return comparison
+
+
+def _export_fastest(
+    job: Job,
+    session: ClusterSession,
+    candidates: list[Candidate],
+    comparison: Comparison,
+    cluster: Cluster,
+) -> None:
+    """Write the fastest placement of the comparison."""
+    from drlpp.errors import RunFailure
+    from drlpp.files import write_document
+    from drlpp.placement_file import PlacementFile
+
+    fastest = comparison.fastest()
+    if fastest is None:
+        raise RunFailure("none of the placements compared could be measured")
+    candidate = next(c for c in candidates if c.found_by == fastest.found_by)
+    document = PlacementFile.create(
+        session.captured.reference,
+        session.graph,
+        candidate.placement,
+        cluster,
+        method=candidate.method,
+        optimizer=session.optimizer,
+        found_by=fastest.found_by,
+        measurement=fastest.median_measurement,
+    )
+    path = write_document(job.out / "placement.json", document)
+    console.print(
+        f"exported to {path}: {document.configuration}, found by {fastest.found_by}\n"
+        f"train with it: drlpp train {path} --data digits --epochs 5"
+    )
+
+
+def _export_best_so_far(
+    job: Job,
+    session: ClusterSession,
+    memory: MeasurementMemory,
+    cluster: Cluster,
+    method: Method,
+) -> None:
+    """After Ctrl-C: write the fastest placement that has been measured."""
+    from drlpp.files import write_document
+    from drlpp.placement_file import PlacementFile
+
+    best = memory.best()
+    if best is None:
+        console.print("stopped before any placement was measured")
+        return
+    placement, measurement = best
+    document = PlacementFile.create(
+        session.captured.reference,
+        session.graph,
+        placement,
+        cluster,
+        method=method,
+        optimizer=session.optimizer,
+        found_by="drl-pp",
+        measurement=measurement,
+    )
+    path = write_document(job.out / "placement.json", document)
+    console.print(
+        f"stopped after {memory.distinct} of {job.budget} placements; the fastest so far is in "
+        f"{path} ({document.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms per "
+        "minibatch, not compared with the baselines). Go on with --resume"
+    )
+
+
+if __name__ == "__main__":
+    run_program(app, "train_agent.py")
