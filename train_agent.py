@@ -195,9 +195,7 @@ def _candidates(
     ]
 
 
-def _compare(
-    job: Job, session: ClusterSession, candidates: list[Candidate]
-) -> Comparison | None:
+def _compare(job: Job, session: ClusterSession, candidates: list[Candidate]) -> Comparison | None:
     """Measure the candidates side by side and print the table; None if Ctrl-C ended it."""
     from drlpp.report import comparison_table
     from drlpp.runtime import compare

@@ -193,9 +193,10 @@ class DRLPP(OnPolicyAlgorithm):
         )
         for start in range(0, len(trajectories), env.num_envs):
             batch = trajectories[start : start + env.num_envs]
-            self._last_obs, rewards, dones, infos = env.step(
+            observations, rewards, dones, infos = env.step(
                 np.stack([trajectory.action for trajectory in batch])
             )
+            self._last_obs = observations  # type: ignore[assignment]
             self._last_episode_starts = dones
             self.num_timesteps += env.num_envs
             callback.update_locals(locals())

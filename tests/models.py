@@ -54,3 +54,14 @@ def perceptron(batch_size: int = 8, layers: int = 6, width: int = 16) -> Task:
 def without_loss() -> tuple[nn.Module, Tensor]:
     """The least that a factory may return."""
     return nn.Linear(4, 4), torch.randn(2, 4)
+
+
+def separable(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Data that a linear model can learn: the class is the largest of the first five features."""
+    generator = torch.Generator().manual_seed(3)
+    width = example_inputs[0].shape[1]
+    parts = []
+    for count in (96, 29):
+        inputs = torch.randn(count, width, generator=generator)
+        parts.append((inputs, inputs[:, :5].argmax(1)))
+    return tuple(parts)

@@ -128,7 +128,9 @@ def _lstm_backward(
         h = o * c.tanh()
     dx, dw_x, dw_h = [], torch.zeros_like(forward_weights[0]), torch.zeros_like(forward_weights[1])
     dh = dc = torch.zeros(hidden, dtype=x.dtype)
-    for (x_t, h_before, c_before, i, f, g, o), seed_t in reversed(list(zip(tape, seed, strict=True))):
+    for (x_t, h_before, c_before, i, f, g, o), seed_t in reversed(
+        list(zip(tape, seed, strict=True))
+    ):
         dh = dh + seed_t
         tanh_c = (f * c_before + i * g).tanh()
         dc = dc + dh * o * (1 - tanh_c**2)

@@ -1,0 +1,83 @@
+"""The command line: what it prints, and that bad input is one line and exit code 2."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from drlpp.cli import main
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["drlpp", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture
+def graph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    path = tmp_path / "graph.json"
+    assert run(monkeypatch, "capture", "tests.models:perceptron", "-o", str(path)) == 0
+    return path
+
+
+def test_capture_writes_a_graph_that_show_describes(
+    monkeypatch: pytest.MonkeyPatch, graph: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(monkeypatch, "show", str(graph)) == 0
+    shown = capsys.readouterr().out
+    assert "13 operators" in shown
+    assert "6.linear" in shown
+
+
+def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    arguments = ["capture", "tests.models:perceptron", "-o", str(path)]
+    assert run(monkeypatch, *arguments, "--model-option", "layers=2") == 0
+    assert len(json.loads(path.read_text())["operators"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["capture", "lenet", "-o", "x.json"], "not in the zoo; it has alexnet"),
+        (["capture", "no.such:thing", "-o", "x.json"], "importing 'no.such' raised"),
+        (["capture", "tests.models:perceptron", "-o", "x", "--model-option", "3"], "KEY=VALUE"),
+        (["show", "missing.json"], "missing.json: no such file"),
+        (["train", "missing.json"], "missing.json: no such file"),
+    ],
+)
+def test_bad_input_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("drlpp: error: ")
+    assert message in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "truncated or not well-formed"),
+        (lambda text: text.replace('"version": 1', '"version": 9'), "written by a newer drlpp"),
+        (lambda text: text.replace('"kind": "graph"', '"kind": "poem"'), "expected one of"),
+    ],
+)
+def test_damaged_files_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    graph: Path,
+    damage: object,
+    message: str,
+) -> None:
+    graph.write_text(damage(graph.read_text()))  # type: ignore[operator]
+    assert run(monkeypatch, "show", str(graph)) == 2
+    assert message in capsys.readouterr().err
