@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from drlpp.command_line import ModelOptions, Size, SizeOption, model_reference, run_program
+from drlpp.command_line import (
+    ModelOptions,
+    Size,
+    SizeOption,
+    build_console,
+    model_reference,
+    run_program,
+)
 
 if TYPE_CHECKING:
     from drlpp.cluster import Cluster
@@ -23,9 +29,7 @@ if TYPE_CHECKING:
     from drlpp.training_options import Method
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-console = Console()
-
-_BASELINES = ("data-parallel", "gpipe", "pipedream")
+console = build_console()
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ def _profile(job: Job, session: ClusterSession) -> tuple[Profile, Cluster]:
 
 def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
-    from drlpp.agents import learn_placement
+    from drlpp.agents.learning import learn_placement
     from drlpp.timeline_figure import draw
 
     if memory.distinct >= job.budget:
@@ -174,7 +178,7 @@ def _candidates(
     """The learned placement and the baselines, each with the method that it stands for."""
     from drlpp.errors import RunFailure
     from drlpp.planners import PLANNERS
-    from drlpp.runtime import Candidate
+    from drlpp.runtime import BASELINES, Candidate
     from drlpp.training_options import Method
 
     best = memory.best()
@@ -190,14 +194,14 @@ def _candidates(
         Candidate("drl-pp", best[0], method),
         *(
             Candidate(name, PLANNERS[name](session.graph, profile, cluster), methods[name])
-            for name in _BASELINES
+            for name in BASELINES
         ),
     ]
 
 
 def _compare(job: Job, session: ClusterSession, candidates: list[Candidate]) -> Comparison | None:
     """Measure the candidates side by side and print the table; None if Ctrl-C ended it."""
-    from drlpp.report import comparison_table
+    from drlpp.report import describe
     from drlpp.runtime import compare
 
     try:
@@ -214,8 +218,7 @@ def _compare(job: Job, session: ClusterSession, candidates: list[Candidate]) -> 
             )
     except KeyboardInterrupt:
         return None
-    rows = [contender.row for contender in comparison.contenders]
-    console.print(comparison_table(rows, _BASELINES))
+    console.print(describe(comparison))
     return comparison
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ from drlpp.agents.update import Batch, Update, evaluate_batch, mean
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
 
-Self = TypeVar("Self", bound="DRLPP")
+SMALLEST_SPREAD = 0.02
+"""Standard deviation of −ln(seconds) below which differences are taken for noise: 2%."""
 
 
 class DRLPP(OnPolicyAlgorithm):
@@ -49,7 +50,8 @@ class DRLPP(OnPolicyAlgorithm):
         clip_range: of the probability ratio, or its schedule (default 0.2).
         ent_coef: weight of the mean entropy of the partitioner's choices (default 0.01).
         scheduler_ent_coef: weight of the mean entropy of the scheduler's (default 0.01).
-        normalize_advantage: divide by the rollout's standard deviation (default True).
+        normalize_advantage: divide by the rollout's standard deviation, or by 0.02 if that is
+            more, so that the noise of a settled policy is not blown up (default True).
         advantage_clip: bound of the normalised advantages (default 3).
         baseline_decay: weight of the past in the baseline; 0 is the rollout's own average
             (default 0.5).
@@ -249,7 +251,7 @@ class DRLPP(OnPolicyAlgorithm):
         self._log_training(updates, losses, clip_range)
 
     def learn(
-        self: Self,
+        self,
         total_timesteps: int,
         callback: MaybeCallback = None,
         log_interval: int = 1,
@@ -292,10 +294,10 @@ class DRLPP(OnPolicyAlgorithm):
     def _advantages(self, rewards: NDArray[np.float64]) -> Tensor:
         """Rewards above the baseline, in standard deviations of the measured ones, clipped."""
         measured = self.rollout_buffer.measured_rewards
-        if self.baseline is None:
-            # Nothing has ever been measured: every choice was bad, and there is no scale.
+        if self.baseline is None or not len(measured):
+            # Nothing was measured: every choice was bad, and there is no scale.
             return torch.full((len(rewards),), -1.0)
-        scale = measured.std() + 1e-8 if self.normalize_advantage and len(measured) > 1 else 1.0
+        scale = max(measured.std(), SMALLEST_SPREAD) if self.normalize_advantage else 1.0
         advantages = (rewards - self.baseline) / scale
         return torch.from_numpy(
             advantages.clip(-self.advantage_clip, self.advantage_clip).astype(np.float32)

@@ -13,10 +13,9 @@ import statistics
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from drlpp.command_line import Size, SizeOption, run_program
+from drlpp.command_line import Size, SizeOption, build_console, run_program
 from drlpp.measurement import Measurement
 from drlpp.planners import PLANNERS
 from drlpp.report import seconds_text
@@ -35,7 +34,7 @@ def main(
     times: Annotated[int, typer.Option(help="Measurements of each placement.")] = 10,
 ) -> None:
     """Measure the planners' placements again and again."""
-    console = Console()
+    console = build_console()
     with ClusterSession(ModelReference.named(model, size), workers) as session:
         profile, cluster = session.profile()
         placements = {

@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from drlpp.command_line import ModelOptions, Size, SizeOption, model_reference, run_program
+from drlpp.command_line import (
+    ModelOptions,
+    Size,
+    SizeOption,
+    build_console,
+    model_reference,
+    run_program,
+)
 
 app = typer.Typer(
     help="Find the fastest pipeline placement of a PyTorch model, and train with it.",
@@ -32,8 +38,8 @@ def capture_model(
 
     captured = capture(model_reference(model, size, model_option))
     write_document(output, captured.graph)
-    Console().print(describe(captured.graph))
-    Console().print(f"written to {output}")
+    build_console().print(describe(captured.graph))
+    build_console().print(f"written to {output}")
 
 
 @app.command()
@@ -43,7 +49,7 @@ def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> No
     from drlpp.files import read_any_document
     from drlpp.report import describe
 
-    Console().print(describe(read_any_document(file)))
+    build_console().print(describe(read_any_document(file)))
 
 
 @app.command()

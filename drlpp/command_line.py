@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 import yaml
+from rich.console import Console
 
 from drlpp.errors import DRLPPError, InvalidInput, RunFailure
 from drlpp.task import ModelReference, Option
@@ -35,6 +36,11 @@ ModelOptions = Annotated[
         help="Argument of the model's factory, such as batch_size=16; may be repeated.",
     ),
 ]
+
+
+def build_console() -> Console:
+    """Where a program prints: as wide as the terminal, and wide enough for tables elsewhere."""
+    return Console(width=None if sys.stdout.isatty() else 110)
 
 
 def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelReference:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from matplotlib.ticker import EngFormatter
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.markup import escape
@@ -20,6 +21,7 @@ from drlpp.graph import OpGraph, TensorSpec
 from drlpp.measurement import Measurement
 from drlpp.placement_file import PlacementFile
 from drlpp.profile import Profile
+from drlpp.run_folder import RunRecord
 
 seconds_text = EngFormatter(unit="s", places=2)
 
@@ -135,6 +137,16 @@ def _(file: PlacementFile) -> RenderableType:
     )
 
 
+@describe.register
+def _(record: RunRecord) -> RenderableType:
+    table = Table(title=f"run of {escape(record.command)}", title_justify="left")
+    table.add_column("setting")
+    table.add_column("value", overflow="fold")
+    for name, value in record.settings.items():
+        table.add_row(name, Pretty(value))
+    return table
+
+
 def _measurement_text(measurement: Measurement | None) -> str:
     if measurement is None:
         return "not measured"
@@ -180,13 +192,13 @@ def comparison_table(rows: Sequence[ComparisonRow], reference: Sequence[str]) ->
     fastest = min((row.median for row in rows if row.median is not None), default=None)
     repetitions = max((len(row.seconds) for row in rows), default=0)
     title = f"time per minibatch, median and range of {repetitions} repetitions"
-    table = Table(title=title, title_justify="left")
-    table.add_column("found by")
-    table.add_column("configuration")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("found by", no_wrap=True)
+    table.add_column("configuration", no_wrap=True)
     for column in ("median", "fastest", "slowest"):
         table.add_column(column, justify="right", no_wrap=True)
     for name in reference:
-        table.add_column(f"over {name}", justify="right")
+        table.add_column(f"over\n{name}", justify="right")
     for row in rows:
         if row.median is None:
             cells = ["failed", "–", "–", *("–" for _ in reference)]

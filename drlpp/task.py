@@ -131,9 +131,9 @@ def _as_task(result: object, reference: ModelReference) -> Task:
     if targets is not None and not (
         isinstance(targets, Tensor) and targets.dim() and len(targets) == len(inputs[0])
     ):
-        found = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+        shown = str(tuple(targets.shape)) if isinstance(targets, Tensor) else repr(targets)
         raise InvalidModel(
-            f"model {reference}: example targets are {found}, expected a tensor with the batch "
+            f"model {reference}: example targets are {shown}, expected a tensor with the batch "
             f"size {len(inputs[0])} as first dimension"
         )
     return task._replace(inputs=tuple(inputs))

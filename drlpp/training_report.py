@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -14,6 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from drlpp.command_line import build_console
 from drlpp.placement_file import read_placement
 from drlpp.runtime import EpochReport, Observer, train
 from drlpp.training_options import OptimizerSpec
@@ -32,7 +32,7 @@ def train_and_report(
     seed: int,
 ) -> None:
     """Train and print how it goes."""
-    console = Console()
+    console = build_console()
     document = read_placement(path)
     optimizer = document.optimizer
     if optimizer_name is not None:

@@ -33,14 +33,14 @@ def make_live(
         invalid_reward: the reward of a placement that cannot run or that failed.
         path: the file in which measurements are remembered.
         stepwise: build placements decision by decision, with action masks.
-        session_options: further options of the new session, such as ``policy``.
+        session_options: further options of the new ``ClusterSession``, such as ``method``.
     """
     owns_measurer = measurer is None
     if measurer is None:
         # Only here, since it starts torch's distributed machinery.
-        from drlpp.runtime import open_session
+        from drlpp.runtime import ClusterSession
 
-        measurer = open_session(model, workers, **session_options)
+        measurer = ClusterSession(model, workers, **session_options)
     memory = MeasurementMemory(measurer, minibatches, path)
     environment = StepwisePlacementEnv if stepwise else PlacementEnv
     return environment(memory, invalid_reward, owns_measurer)

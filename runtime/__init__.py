@@ -1,6 +1,6 @@
 """The live pipeline runtime: workers, weight policies, measuring, training, and the oracle."""
 
-from drlpp.runtime.comparison import Candidate, Comparison, compare
+from drlpp.runtime.comparison import BASELINES, Candidate, Comparison, compare
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.reference import ReferenceResult, run_reference
 from drlpp.runtime.session import ClusterSession, Deployment, TimeSpent
@@ -10,6 +10,7 @@ __all__ = [
     "ClusterSession",
     "Deployment",
     "TimeSpent",
+    "BASELINES",
     "Candidate",
     "Comparison",
     "compare",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from drlpp.runtime.minibatches import Part
 from torch import Tensor
 
+from drlpp.runtime.minibatches import Part
 from drlpp.schedule import Action, WeightVersions
 from drlpp.training_options import OptimizerSpec, PolicyName
 

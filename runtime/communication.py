@@ -9,10 +9,10 @@ from itertools import islice
 
 import torch
 import torch.distributed as dist
-from drlpp.runtime.stages import StageProgram
 from torch import Tensor
 
 from drlpp.graph import TensorSpec
+from drlpp.runtime.stages import StageProgram
 from drlpp.schedule import Action, Message, Receive, Send
 
 

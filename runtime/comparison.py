@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from drlpp.runtime.session import ClusterSession
+from rich.console import RenderableType
 
 from drlpp.files import Document, Record, read_document, write_document
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement import Placement
-from drlpp.report import ComparisonRow
+from drlpp.report import ComparisonRow, comparison_table, describe
+from drlpp.runtime.session import ClusterSession
 from drlpp.training_options import Method
 
 
@@ -72,6 +73,16 @@ class Comparison(Document):
         if not medians:
             return None
         return self.contenders[min(medians, key=lambda index: medians[index] or 0.0)]
+
+
+BASELINES = ("data-parallel", "gpipe", "pipedream")
+
+
+@describe.register
+def _(comparison: Comparison) -> RenderableType:
+    rows = [contender.row for contender in comparison.contenders]
+    known = [row.found_by for row in rows if row.found_by in BASELINES]
+    return comparison_table(rows, known)
 
 
 def compare(

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
+from torch import Tensor
+
 from drlpp.runtime.communication import Mailbox
 from drlpp.runtime.minibatches import Part
 from drlpp.runtime.stage_runner import EvaluationRunner, StageRunner
 from drlpp.runtime.stages import StageOutput
-from torch import Tensor
-
 from drlpp.schedule import (
     Action,
     AllReduce,

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from drlpp.runtime.minibatches import Part
-from drlpp.runtime.prediction import predict_weights_
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
+from drlpp.runtime.minibatches import Part
+from drlpp.runtime.prediction import predict_weights_
 from drlpp.training_options import PolicyName
 
 

@@ -13,12 +13,12 @@ from multiprocessing import connection as mp_connection
 from multiprocessing.context import ForkServerProcess
 
 import torch.distributed as dist
-from drlpp.runtime.channel import Channel
-from drlpp.runtime.commands import Answer, Command, Failed, Progress, Stop
-from drlpp.runtime.worker import worker_main
 
 from drlpp import errors
 from drlpp.errors import TrialTimeout, WorkerLost
+from drlpp.runtime.channel import Channel
+from drlpp.runtime.commands import Answer, Command, Failed, Progress, Stop
+from drlpp.runtime.worker import worker_main
 
 _GRACE_SECONDS = 0.5
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
 from drlpp.runtime.commands import LinkTimes, OperatorTimes
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.stage_runner import Loss, StageRunner
 from drlpp.runtime.stages import StageOutput, StageProgram
-from torch import Tensor
-
 from drlpp.training_options import OptimizerSpec
 
 _WARM_UPS = 2
@@ -98,7 +98,7 @@ def time_link(
     for size in sizes_bytes:
         tensor = torch.zeros(size, dtype=torch.uint8)
         times = []
-        for _ in range(repeats + 1):
+        for _ in range(_WARM_UPS + repeats):
             begin = time.perf_counter()
             if rank == 0:
                 group.send([tensor], 1, 0).wait()
@@ -107,5 +107,5 @@ def time_link(
                 group.recv([tensor], 0, 0).wait()
                 group.send([tensor], 0, 0).wait()
             times.append((time.perf_counter() - begin) / 2)
-        seconds[size] = statistics.median(times[1:])
+        seconds[size] = statistics.median(times[_WARM_UPS:])
     return LinkTimes(seconds)

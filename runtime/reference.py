@@ -12,6 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor, fx
+from torch.autograd import _unsafe_preserve_version_counter
+
+from drlpp.capture import CapturedModel, capture_microbatch
+from drlpp.placement import Placement
 from drlpp.runtime.minibatches import Minibatches, Part
 from drlpp.runtime.optimizers import build_optimizer
 from drlpp.runtime.stage_runner import seed_for
@@ -24,11 +29,6 @@ from drlpp.runtime.stages import (
     Weight,
     cut_stages,
 )
-from torch import Tensor, fx
-from torch.autograd import _unsafe_preserve_version_counter
-
-from drlpp.capture import CapturedModel, capture_microbatch
-from drlpp.placement import Placement
 from drlpp.schedule import (
     AllReduce,
     Backward,

@@ -12,6 +12,16 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch import Tensor
+
+from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
+from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.errors import InvalidInput, RunFailure
+from drlpp.graph import OpGraph
+from drlpp.measurement import FailedMeasurement, Outcome
+from drlpp.pipeline import Pipeline
+from drlpp.placement import Placement, Stage
+from drlpp.profile import OperatorProfile, Profile
 from drlpp.runtime.commands import (
     Collect,
     Command,
@@ -28,16 +38,6 @@ from drlpp.runtime.commands import (
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.windows import Window, measurement_of
-from torch import Tensor
-
-from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
-from drlpp.cluster import Cluster, Link, local_cluster
-from drlpp.errors import InvalidInput, RunFailure
-from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, Outcome
-from drlpp.pipeline import Pipeline
-from drlpp.placement import Placement, Stage
-from drlpp.profile import OperatorProfile, Profile
 from drlpp.schedule import Schedule, Update, build_schedule, weight_versions
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
@@ -215,7 +215,8 @@ class ClusterSession:
         if self.accelerators == 1:
             return Link(bandwidth_bytes_per_second=1e12)
         small, large = 1024, 4 * 1024 * 1024
-        command = ProfileLink(self._new_name("link"), (small, large), repeats)
+        # Messages are quick, and their times scatter more than an operator's.
+        command = ProfileLink(self._new_name("link"), (small, large), 5 * repeats)
         times = self._command({0: command, 1: command})[0]
         assert isinstance(times, LinkTimes)
         latency = times.seconds[small]

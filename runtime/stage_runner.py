@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
+
 from drlpp.runtime.gradients import SharedGradients, SingleGradients
 from drlpp.runtime.minibatches import Minibatches, Part
 from drlpp.runtime.optimizers import (
@@ -17,8 +19,6 @@ from drlpp.runtime.optimizers import (
 )
 from drlpp.runtime.policies import build_policy
 from drlpp.runtime.stages import Argument, Buffer, ModelInput, StageOutput, StageProgram, Weight
-from torch import Tensor
-
 from drlpp.training_options import OptimizerSpec, PolicyName
 
 Loss = Callable[..., Tensor]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drlpp.runtime.session import ClusterSession, Deployment
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
@@ -19,6 +18,7 @@ from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
 from drlpp.files import replacing
 from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.run_folder import open_run_folder
+from drlpp.runtime.session import ClusterSession, Deployment
 from drlpp.training_options import OptimizerSpec
 
 
@@ -89,11 +89,7 @@ def train(
         InvalidInput: anything given does not fit.
         RunFailure: the workers failed; ``out`` holds the checkpoint of the last whole epoch.
     """
-    document = (
-        placement
-        if isinstance(placement, PlacementFile)
-        else read_placement(placement)
-    )
+    document = placement if isinstance(placement, PlacementFile) else read_placement(placement)
     if epochs < 1:
         raise InvalidInput(f"epochs is {epochs}; at least 1 is needed")
     known = document.cluster.accelerators

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from drlpp.runtime.commands import RunResult
-
 from drlpp.measurement import Measurement, WorkerUsage
 from drlpp.pipeline import Pipeline
+from drlpp.runtime.commands import RunResult
 from drlpp.schedule import Backward, Forward, Schedule, Update
 from drlpp.training_options import Method
 

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
+from drlpp.errors import ModelError, OutOfMemory
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.commands import (
     Answer,
@@ -36,9 +39,6 @@ from drlpp.runtime.executor import Executor
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.profiling import time_link, time_operators
 from drlpp.runtime.stage_runner import EvaluationRunner, StageRunner
-from torch import Tensor
-
-from drlpp.errors import ModelError, OutOfMemory
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
 _OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate memory")

@@ -54,7 +54,8 @@ class AlexNet(nn.Module):
                 # torch's default shrinks the signal from layer to layer, and nothing is learned
                 # for many epochs.
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                nn.init.zeros_(layer.bias)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
 
     def forward(self, images: Tensor) -> Tensor:
         """Give the logits of the classes."""

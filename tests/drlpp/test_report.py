@@ -184,8 +184,8 @@ def test_the_comparison_gives_medians_ranges_and_speed_ups() -> None:
     assert cells["median"] == ["11.00 ms", "22.00 ms", "failed"]
     assert cells["fastest"] == ["10.00 ms", "21.00 ms", "–"]
     assert cells["slowest"] == ["20.00 ms", "33.00 ms", "–"]
-    assert cells["over gpipe"] == ["2.00×", "1.00×", "–"]
-    assert cells["over data-parallel"] == ["–", "–", "–"]
+    assert cells["over\ngpipe"] == ["2.00×", "1.00×", "–"]
+    assert cells["over\ndata-parallel"] == ["–", "–", "–"]
     assert [row.style for row in table.rows] == ["bold green", None, None]
 
 

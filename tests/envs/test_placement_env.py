@@ -119,7 +119,7 @@ def test_a_session_that_was_opened_is_closed(monkeypatch: pytest.MonkeyPatch) ->
 
     measurer = FakeMeasurer(chain(6))
     runtime = types.ModuleType("drlpp.runtime")
-    runtime.open_session = open_session  # type: ignore[attr-defined]
+    runtime.ClusterSession = open_session  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "drlpp.runtime", runtime)
     env = gym.make("drlpp/PlacementLive-v0", model="vgg16", workers=2, policy="stash")
     assert opened == [("vgg16", 2, {"policy": "stash"})]

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from drlpp.runtime import ClusterSession, Minibatches, run_reference
 
 from drlpp.capture import CapturedModel, capture
 from drlpp.placement import Placement
+from drlpp.runtime import ClusterSession, Minibatches, run_reference
 from drlpp.task import ModelReference
 from drlpp.training_options import Method, OptimizerSpec
 

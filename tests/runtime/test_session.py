@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from drlpp.runtime import ClusterSession
 
 from drlpp.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
+from drlpp.runtime import ClusterSession
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
