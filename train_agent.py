@@ -37,6 +37,7 @@ class Job:
     """What is asked for."""
 
     out: Path
+    agent: str
     budget: int
     minibatches: int
     rounds: int
@@ -54,13 +55,16 @@ def main(
     out: Annotated[
         Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
     ] = None,
+    agent: Annotated[
+        str, typer.Option(help="tuned for small budgets, or drl-pp: as the paper has it.")
+    ] = "tuned",
     budget: Annotated[int, typer.Option(help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(help="Minibatches of a measurement.")] = 30,
     rounds: Annotated[int, typer.Option(help="Rounds of the final comparison.")] = 7,
     policy: Annotated[
         str, typer.Option(help="Weight policy: pipeoptim, stash or vanilla.")
     ] = "pipeoptim",
-    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "adam",
     lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,
     microbatches: Annotated[int, typer.Option(help="Of a minibatch, for GPipe.")] = 4,
     seed: Annotated[int, typer.Option(help="Of the agent and of the model's weights.")] = 0,
@@ -68,7 +72,9 @@ def main(
 ) -> None:
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
+    from drlpp.agents import AGENTS
     from drlpp.capture import capture
+    from drlpp.errors import InvalidInput
     from drlpp.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession
     from drlpp.training_options import OptimizerSpec, asynchronous_method
@@ -76,6 +82,8 @@ def main(
     for name, value in {"budget": budget, "minibatches": minibatches, "rounds": rounds}.items():
         if value < 1:
             raise typer.BadParameter(f"is {value}; at least 1 is needed", param_hint=f"--{name}")
+    if agent not in AGENTS:
+        raise InvalidInput(f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}")
     method = asynchronous_method(policy)
     optimizer_spec = OptimizerSpec.parse(optimizer, lr=lr)
     reference = model_reference(model, size, model_option)
@@ -84,6 +92,7 @@ def main(
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
+        "agent": agent,
         "minibatches": minibatches,
         "policy": policy,
         "optimizer": optimizer_spec.model_dump(),
@@ -95,7 +104,7 @@ def main(
         f"{reference}: {len(captured.graph)} operators, "
         f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
     )
-    job = Job(folder, budget, minibatches, rounds, seed)
+    job = Job(folder, agent, budget, minibatches, rounds, seed)
     with ClusterSession(
         captured, workers, method=method, optimizer=optimizer_spec, seed=seed
     ) as session:
@@ -136,7 +145,7 @@ def _profile(job: Job, session: ClusterSession) -> tuple[Profile, Cluster]:
 
 def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
-    from drlpp.agents.learning import learn_placement
+    from drlpp.agents import AGENTS, learn_placement
     from drlpp.timeline_figure import draw
 
     if memory.distinct >= job.budget:
@@ -150,7 +159,13 @@ def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool
     measured_before = memory.distinct
     begin = time.perf_counter()
     finished = learn_placement(
-        memory, job.out, budget=job.budget, seed=job.seed, picture=picture, console=console
+        memory,
+        job.out,
+        hyperparameters=AGENTS[job.agent],
+        budget=job.budget,
+        seed=job.seed,
+        picture=picture,
+        console=console,
     )
     _print_split(session, time.perf_counter() - begin, memory.distinct - measured_before)
     return finished

@@ -7,7 +7,8 @@ from drlpp.agents.callbacks import (
     MeasurementBudgetCallback,
 )
 from drlpp.agents.encoder import GraphConvolution, GraphEncoder
-from drlpp.agents.hyperparameters import Hyperparameters
+from drlpp.agents.hyperparameters import AGENTS, Hyperparameters
+from drlpp.agents.learning import learn_placement
 from drlpp.agents.partitioner import RecurrentPartitioner
 from drlpp.agents.policy import PlacementPolicy
 from drlpp.agents.scheduler import PipelineScheduler
@@ -15,6 +16,8 @@ from drlpp.agents.scheduler import PipelineScheduler
 __all__ = [
     "DRLPP",
     "Hyperparameters",
+    "AGENTS",
+    "learn_placement",
     "MeasurementBudgetCallback",
     "BestPlacementCallback",
     "AtomicCheckpointCallback",

@@ -73,13 +73,12 @@ class BestPlacementCallback(BaseCallback):
         self._shown: Placement | None = None
 
     def _on_step(self) -> bool:
+        best = self.memory.best()
+        if best is not None and best[0] != self._shown:
+            self._show(*best)
         return True
 
-    def _on_rollout_end(self) -> None:
-        best = self.memory.best()
-        if best is None or best[0] == self._shown:
-            return
-        placement, measurement = best
+    def _show(self, placement: Placement, measurement: Measurement) -> None:
         self._shown = placement
         if self.draw is not None:
             self.logger.record(

@@ -11,16 +11,14 @@ from drlpp.files import Record
 
 
 class Hyperparameters(Record):
-    """What the main job trains with; :class:`DRLPP` explains every field.
+    """What an agent is built with; :class:`DRLPP` explains every field.
 
-    The defaults differ from the paper's where a small budget asks for it: small rollouts, so that
-    there are many updates; self-imitation, which lets a good placement be refined instead of found
-    again; and a feasible scheduler, which spends no placement on what cannot run.
+    The defaults are the agent of the paper, with its numbers where it gives any (drl-pp §4.2).
     """
 
     learning_rate: float = 1e-3
     partitions_per_rollout: int = 8
-    placements_per_partition: int = 1
+    placements_per_partition: int = 4
     n_epochs: int = 4
     clip_range: float = 0.2
     ent_coef: float = 0.01
@@ -28,13 +26,32 @@ class Hyperparameters(Record):
     advantage_clip: float = 3.0
     baseline_decay: float = 0.5
     max_grad_norm: float = 0.5
-    imitation_coef: float = 0.5
+    imitation_coef: float = 0.0
     elites: int = 8
     temperature: float | Literal["auto"] = "auto"
-    feasible: bool = True
+    feasible: bool = False
 
     def build(self, env: GymEnv, **options: Any) -> DRLPP:
         """An agent for ``env``; ``options`` are further arguments of :class:`DRLPP`."""
         arguments = self.model_dump(exclude={"temperature", "feasible"})
         policy_kwargs = {"temperature": self.temperature, "feasible": self.feasible}
         return DRLPP("PlacementPolicy", env, **arguments, policy_kwargs=policy_kwargs, **options)
+
+
+AGENTS: dict[str, Hyperparameters] = {
+    "drl-pp": Hyperparameters(),
+    "tuned": Hyperparameters(
+        learning_rate=2e-3,
+        partitions_per_rollout=4,
+        placements_per_partition=2,
+        n_epochs=8,
+        imitation_coef=0.5,
+        feasible=True,
+    ),
+}
+"""Agents by name: the paper's, and one for small budgets.
+
+``tuned`` has small rollouts, so that there are many updates; self-imitation, so that a good
+placement is refined instead of found again; and a feasible scheduler, which spends no placement
+on what cannot run.
+"""

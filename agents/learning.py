@@ -19,6 +19,7 @@ from drlpp.agents.callbacks import (
     BestPlacementCallback,
     MeasurementBudgetCallback,
 )
+from drlpp.agents.hyperparameters import Hyperparameters
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
 from drlpp.measurement import Measurement
@@ -32,6 +33,7 @@ def learn_placement(
     memory: MeasurementMemory,
     out: Path,
     *,
+    hyperparameters: Hyperparameters,
     budget: int,
     seed: int,
     picture: Picture | None = None,
@@ -45,6 +47,7 @@ def learn_placement(
     Args:
         memory: measures placements, and holds what has been measured.
         out: folder of the run.
+        hyperparameters: of a new agent.
         budget: of distinct placements, those that ``memory`` holds already included.
         seed: of the agent's weights and samples.
         picture: draws the best placement for TensorBoard.
@@ -55,7 +58,10 @@ def learn_placement(
     """
     env = PlacementEnv(memory)
     checkpoint = out / "agent.zip"
-    agent = _load(checkpoint, env) if checkpoint.exists() else _create(env, out, seed)
+    if checkpoint.exists():
+        agent = _load(checkpoint, env)
+    else:
+        agent = hyperparameters.build(env, seed=seed, tensorboard_log=str(out / "tensorboard"))
     callbacks = CallbackList(
         [
             BestPlacementCallback(memory, picture),
@@ -70,16 +76,6 @@ def learn_placement(
     except KeyboardInterrupt:
         return False
     return True
-
-
-def _create(env: PlacementEnv, out: Path, seed: int) -> DRLPP:
-    return DRLPP(
-        "PlacementPolicy",
-        env,
-        seed=seed,
-        tensorboard_log=str(out / "tensorboard"),
-        policy_kwargs={"feasible": True},
-    )
 
 
 def _load(checkpoint: Path, env: PlacementEnv) -> DRLPP:
