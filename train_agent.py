@@ -119,7 +119,7 @@ def _run(job: Job, session: ClusterSession, method: Method, microbatches: int) -
     if not _learn(job, session, memory):
         _export_best_so_far(job, session, memory, cluster, method)
         return
-    candidates = _candidates(session, memory, profile, cluster, method, microbatches)
+    candidates = _candidates(job, session, memory, profile, cluster, method, microbatches)
     comparison = _compare(job, session, candidates)
     if comparison is None:
         _export_best_so_far(job, session, memory, cluster, method)
@@ -183,6 +183,7 @@ def _print_split(session: ClusterSession, wall_seconds: float, measured: int) ->
 
 
 def _candidates(
+    job: Job,
     session: ClusterSession,
     memory: MeasurementMemory,
     profile: Profile,
@@ -206,7 +207,7 @@ def _candidates(
         "pipedream": method,
     }
     return [
-        Candidate("drl-pp", best[0], method),
+        Candidate(job.agent, best[0], method),
         *(
             Candidate(name, PLANNERS[name](session.graph, profile, cluster), methods[name])
             for name in BASELINES
@@ -293,7 +294,7 @@ def _export_best_so_far(
         cluster,
         method=method,
         optimizer=session.optimizer,
-        found_by="drl-pp",
+        found_by=job.agent,
         measurement=measurement,
     )
     path = write_document(job.out / "placement.json", document)

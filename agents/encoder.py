@@ -7,9 +7,11 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import add_self_loops
 
 
-class GraphConvolution(nn.Module):
+class GraphConvolution(MessagePassing):
     r"""GConv(X, A) = σ(XΘ || D̃⁻¹ÃXΘ′) (drl-pp eq. 1).
 
     Ã is the adjacency matrix with self-loops, D̃ its degree matrix, || concatenates, and σ is tanh.
@@ -28,19 +30,18 @@ class GraphConvolution(nn.Module):
     """
 
     def __init__(self, in_features: int, units: int) -> None:
-        super().__init__()
+        # The mean over an operator and its neighbours is what D̃⁻¹Ã does.
+        super().__init__(aggr="mean")
         self.itself = nn.Linear(in_features, units // 2)
         self.neighbours = nn.Linear(in_features, units // 2)
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
         """Convolve once."""
-        source, target = edges
+        with_loops, _ = add_self_loops(edges, num_nodes=len(nodes))
         # (D̃⁻¹ÃX)Θ′ = D̃⁻¹Ã(XΘ′), and the narrower of the two is summed. The bias passes through
         # unchanged, since the rows of D̃⁻¹Ã sum to 1.
-        projected = self.neighbours(nodes)
-        total = projected.index_add(0, target, projected[source])
-        degree = 1 + torch.bincount(target, minlength=len(nodes)).unsqueeze(1)
-        return torch.tanh(torch.cat([self.itself(nodes), total / degree], dim=1))
+        mean = self.propagate(with_loops, x=self.neighbours(nodes))
+        return torch.tanh(torch.cat([self.itself(nodes), mean], dim=1))
 
 
 class GraphEncoder(nn.Module):

@@ -126,6 +126,10 @@ class ClusterSession:
         """Of the workers that run now."""
         return self._pool.process_ids
 
+    def __deepcopy__(self, _memo: object) -> Self:
+        """Itself: Gymnasium copies an environment's arguments, but workers cannot be copied."""
+        return self
+
     def __enter__(self) -> Self:
         return self
 

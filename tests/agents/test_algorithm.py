@@ -13,7 +13,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from drlpp.agents import DRLPP, Hyperparameters
+from drlpp.agents import AGENTS, DRLPP
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
 from drlpp.measurement import FailedMeasurement
@@ -73,8 +73,9 @@ def test_it_finds_the_good_arm_of_a_bandit() -> None:
 
 def test_the_mean_reward_rises_within_a_small_budget() -> None:
     rewards = Rewards()
-    Hyperparameters().build(environment(20, 4), seed=0).learn(320, callback=rewards)
-    assert np.mean(rewards.values[-64:]) > np.mean(rewards.values[:64]) + 0.15
+    AGENTS["tuned"].build(environment(20, 4), seed=0).learn(320, callback=rewards)
+    # The first two rollouts are the untrained policy's.
+    assert np.mean(rewards.values[-64:]) > np.mean(rewards.values[:16]) + 0.25
 
 
 def test_total_timesteps_count_placements() -> None:
@@ -98,7 +99,7 @@ def test_one_seed_gives_one_result() -> None:
 
 
 def test_a_saved_agent_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    agent = Hyperparameters().build(environment(), seed=0)
+    agent = AGENTS["tuned"].build(environment(), seed=0)
     agent.learn(16)
     agent.save(tmp_path / "model.zip")
     loaded = DRLPP.load(tmp_path / "model.zip", environment())
@@ -124,7 +125,7 @@ def test_an_agent_is_loaded_without_an_environment_to_predict(tmp_path: Path) ->
 
 def test_evaluate_policy_works() -> None:
     env = Monitor(environment())
-    agent = Hyperparameters().build(env, seed=0)
+    agent = AGENTS["tuned"].build(env, seed=0)
     mean, deviation = evaluate_policy(agent, env, n_eval_episodes=4)
     assert mean > env.unwrapped.invalid_reward  # type: ignore[attr-defined]
     assert deviation == 0.0

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from stable_baselines3.common.logger import Logger
 
 from drlpp.agents import (
+    AGENTS,
     DRLPP,
     AtomicCheckpointCallback,
     BestPlacementCallback,
-    Hyperparameters,
     MeasurementBudgetCallback,
 )
 from drlpp.envs import MeasurementMemory, PlacementEnv
@@ -24,7 +24,7 @@ def agent_and_memory(
     operators: int = 10, accelerators: int = 4, path: Path | None = None
 ) -> tuple[DRLPP, MeasurementMemory]:
     memory = MeasurementMemory(FakeMeasurer(chain(operators), accelerators), path=path)
-    return Hyperparameters().build(PlacementEnv(memory), seed=0), memory
+    return AGENTS["tuned"].build(PlacementEnv(memory), seed=0), memory
 
 
 def test_learning_stops_when_the_budget_is_spent(tmp_path: Path) -> None:

@@ -1,0 +1,168 @@
+"""The main job, end to end, as a user starts, interrupts, kills and resumes it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from drlpp.files import read_document
+from drlpp.placement_file import PlacementFile
+from drlpp.runtime import Comparison
+
+ROOT = Path(__file__).parent.parent
+MODEL = ["--model", "tests.models:perceptron", "--workers", "2", "--minibatches", "4"]
+
+
+def command(out: Path, budget: int, *more: str) -> list[str]:
+    job = ["--out", str(out), "--budget", str(budget), "--rounds", "2", "--microbatches", "2"]
+    return [sys.executable, str(ROOT / "train_agent.py"), *MODEL, *job, *more]
+
+
+def finish(out: Path, budget: int, *more: str) -> str:
+    done = subprocess.run(
+        command(out, budget, *more), cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def measured(out: Path) -> list[str]:
+    path = out / "measurements.jsonl"
+    return path.read_text().splitlines()[1:] if path.exists() else []
+
+
+def start_until(out: Path, budget: int, placements: int) -> subprocess.Popen[str]:
+    """Start a run and wait until it has measured so many placements."""
+    process = subprocess.Popen(
+        command(out, budget), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while len(measured(out)) < placements:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
+def workers_of(process: int) -> set[int]:
+    """Processes that descend from ``process``."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found: set[int] = set()
+    waiting = [process]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found.update(below)
+        waiting += below
+    return found
+
+
+def wait_for_end_of(processes: set[int]) -> None:
+    deadline = time.monotonic() + 10
+    while [process for process in processes if Path(f"/proc/{process}").exists()]:
+        assert time.monotonic() < deadline, "workers outlive their controller"
+        time.sleep(0.1)
+
+
+def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    printed = finish(out, 6)
+    assert len(measured(out)) == 6
+    assert "6 placements in" in printed
+    comparison = read_document(out / "comparison.json", Comparison)
+    names = [contender.found_by for contender in comparison.contenders]
+    assert names == ["tuned", "data-parallel", "gpipe", "pipedream"]
+    assert all(len(contender.measurements) == 2 for contender in comparison.contenders)
+    document = read_document(out / "placement.json", PlacementFile)
+    fastest = comparison.fastest()
+    assert fastest is not None
+    assert document.found_by == fastest.found_by
+    assert all(fastest.row.median <= c.row.median for c in comparison.contenders)  # type: ignore
+    assert list((out / "tensorboard").rglob("events.out.tfevents*"))
+    # Resuming a run that is complete measures nothing and says the same.
+    before = (out / "comparison.json").read_text()
+    again = finish(out, 6, "--resume")
+    assert f"found by {fastest.found_by}" in again
+    assert (out / "comparison.json").read_text() == before
+    assert len(measured(out)) == 6
+
+
+def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start_until(out, 500, 4)
+    workers = workers_of(process.pid)
+    assert workers
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "Go on with --resume" in printed
+    assert "Traceback" not in errors
+    read_document(out / "placement.json", PlacementFile)
+    wait_for_end_of(workers)
+    known = measured(out)
+    finish(out, len(known) + 2, "--resume")
+    assert measured(out)[: len(known)] == known
+
+
+@pytest.mark.parametrize("placements", [1, 9])
+def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements: int) -> None:
+    out = tmp_path / "run"
+    process = start_until(out, 500, placements)
+    workers = workers_of(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    wait_for_end_of(workers)
+    known = measured(out)
+    finish(out, len(known) + 3, "--resume")
+    after = measured(out)
+    assert after[: len(known)] == known
+    keys = [json.dumps(json.loads(line)["placement"]) for line in after]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_killed_worker_fails_one_measurement_and_the_run_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start_until(out, 30, 2)
+    forkserver = max(workers_of(process.pid), key=lambda pid: len(workers_of(pid)))
+    victim = max(workers_of(forkserver))
+    os.kill(victim, signal.SIGKILL)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    outcomes = [json.loads(line)["outcome"] for line in measured(out)]
+    failed = [outcome for outcome in outcomes if outcome["outcome"] == "failed"]
+    assert len(failed) <= 1
+    assert all("was killed by SIGKILL" in outcome["reason"] for outcome in failed)
+    assert (out / "placement.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, tuned"),
+        (["--policy", "hope"], "policy 'hope' is unknown"),
+        (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are sgd, adam, adamw"),
+        (["--model", "tests.models:nothing"], "no function 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_folder(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    out = tmp_path / "run"
+    done = subprocess.run(
+        [*command(out, 5), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("train_agent.py: error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not out.exists()
