@@ -44,11 +44,15 @@ def capture_model(
 
 @app.command()
 def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> None:
-    """Describe a graph, profile, cluster, placement or comparison."""
+    """Describe a graph, profile, cluster, placement, comparison, run or file of measurements."""
     import drlpp.runtime.comparison  # noqa: F401 - defines a kind of document
+    from drlpp.envs.measurements_report import describe_measurements
     from drlpp.files import read_any_document
     from drlpp.report import describe
 
+    if file.suffix == ".jsonl":
+        build_console().print(describe_measurements(file))
+        return
     build_console().print(describe(read_any_document(file)))
 
 

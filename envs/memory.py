@@ -9,7 +9,7 @@ line that a kill may leave behind is dropped when the file is opened again.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -161,15 +161,30 @@ class MeasurementMemory:
             _append(path, header)
             return
         _check_header(path, lines[0], header)
-        for number, line in enumerate(lines[1:], start=2):
-            try:
-                entry = _Entry.model_validate_json(line)
-            except ValidationError as error:
-                raise InvalidFile(
-                    f"{path}: line {number} is not a measurement "
-                    f"({error.errors()[0]['msg']}); restore the file or delete that line"
-                ) from None
+        for entry in _entries(path, lines[1:]):
             self._remember(entry.placement, entry.outcome)
+
+
+def read_measurements(path: Path) -> tuple[str, dict[Placement, Outcome]]:
+    """The model that a file of measurements is about, and every placement in it with its outcome.
+
+    Raises:
+        InvalidFile: if it is no such file, or damaged elsewhere than in its last line.
+    """
+    lines = _complete_lines(path, keep=True)
+    header = _read_header(path, lines[0] if lines else "")
+    return header.model, {e.placement: e.outcome for e in _entries(path, lines[1:])}
+
+
+def _entries(path: Path, lines: Sequence[str]) -> Iterator[_Entry]:
+    for number, line in enumerate(lines, start=2):
+        try:
+            yield _Entry.model_validate_json(line)
+        except ValidationError as error:
+            raise InvalidFile(
+                f"{path}: line {number} is not a measurement "
+                f"({error.errors()[0]['msg']}); restore the file or delete that line"
+            ) from None
 
 
 def canonical(placement: Placement) -> Placement:
@@ -189,8 +204,8 @@ def _append(path: Path, record: Record) -> None:
         os.fsync(file.fileno())
 
 
-def _complete_lines(path: Path) -> list[str]:
-    """The lines of the file; what follows the last line's end is cut off, in the file too."""
+def _complete_lines(path: Path, keep: bool = False) -> list[str]:
+    """The lines of the file without a last half line, which is cut off unless ``keep``."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -198,12 +213,12 @@ def _complete_lines(path: Path) -> list[str]:
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
     complete = content[: content.rfind(b"\n") + 1]
-    if len(complete) < len(content):
+    if len(complete) < len(content) and not keep:
         os.truncate(path, len(complete))
     return complete.decode("utf-8", errors="replace").splitlines()
 
 
-def _check_header(path: Path, line: str, expected: _Header) -> None:
+def _read_header(path: Path, line: str) -> _Header:
     try:
         found = _Header.model_validate_json(line)
     except ValidationError:
@@ -216,6 +231,11 @@ def _check_header(path: Path, line: str, expected: _Header) -> None:
             f"{path}: written by a newer drlpp (format version {found.version}; this one reads up "
             f"to {FORMAT_VERSION}); upgrade drlpp to read it"
         )
+    return found
+
+
+def _check_header(path: Path, line: str, expected: _Header) -> None:
+    found = _read_header(path, line)
     if found.graph_fingerprint != expected.graph_fingerprint:
         raise InvalidFile(
             f"{path}: holds measurements of {found.model} (fingerprint {found.graph_fingerprint}), "
