@@ -51,23 +51,27 @@ def main(
     ] = "alexnet",
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
-    workers: Annotated[int, typer.Option(help="Worker processes, each one accelerator.")] = 4,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Worker processes, each one accelerator.")
+    ] = 4,
     out: Annotated[
         Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
     ] = None,
     agent: Annotated[
         str, typer.Option(help="tuned for small budgets, or drl-pp: as the paper has it.")
     ] = "tuned",
-    budget: Annotated[int, typer.Option(help="Distinct placements to measure.")] = 100,
-    minibatches: Annotated[int, typer.Option(help="Minibatches of a measurement.")] = 30,
-    rounds: Annotated[int, typer.Option(help="Rounds of the final comparison.")] = 7,
+    budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
+    minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the final comparison.")] = 7,
     policy: Annotated[
         str, typer.Option(help="Weight policy: pipeoptim, stash or vanilla.")
     ] = "pipeoptim",
     optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "adam",
     lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,
-    microbatches: Annotated[int, typer.Option(help="Of a minibatch, for GPipe.")] = 4,
-    seed: Annotated[int, typer.Option(help="Of the agent and of the model's weights.")] = 0,
+    microbatches: Annotated[
+        int, typer.Option(min=1, help="Of a minibatch, for the baseline GPipe.")
+    ] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
     """Learn the fastest placement of a model on live workers, and export it."""
@@ -79,9 +83,6 @@ def main(
     from drlpp.runtime import ClusterSession
     from drlpp.training_options import OptimizerSpec, asynchronous_method
 
-    for name, value in {"budget": budget, "minibatches": minibatches, "rounds": rounds}.items():
-        if value < 1:
-            raise typer.BadParameter(f"is {value}; at least 1 is needed", param_hint=f"--{name}")
     if agent not in AGENTS:
         raise InvalidInput(f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}")
     method = asynchronous_method(policy)
@@ -96,7 +97,6 @@ def main(
         "minibatches": minibatches,
         "policy": policy,
         "optimizer": optimizer_spec.model_dump(),
-        "microbatches": microbatches,
         "seed": seed,
     }
     open_run_folder(folder, "train_agent.py", settings, resume=resume)
@@ -174,11 +174,13 @@ def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool
 def _print_split(session: ClusterSession, wall_seconds: float, measured: int) -> None:
     spent = session.spent
     agent_seconds = wall_seconds - spent.running_seconds - spent.deploying_seconds
+    outside = wall_seconds - spent.running_seconds
     console.print(
-        f"{measured} placements in {wall_seconds:.0f} s: "
+        f"learning took {wall_seconds:.0f} s for {measured} placements: "
         f"measuring {spent.running_seconds / wall_seconds:.1%}, "
-        f"deploying {spent.deploying_seconds / wall_seconds:.1%}, "
-        f"agent (policy, PPO, logging) {agent_seconds / wall_seconds:.1%}"
+        f"outside of it {outside / wall_seconds:.1%} "
+        f"(deploying {spent.deploying_seconds / wall_seconds:.1%}, "
+        f"policy, PPO and logging {agent_seconds / wall_seconds:.1%})"
     )
 
 
@@ -265,10 +267,9 @@ def _export_fastest(
         measurement=fastest.median_measurement,
     )
     path = write_document(job.out / "placement.json", document)
-    console.print(
-        f"exported to {path}: {document.configuration}, found by {fastest.found_by}\n"
-        f"train with it: drlpp train {path} --data digits --epochs 5"
-    )
+    console.print(f"exported to {path}: {document.configuration}, found by {fastest.found_by}")
+    if session.captured.task.loss is not None:
+        console.print(f"train with it: drlpp train {path} --data digits")
 
 
 def _export_best_so_far(

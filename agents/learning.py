@@ -62,10 +62,12 @@ def learn_placement(
         agent = _load(checkpoint, env)
     else:
         agent = hyperparameters.build(env, seed=seed, tensorboard_log=str(out / "tensorboard"))
+    console = console or Console()
+    progress = ProgressCallback(memory, budget, console)
     callbacks = CallbackList(
         [
             BestPlacementCallback(memory, picture),
-            ProgressCallback(memory, budget, console or Console()),
+            progress,
             AtomicCheckpointCallback(checkpoint),
             MeasurementBudgetCallback(memory, budget),
         ]
@@ -75,17 +77,27 @@ def learn_placement(
         agent.learn(1_000 * budget, callbacks, tb_log_name="agent", reset_num_timesteps=False)
     except KeyboardInterrupt:
         return False
+    finally:
+        progress.stop()
+    if memory.distinct < budget:
+        console.print(
+            f"the agent has settled after {memory.distinct} placements: it keeps asking for those "
+            "that it knows"
+        )
     return True
 
 
 def _load(checkpoint: Path, env: PlacementEnv) -> DRLPP:
     try:
-        return DRLPP.load(io.BytesIO(checkpoint.read_bytes()), env=env)
-    except (zipfile.BadZipFile, KeyError, RuntimeError, ValueError) as error:
+        agent = DRLPP.load(io.BytesIO(checkpoint.read_bytes()), env=env)
+    except (zipfile.BadZipFile, KeyError, RuntimeError, ValueError):
         raise InvalidFile(
-            f"{checkpoint}: not a saved agent for this model ({error}); delete it to let a new "
-            "agent begin with what has been measured"
+            f"{checkpoint}: not a saved agent for this model; delete it to let a new agent begin "
+            "with what has been measured"
         ) from None
+    # Not the noise of the first rollouts once more.
+    agent.set_random_seed((agent.seed or 0) + agent.num_timesteps)
+    return agent
 
 
 class ProgressCallback(BaseCallback):
@@ -134,8 +146,5 @@ class ProgressCallback(BaseCallback):
         return f"{minutes}:{seconds:02}"
 
     def stop(self) -> None:
-        """Take the bar away, also when learning was interrupted."""
+        """End the bar, and give the cursor back."""
         self._progress.stop()
-
-    def _on_training_end(self) -> None:
-        self.stop()

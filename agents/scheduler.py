@@ -42,9 +42,9 @@ class PipelineScheduler(nn.Module):
         super().__init__()
         self.feasible = feasible
         self.embeddings = nn.Embedding(accelerators, units)
-        last = nn.Linear(units, 1)
+        # A bias would shift all scores alike, which the softmax does not see.
+        last = nn.Linear(units, 1, bias=False)
         nn.init.orthogonal_(last.weight, gain=0.01)
-        nn.init.zeros_(last.bias)
         self.pair_score = nn.Sequential(
             nn.Linear(2 * units, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh(), last
         )

@@ -64,7 +64,9 @@ def digits(example_inputs: Sequence[Tensor]) -> Data:
 DATA: dict[str, Callable[[Sequence[Tensor]], Data]] = {"digits": digits}
 
 
-def load_data(name: str, example_inputs: Sequence[Tensor]) -> Data:
+def load_data(
+    name: str, example_inputs: Sequence[Tensor], example_targets: Tensor | None = None
+) -> Data:
     """Load data by its name here, or by ``package.module:factory``.
 
     A factory is called with the model's example inputs and returns a :class:`Data`, or a plain
@@ -79,10 +81,18 @@ def load_data(name: str, example_inputs: Sequence[Tensor]) -> Data:
             "'package.module:factory'"
         )
     factory = DATA[name] if name in DATA else find_factory(name, "data", InvalidInput)
-    train, test = factory(example_inputs)
-    data = Data(_as_samples(*train), _as_samples(*test))
+    try:
+        train, test = factory(example_inputs)
+        data = Data(_as_samples(*train), _as_samples(*test))
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"data {name!r}: its factory failed with {type(error).__name__}: {error}; called with "
+            "the model's example inputs it has to return ((inputs, targets), (inputs, targets))"
+        ) from error
     for part, samples in data._asdict().items():
-        _check_fit(name, part, samples, example_inputs)
+        _check_fit(name, part, samples, example_inputs, example_targets)
     return data
 
 
@@ -90,13 +100,28 @@ def _as_samples(inputs: Tensor | Sequence[Tensor], targets: Tensor) -> Samples:
     return Samples((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), targets)
 
 
-def _check_fit(name: str, part: str, samples: Samples, example_inputs: Sequence[Tensor]) -> None:
+def _check_fit(
+    name: str,
+    part: str,
+    samples: Samples,
+    example_inputs: Sequence[Tensor],
+    example_targets: Tensor | None,
+) -> None:
+    lengths = [len(value) for value in (*samples.inputs, samples.targets)]
+    if len(set(lengths)) > 1:
+        raise InvalidInput(
+            f"data {name!r}: inputs and targets to {part} have {lengths} samples; they have to be "
+            "equally many"
+        )
     expected = [(tuple(value.shape[1:]), value.dtype) for value in example_inputs]
     found = [(tuple(value.shape[1:]), value.dtype) for value in samples.inputs]
+    if example_targets is not None:
+        expected.append((tuple(example_targets.shape[1:]), example_targets.dtype))
+        found.append((tuple(samples.targets.shape[1:]), samples.targets.dtype))
     if found != expected:
         raise InvalidInput(
-            f"data {name!r}: samples to {part} have shape and type {found}, "
-            f"but the model takes {expected}"
+            f"data {name!r}: samples to {part} have shapes and types {found}, "
+            f"but the model's inputs and targets have {expected}"
         )
     if len(samples) < len(example_inputs[0]):
         raise InvalidInput(

@@ -69,9 +69,17 @@ def replacing(path: Path) -> Iterator[Path]:
     """Lend a temporary name in the same folder; what is written there is synced and takes over.
 
     If the block raises, ``path`` stays as it was.
+
+    Raises:
+        InvalidFile: nothing can be written there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    if path.is_dir():
+        raise InvalidFile(f"{path}: is a folder, expected a file to write")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
     os.close(descriptor)
     temporary = Path(name)
     try:
@@ -101,7 +109,7 @@ def read_document(path: str | Path, expected: type[DocumentType]) -> DocumentTyp
     try:
         return expected.model_validate(content)
     except ValidationError as error:
-        raise InvalidFile(f"{path}: {_first_problem(error)}") from None
+        raise InvalidFile(f"{path}: {first_problem(error)}") from None
 
 
 def read_any_document(path: str | Path) -> Document:
@@ -126,6 +134,9 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InvalidFile(f"{path}: truncated or not well-formed: {reason}") from None
+    if path.suffix in {".yaml", ".yml"} and not text.endswith("\n"):
+        # What is left of a YAML file may still be well-formed.
+        raise InvalidFile(f"{path}: truncated: the last line does not end with a newline")
     if not isinstance(content, dict):
         raise InvalidFile(f"{path}: expected fields with names, found {type(content).__name__}")
     return content
@@ -143,7 +154,8 @@ def _check_version(path: Path, version: object, expected: type[Document]) -> Non
         )
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """What pydantic found wrong first, in one line that names the field."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"]) or "the file"
-    return f"field '{field}': {problem['msg']}"
+    return f"field '{field}': {problem['msg'].removeprefix('Value error, ')}"

@@ -20,6 +20,11 @@ class TensorSpec(Record):
     dtype: str
     bytes_: int
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether gradients flow back through this tensor; they do not for integers and masks."""
+        return "float" in self.dtype or "complex" in self.dtype
+
 
 class Operator(Record):
     """A node of the computational graph.

@@ -26,7 +26,7 @@ def find_factory(path: str, what: str, error_type: type[InvalidInput]) -> Callab
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise error_type(
             f"{what} {path!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
         ) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from drlpp.files import Record
 
 
@@ -32,8 +34,8 @@ class Measurement(Record):
     """
 
     outcome: Literal["measured"] = "measured"
-    seconds_per_minibatch: float
-    median_seconds: float
+    seconds_per_minibatch: float = Field(gt=0)
+    median_seconds: float = Field(ge=0)
     standard_deviation_seconds: float
     minibatches: int
     workers: tuple[WorkerUsage, ...] = ()

@@ -71,6 +71,11 @@ class Placement(Record):
         """
         if not self.stages:
             raise InvalidPlacement("the placement has no stages; at least one is needed")
+        for index, stage in enumerate(self.stages):
+            if not stage.operators:
+                raise InvalidPlacement(
+                    f"stage {index} has no operators; leave it out or give it some"
+                )
         self._check_accelerators(accelerators)
         self._check_operators(graph)
         stage_of = self.stage_of_operator(len(graph))
@@ -107,10 +112,6 @@ class Placement(Record):
     def _check_operators(self, graph: OpGraph) -> None:
         holder: dict[int, int] = {}
         for index, stage in enumerate(self.stages):
-            if not stage.operators:
-                raise InvalidPlacement(
-                    f"stage {index} has no operators; leave it out or give it some"
-                )
             for operator in stage.operators:
                 if not 0 <= operator < len(graph):
                     raise InvalidPlacement(
@@ -143,9 +144,9 @@ class Placement(Record):
         differentiable: dict[tuple[int, int], bool] = {}
         for source, target, operator, output in crossing:
             if source != target:
-                floating = "float" in graph.operators[operator].outputs[output].dtype
+                tensor = graph.operators[operator].outputs[output]
                 known = differentiable.get((source, target), False)
-                differentiable[source, target] = known or floating
+                differentiable[source, target] = known or tensor.differentiable
         return Pipeline(
             stages=tuple(stage.accelerators for stage in self.stages),
             edges=tuple(

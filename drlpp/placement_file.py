@@ -117,6 +117,13 @@ class PlacementFile(Document):
             InvalidPlacement: if the file is for another model, names an operator that ``graph``
                 does not have, or its stages cannot run on its cluster.
         """
+        if self.graph_fingerprint != graph.fingerprint and str(self.model) == graph.model:
+            raise InvalidPlacement(
+                f"field 'graph_fingerprint' is {self.graph_fingerprint}, but {self.model} is "
+                f"captured to {graph.fingerprint}: this is the placement of another model, or the "
+                f"model's code has changed, or torch has (made with torch {self.versions.torch}, "
+                f"this is {torch.__version__}); learn a new placement"
+            )
         if self.graph_fingerprint != graph.fingerprint:
             raise InvalidPlacement(
                 f"the placement is for {self.model} (fingerprint {self.graph_fingerprint}), but "
@@ -136,6 +143,11 @@ class PlacementFile(Document):
             )
         )
         placement.validate_for(graph, self.cluster.accelerators)
+        if placement.configuration != self.configuration:
+            raise InvalidPlacement(
+                f"field 'configuration' is {self.configuration}, but the stages are "
+                f"{placement.configuration}; correct the one that is wrong"
+            )
         return placement
 
 

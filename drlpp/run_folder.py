@@ -28,6 +28,8 @@ def open_run_folder(
         InvalidInput: the folder holds something else, or a run with other settings.
     """
     record_path = folder / "run.json"
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file; give a folder with --out")
     if not record_path.exists():
         if folder.exists() and any(folder.iterdir()):
             raise InvalidInput(

@@ -319,5 +319,5 @@ def _transfers(graph: OpGraph, placement: Placement) -> tuple[_StageBytes, _Stag
             continue
         tensor = graph.operators[operator].outputs[output]
         activation[edge] = activation.get(edge, 0) + tensor.bytes_
-        gradient[edge] = gradient.get(edge, 0) + ("float" in tensor.dtype) * tensor.bytes_
+        gradient[edge] = gradient.get(edge, 0) + tensor.differentiable * tensor.bytes_
     return activation, gradient

@@ -83,7 +83,7 @@ class ModelReference(Record):
             torch.manual_seed(seed)
             try:
                 result = factory(**self.options)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise InvalidModel(
                     f"model {self}: its factory raised {type(error).__name__}: {error}"
                 ) from error
@@ -120,9 +120,12 @@ def _as_task(result: object, reference: ModelReference) -> Task:
         raise InvalidModel(
             f"model {reference}: example inputs are {type(given).__name__}, expected tensors"
         )
-    if not inputs or not all(isinstance(value, Tensor) and value.dim() for value in inputs):
+    if not inputs or not all(
+        isinstance(value, Tensor) and value.dim() and len(value) for value in inputs
+    ):
         raise InvalidModel(
-            f"model {reference}: example inputs must be tensors with the batch as first dimension"
+            f"model {reference}: example inputs must be tensors with the batch as first dimension, "
+            "of at least one sample"
         )
     if len({value.shape[0] for value in inputs}) > 1:
         sizes = [value.shape[0] for value in inputs]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidInput
-from drlpp.files import Record
-from drlpp.schedule import ScheduleKind
+from drlpp.files import Record, first_problem
 
 PolicyName = Literal["sync", "vanilla", "stash", "pipeoptim"]
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
@@ -29,9 +29,17 @@ class Method(Record):
     ``microbatches`` is 1 unless the schedule is ``gpipe``.
     """
 
-    schedule: ScheduleKind = "1f1b"
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
     policy: PolicyName = "pipeoptim"
     microbatches: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Method:
+        if self.schedule == "gpipe" and self.policy != "sync":
+            raise ValueError(f"policy {self.policy} has no meaning on schedule gpipe; use sync")
+        if self.schedule == "1f1b" and self.microbatches > 1:
+            raise ValueError("schedule 1f1b has no microbatches; use gpipe for them")
+        return self
 
     def __str__(self) -> str:
         parts = f", {self.microbatches} microbatches" if self.microbatches > 1 else ""
@@ -68,6 +76,11 @@ class OptimizerSpec(Record):
                 f"optimizer {self.name} has no option {sorted(unknown)[0]!r}; "
                 f"it has {', '.join(_DEFAULTS[self.name])}"
             )
+        for option, value in self.options.items():
+            below_one = option in {"momentum", "dampening", "beta1", "beta2"}
+            if not (0 <= value < 1 if below_one else 0 <= value < math.inf):
+                limit = "0 or more and below 1" if below_one else "0 or more"
+                raise ValueError(f"{option} of {self.name} is {value}; expected {limit}")
         return self
 
     @classmethod
@@ -82,8 +95,8 @@ class OptimizerSpec(Record):
         given = {key: value for key, value in options.items() if value is not None}
         try:
             return cls(name=name, options=given)
-        except ValueError as error:
-            raise InvalidInput(str(error).splitlines()[-2].strip()) from None
+        except ValidationError as error:
+            raise InvalidInput(f"optimizer {name}: {first_problem(error)}") from None
 
     def value(self, option: str) -> float:
         """The value of an option, given or default."""

@@ -39,11 +39,16 @@ def train_and_report(
         optimizer = OptimizerSpec.parse(optimizer_name, lr=lr)
     elif lr is not None:
         optimizer = OptimizerSpec.parse(optimizer.name, **{**optimizer.options, "lr": lr})
-    console.print(
+    banner = (
         f"training {document.model} on {document.cluster.accelerators} workers, "
         f"{document.configuration} ({document.method}), {optimizer.name} with "
         + ", ".join(f"{key}={value:g}" for key, value in optimizer.complete.items())
     )
+
+    def on_begin() -> None:
+        console.print(banner)
+        progress.start()
+
     progress = Progress(
         TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
         BarColumn(),
@@ -65,10 +70,10 @@ def train_and_report(
             f"{report.minibatches_per_second:.1f} minibatches/s"
         )
 
-    with progress:
-        bar = progress.add_task("", epoch=1, epochs=epochs, total=None)
+    bar = progress.add_task("", epoch=1, epochs=epochs, total=None)
+    try:
         result = train(
-            document,
+            path,
             data=data,
             epochs=epochs,
             optimizer=optimizer,
@@ -76,8 +81,10 @@ def train_and_report(
             out=out,
             resume=resume,
             seed=seed,
-            observer=Observer(on_progress, on_epoch),
+            observer=Observer(on_begin, on_progress, on_epoch),
         )
+    finally:
+        progress.stop()
     if result.module_score is not None:
         console.print(
             f"the weights loaded into {document.model.name}'s own module: "

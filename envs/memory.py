@@ -171,6 +171,8 @@ def read_measurements(path: Path) -> tuple[str, dict[Placement, Outcome]]:
     Raises:
         InvalidFile: if it is no such file, or damaged elsewhere than in its last line.
     """
+    if not path.exists():
+        raise InvalidFile(f"{path}: no such file")
     lines = _complete_lines(path, keep=True)
     header = _read_header(path, lines[0] if lines else "")
     return header.model, {e.placement: e.outcome for e in _entries(path, lines[1:])}

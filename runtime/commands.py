@@ -62,6 +62,7 @@ class Run:
         actions: of this worker.
         versions: of the parts that this worker processes.
         order: which samples make which minibatch; None for all samples every time.
+        first_minibatch: how many minibatches earlier runs of this training had.
         microbatches: parts of a minibatch.
         posted: how many receives to post ahead.
         evaluation: the pickled program in evaluation mode with the score, for forward schedules.
@@ -70,6 +71,7 @@ class Run:
     actions: tuple[Action, ...]
     versions: Mapping[Part, WeightVersions]
     order: Tensor | None
+    first_minibatch: int
     microbatches: int
     posted: int
     evaluation: bytes | None = None

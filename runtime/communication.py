@@ -83,7 +83,7 @@ class Mailbox:
         if message.payload == "activation":
             return [spec for _, spec in self._program.receives[message.source_stage]]
         specs = self._program.sends[message.source_stage]
-        return [spec for _, spec in specs if "float" in spec.dtype]
+        return [spec for _, spec in specs if spec.differentiable]
 
     def receive(self, action: Receive) -> list[Tensor]:
         """Wait for the tensors of a message."""

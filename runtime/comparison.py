@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.markup import escape
 
+from drlpp.errors import InvalidInput
 from drlpp.files import Document, Record, read_document, write_document
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement import Placement
@@ -30,7 +32,7 @@ class Contender(Record):
     """A candidate's measurements, one a round; ``failure`` if the last one failed."""
 
     found_by: str
-    configuration: str
+    placement: Placement
     method: Method
     measurements: tuple[Measurement, ...] = ()
     failure: str | None = None
@@ -39,7 +41,9 @@ class Contender(Record):
     def row(self) -> ComparisonRow:
         """For the table."""
         seconds = tuple(m.seconds_per_minibatch for m in self.measurements)
-        return ComparisonRow(self.found_by, self.configuration, () if self.failure else seconds)
+        return ComparisonRow(
+            self.found_by, self.placement.configuration, () if self.failure else seconds
+        )
 
     @property
     def median_measurement(self) -> Measurement | None:
@@ -63,6 +67,12 @@ class Comparison(Document):
     minibatches: int
     contenders: tuple[Contender, ...]
 
+    def with_contender(self, index: int, contender: Contender) -> Comparison:
+        """The same with another state of one contender."""
+        contenders = list(self.contenders)
+        contenders[index] = contender
+        return self.model_copy(update={"contenders": tuple(contenders)})
+
     def fastest(self) -> Contender | None:
         """The contender with the least median; None if all failed."""
         medians = {
@@ -82,7 +92,10 @@ BASELINES = ("data-parallel", "gpipe", "pipedream")
 def _(comparison: Comparison) -> RenderableType:
     rows = [contender.row for contender in comparison.contenders]
     known = [row.found_by for row in rows if row.found_by in BASELINES]
-    return comparison_table(rows, known)
+    failures = [
+        f"{escape(c.found_by)}: {escape(c.failure)}" for c in comparison.contenders if c.failure
+    ]
+    return Group(comparison_table(rows, known), *failures)
 
 
 def compare(
@@ -96,44 +109,47 @@ def compare(
 ) -> Comparison:
     """Measure every candidate once in each of ``rounds`` rounds.
 
-    Each round is written to ``path``, and rounds that it holds already are not measured again.
     The order within a round is reversed in every second one. A candidate that failed is left out
-    of later rounds.
+    of later rounds. Every measurement is written to ``path`` at once, and what that file holds is
+    not measured again, if it is a comparison of these very candidates.
     """
-    known = _known_contenders(path)
-    contenders = [
-        known.get(candidate.found_by)
-        or Contender(
-            found_by=candidate.found_by,
-            configuration=candidate.placement.configuration,
-            method=candidate.method,
-        )
-        for candidate in candidates
-    ]
-
-    def comparison() -> Comparison:
-        return Comparison(
-            model=str(session.captured.reference),
-            minibatches=minibatches,
-            contenders=tuple(contenders),
-        )
+    fresh = Comparison(
+        model=str(session.captured.reference),
+        minibatches=minibatches,
+        contenders=tuple(
+            Contender(found_by=c.found_by, placement=c.placement, method=c.method)
+            for c in candidates
+        ),
+    )
+    comparison = _continued(path, fresh)
 
     for number in range(rounds):
         indices = range(len(candidates))
         for index in indices if number % 2 == 0 else reversed(indices):
-            contender = contenders[index]
+            contender = comparison.contenders[index]
             if contender.failure or len(contender.measurements) > number:
                 continue
-            candidate = candidates[index]
-            outcome = session.measure(candidate.placement, minibatches, candidate.method)
-            contenders[index] = contender.with_outcome(outcome)
-        write_document(path, comparison())
+            try:
+                outcome = session.measure(contender.placement, minibatches, contender.method)
+            except InvalidInput as error:
+                # Such as a minibatch that cannot be divided into GPipe's microbatches.
+                outcome = FailedMeasurement(failure="cannot run", reason=str(error))
+            comparison = comparison.with_contender(index, contender.with_outcome(outcome))
+            write_document(path, comparison)
         on_round(number + 1)
-    return comparison()
+    return comparison
 
 
-def _known_contenders(path: Path) -> Mapping[str, Contender]:
+def _continued(path: Path, fresh: Comparison) -> Comparison:
+    """The comparison in ``path`` if it is of the same candidates, else ``fresh``."""
     if not path.exists():
-        return {}
-    document = read_document(path, Comparison)
-    return {contender.found_by: contender for contender in document.contenders}
+        return fresh
+    known = read_document(path, Comparison)
+    unmeasured = known.model_copy(
+        update={
+            "contenders": tuple(
+                c.model_copy(update={"measurements": (), "failure": None}) for c in known.contenders
+            )
+        }
+    )
+    return known if unmeasured == fresh else fresh

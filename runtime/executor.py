@@ -102,7 +102,7 @@ class Executor:
         program = self.runner.program
         gradients: dict[int, Tensor] = {}
         for target, contents in program.sends.items():
-            floating = [index for index, spec in contents if "float" in spec.dtype]
+            floating = [index for index, spec in contents if spec.differentiable]
             if not floating:
                 continue
             tensors = self._received.pop(Message("gradient", target, program.stage, *part))

@@ -34,8 +34,8 @@ class SharedGradients:
     """Sums over microbatches and replicas, in one flat tensor for each element type.
 
     Gradients are copied, not kept: autograd may return one tensor for two weights, or one that is
-    being sent to another stage. A weight that gets no gradient has zeros, since it may get one
-    on another replica.
+    being sent to another stage. A weight that no contribution has a gradient for gets none, so
+    that the optimizer leaves it alone; which weights these are is the same on all replicas.
     """
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
@@ -53,9 +53,13 @@ class SharedGradients:
             part = flat_of[weight.dtype][start : start + weight.numel()]
             self._parts.append(part.view(weight.shape))
         self._empty = True
+        self._reached = [True] * len(weights)
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         """Add one contribution."""
+        reached = [gradient is not None for gradient in gradients]
+        before = [False] * len(reached) if self._empty else self._reached
+        self._reached = [one or other for one, other in zip(reached, before, strict=True)]
         for part, gradient in zip(self._parts, gradients, strict=True):
             if gradient is None:
                 if self._empty:
@@ -77,6 +81,6 @@ class SharedGradients:
         """Give the optimizer the mean of ``contributions`` gradients and begin anew."""
         for flat in self._flat:
             flat.div_(contributions)
-        for weight, part in zip(self._weights, self._parts, strict=True):
-            weight.grad = part
+        for weight, part, reached in zip(self._weights, self._parts, self._reached, strict=True):
+            weight.grad = part if reached else None
         self._empty = True

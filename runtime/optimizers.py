@@ -12,6 +12,8 @@ from drlpp.training_options import OptimizerSpec
 
 OptimizerState = dict[str, dict[str, Any]]
 
+_LAST_GRADIENT = "last_gradient"
+
 
 def build_optimizer(
     spec: OptimizerSpec, weights: Sequence[Tensor], *, fused: bool = True
@@ -33,11 +35,12 @@ def named_optimizer_state(
     optimizer: Optimizer, names: Sequence[str], weights: Sequence[Tensor]
 ) -> OptimizerState:
     """The state of every parameter by its name, so that any other placement can take it over."""
-    return {
-        name: dict(optimizer.state[weight])
-        for name, weight in zip(names, weights, strict=True)
-        if weight in optimizer.state
-    }
+    state = {}
+    for name, weight in zip(names, weights, strict=True):
+        state[name] = dict(optimizer.state.get(weight, {}))
+        if weight.grad is not None and _predicts_from_gradient(optimizer):
+            state[name][_LAST_GRADIENT] = weight.grad
+    return state
 
 
 def load_optimizer_state(
@@ -49,7 +52,15 @@ def load_optimizer_state(
     """Put a state of :func:`named_optimizer_state` into ``optimizer``."""
     for name, weight in zip(names, weights, strict=True):
         if name in state:
-            optimizer.state[weight] = {
+            kept = {
                 key: value.clone() if isinstance(value, Tensor) else value
                 for key, value in state[name].items()
             }
+            weight.grad = kept.pop(_LAST_GRADIENT, None)
+            if kept:
+                optimizer.state[weight] = kept
+
+
+def _predicts_from_gradient(optimizer: Optimizer) -> bool:
+    """Whether the direction of the last update is in the gradients, not in the state."""
+    return isinstance(optimizer, SGD) and not optimizer.param_groups[0]["momentum"]

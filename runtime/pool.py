@@ -28,7 +28,8 @@ class WorkerPool:
 
     Workers are forked from a server process that has torch loaded already, so replacing them
     costs a fraction of a second. After any failure all of them are replaced, because a
-    communication group cannot be repaired; ``generation`` counts the sets of workers so far.
+    communication group cannot be repaired; ``generation`` counts the sets of workers so far, and
+    ``longest_silence_seconds`` is the longest time without a word while a command was carried out.
 
     Args:
         size: how many.
@@ -39,6 +40,7 @@ class WorkerPool:
         self.size = size
         self._folder = folder
         self.generation = 0
+        self.longest_silence_seconds = 0.0
         self._context = multiprocessing.get_context("forkserver")
         # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
         self._context.set_forkserver_preload(["drlpp.runtime.worker", "torch._dynamo"])
@@ -52,9 +54,10 @@ class WorkerPool:
         return [process.pid for process in self._processes if process.pid is not None]
 
     def start(self) -> None:
-        """Start the workers, unless they run."""
-        if self._processes:
+        """Start the workers, unless they run; if one has died in the meantime, replace them."""
+        if self._processes and all(process.is_alive() for process in self._processes):
             return
+        self.kill()
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for worker in range(self.size):
             ours, theirs = self._context.Pipe()
@@ -101,15 +104,18 @@ class WorkerPool:
         self, waiting: set[int], timeout_seconds: float, on_progress: Callable[[int], None] | None
     ) -> dict[int, Answer]:
         answers: dict[int, Answer] = {}
-        deadline = time.monotonic() + timeout_seconds
+        last_word = time.monotonic()
         while waiting:
             pipes = {self._channels[worker].connection: worker for worker in waiting}
             sentinels = [process.sentinel for process in self._processes]
-            ready = mp_connection.wait([*pipes, *sentinels], max(0, deadline - time.monotonic()))
+            ready = mp_connection.wait([*pipes, *sentinels], timeout_seconds)
             if not ready:
                 raise TrialTimeout(
                     f"workers {sorted(waiting)} did not answer within {timeout_seconds:.0f} s"
                 )
+            silence = time.monotonic() - last_word
+            self.longest_silence_seconds = max(self.longest_silence_seconds, silence)
+            last_word += silence
             for worker in [pipes[pipe] for pipe in ready if pipe in pipes]:
                 try:
                     answer = self._channels[worker].receive()
@@ -119,7 +125,6 @@ class WorkerPool:
                     self._raise_if_lost(_GRACE_SECONDS)
                     raise getattr(errors, answer.failure)(answer.reason)
                 if isinstance(answer, Progress):
-                    deadline = time.monotonic() + timeout_seconds
                     if on_progress:
                         on_progress(answer.version)
                     continue

@@ -15,7 +15,8 @@ def predict_weights_(weights: Sequence[Tensor], optimizer: Optimizer, difference
     ΔW_t is the direction of the optimizer's last update, by Table I: the momentum for SGD with
     momentum, and m̂ / (√v̂ + ε) with bias-corrected moments for Adam and AdamW (the decoupled
     weight decay of AdamW is not part of it). Both are read from the optimizer's state, which
-    already contains the newest gradient g_t. SGD without momentum has ΔW_t = g_t.
+    already contains the newest gradient g_t. SGD without momentum has ΔW_t = g_t, which is still
+    in the weights' ``grad``. Weight decay of SGD and Adam is part of the gradient.
 
     This is the paper's prediction. The code released with it differs: it takes s = D − rank
     instead of D − rank − 1, and for SGD with momentum adds the gradient to a momentum that
@@ -37,10 +38,12 @@ def predict_weights_(weights: Sequence[Tensor], optimizer: Optimizer, difference
             if known:
                 torch._foreach_add_(known, momenta, alpha=scale)
         elif isinstance(optimizer, SGD):
+            decay, rate = group["weight_decay"], float(group["lr"])
             for weight in weights:
                 if weight.grad is not None:
-                    decayed = weight.grad.add(weight, alpha=group["weight_decay"])
-                    weight.add_(decayed, alpha=scale)
+                    # The decay in the last step was that of the weights before it.
+                    before = (weight + rate * weight.grad) / (1 - rate * decay)
+                    weight.add_(weight.grad.add(before, alpha=decay), alpha=scale)
         elif isinstance(optimizer, Adam | AdamW):
             beta1, beta2 = group["betas"]
             for weight in weights:

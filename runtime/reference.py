@@ -64,21 +64,22 @@ class _Stage:
         result = {}
         for name, weight in self.versions[version].items():
             momentum, second = torch.zeros_like(weight), torch.zeros_like(weight)
-            for step in range(1, version + 1):
+            steps = [k for k in range(1, version + 1) if name in self.gradients[k - 1]]
+            for count, step in enumerate(steps, start=1):
                 gradient = self.gradients[step - 1][name]
                 if self.optimizer.name != "adamw":
                     before = self.versions[step - 1][name]
                     gradient = gradient + value("weight_decay") * before
                 if self.optimizer.name == "sgd":
-                    kept = 1.0 if step == 1 else 1 - value("dampening")
+                    kept = 1.0 if count == 1 else 1 - value("dampening")
                     momentum = value("momentum") * momentum + kept * gradient
                 else:
                     beta1, beta2 = value("beta1"), value("beta2")
                     momentum = beta1 * momentum + (1 - beta1) * gradient
                     second = beta2 * second + (1 - beta2) * gradient**2
-            if self.optimizer.name != "sgd" and version:
-                unbiased = momentum / (1 - value("beta1") ** version)
-                scale = (second / (1 - value("beta2") ** version)).sqrt() + value("eps")
+            if self.optimizer.name != "sgd" and steps:
+                unbiased = momentum / (1 - value("beta1") ** len(steps))
+                scale = (second / (1 - value("beta2") ** len(steps))).sqrt() + value("eps")
                 momentum = unbiased / scale
             result[name] = momentum
         return result
@@ -87,7 +88,11 @@ class _Stage:
         """W_{t+1} by torch's own optimizer, from the mean of the gradients ``parts``."""
         names = self.versions[0]
         self.gradients.append(
-            {name: torch.stack([part[name] for part in parts]).mean(0) for name in names}
+            {
+                name: torch.stack([part[name] for part in parts]).mean(0)
+                for name in names
+                if all(name in part for part in parts)
+            }
         )
         if not names:
             self.versions.append({})
@@ -97,7 +102,7 @@ class _Stage:
         optimizer = build_optimizer(self.optimizer, list(weights.values()), fused=False)
         for gradient in self.gradients:
             for name, weight in weights.items():
-                weight.grad = gradient[name].clone()
+                weight.grad = gradient[name].clone() if name in gradient else None
             optimizer.step()
         self.versions.append({name: weight.detach() for name, weight in weights.items()})
 
@@ -237,7 +242,9 @@ def _forward(
             case StageOutput():
                 if argument not in received:
                     tensor = activations[part, argument].clone()
-                    received[argument] = tensor.requires_grad_(tensor.is_floating_point())
+                    received[argument] = tensor.requires_grad_(
+                        tensor.is_floating_point() or tensor.is_complex()
+                    )
                 return received[argument]
 
     torch.manual_seed(seed_for(seed, program.stage, part))
@@ -271,14 +278,14 @@ def _backward(
             ends.append((output, gradient))
     received = {key: value for key, value in passed.received.items() if value.requires_grad}
     leaves = [*received.values(), *passed.weights.values()]
-    found = torch.autograd.grad(
-        [end for end, _ in ends], leaves, [seed for _, seed in ends], allow_unused=True
-    )
-    filled = [
-        torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip(leaves, found, strict=True)
-    ]
-    for key, gradient in zip(received, filled, strict=False):
-        known = gradients.get((part, key))
-        gradients[part, key] = gradient if known is None else known + gradient
-    return dict(zip(passed.weights, filled[len(received) :], strict=True))
+    found: Sequence[Tensor | None] = [None] * len(leaves)
+    if ends and leaves:
+        found = torch.autograd.grad(
+            [end for end, _ in ends], leaves, [seed for _, seed in ends], allow_unused=True
+        )
+    for key, gradient in zip(received, found, strict=False):
+        if gradient is not None:
+            known = gradients.get((part, key))
+            gradients[part, key] = gradient if known is None else known + gradient
+    own = zip(passed.weights, found[len(received) :], strict=True)
+    return {name: gradient for name, gradient in own if gradient is not None}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
 from drlpp.cluster import Cluster, Link, local_cluster
-from drlpp.errors import InvalidInput, RunFailure
+from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, Outcome
 from drlpp.pipeline import Pipeline
@@ -45,6 +45,7 @@ from drlpp.training_options import Method, OptimizerSpec
 
 _FIRST_TIMEOUT_SECONDS = 120.0
 _LEAST_TIMEOUT_SECONDS = 20.0
+_GROUP_TIMEOUT_SECONDS = 24 * 3600.0
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Deployment:
     placement: Placement
     pipeline: Pipeline
     method: Method
+    generation: int
 
 
 class ClusterSession:
@@ -81,8 +83,9 @@ class ClusterSession:
         method: schedule and weight policy of measurements that name none.
         optimizer: updates the weights.
         seed: of the model's weights and of dropout.
-        timeout_seconds: after which a trial without a word counts as hung; by default 120 s
-            for the first trial, later 20 times the longest so far, and at least 20 s.
+        timeout_seconds: without a word from any worker, after which a trial counts as hung; by
+            default 120 s for the first trial, later 20 times the longest silence so far, and at
+            least 20 s.
     """
 
     def __init__(
@@ -107,7 +110,6 @@ class ClusterSession:
         self.spent = TimeSpent()
         self._seed = seed
         self._timeout_seconds = timeout_seconds
-        self._longest_run_seconds: float | None = None
         self._deployments = 0
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
         self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
@@ -156,6 +158,8 @@ class ClusterSession:
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.
         """
+        if minibatches < 1:
+            raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
         method = method or self.method
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
@@ -276,13 +280,13 @@ class ClusterSession:
                     stale=any(differences),
                     shared_updates=len(workers) > 1 or method.microbatches > 1,
                     seed=self._seed,
-                    # The controller is to notice first, since it knows why.
-                    timeout_seconds=2 * self._patience(),
+                    # The controller notices first, since it knows more; this is never reached.
+                    timeout_seconds=_GROUP_TIMEOUT_SECONDS,
                     checkpoint_path=str(checkpoint) if checkpoint else None,
                 )
         self._command(commands)
         self.spent.deploying_seconds += time.perf_counter() - begin
-        return Deployment(placement, pipeline, method)
+        return Deployment(placement, pipeline, method, self._pool.generation)
 
     def run(
         self,
@@ -290,6 +294,7 @@ class ClusterSession:
         minibatches: int,
         order: Tensor | None = None,
         on_progress: Callable[[int], None] | None = None,
+        first_minibatch: int = 0,
     ) -> tuple[Schedule, dict[int, RunResult]]:
         """Train on ``minibatches`` minibatches; the pipeline is empty before and after.
 
@@ -299,15 +304,19 @@ class ClusterSession:
             order: indices of the samples of every minibatch, (minibatches, batch size); None to
                 repeat all samples.
             on_progress: called with the versions that the last stage has made so far.
+            first_minibatch: how many minibatches this training had before; dropout goes on there.
 
         Raises:
             RunFailure: if the workers fail.
         """
+        self._check_held(deployment)
         method = deployment.method
         schedule = build_schedule(
             deployment.pipeline, minibatches, method.schedule, method.microbatches
         )
-        return schedule, self._execute(schedule, order, on_progress=on_progress)
+        return schedule, self._execute(
+            schedule, order, on_progress=on_progress, first_minibatch=first_minibatch
+        )
 
     def evaluate(self, deployment: Deployment, order: Tensor) -> Tensor:
         """Scores of samples by the deployed weights, (minibatches, batch size).
@@ -321,6 +330,7 @@ class ClusterSession:
                 f"model {self.captured.reference} has no score to evaluate; let its factory "
                 "return (module, inputs, targets, loss, score)"
             )
+        self._check_held(deployment)
         schedule = build_schedule(deployment.pipeline, len(order), "forward")
         graph = evaluation_graph(self.captured.module)
         programs = cut_stages(self.captured, deployment.placement, graph)
@@ -338,6 +348,7 @@ class ClusterSession:
         order: Tensor | None,
         evaluation: Sequence[bytes] = (),
         on_progress: Callable[[int], None] | None = None,
+        first_minibatch: int = 0,
     ) -> dict[int, RunResult]:
         pipeline = schedule.pipeline
         commands: dict[int, Command] = {}
@@ -347,6 +358,7 @@ class ClusterSession:
                     actions=schedule.actions[worker],
                     versions=weight_versions(schedule, worker),
                     order=order,
+                    first_minibatch=first_minibatch,
                     microbatches=schedule.microbatches,
                     posted=pipeline.in_flight[stage] + 2,
                     evaluation=evaluation[stage] if evaluation else None,
@@ -357,7 +369,6 @@ class ClusterSession:
             assert isinstance(answer, RunResult)
             results[worker] = answer
         self.spent.running_seconds += time.perf_counter() - begin
-        self._note_duration(results)
         return results
 
     def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
@@ -372,6 +383,7 @@ class ClusterSession:
 
         Of replicas, the first one's buffers (running statistics) are taken.
         """
+        self._check_held(deployment)
         leaders = [workers[0] for workers in deployment.pipeline.stages]
         paths = {worker: self._path(f"stage-{worker}.pt") for worker in leaders}
         self._command({worker: Collect(path) for worker, path in paths.items()})
@@ -379,13 +391,22 @@ class ClusterSession:
         optimizer: dict[str, Any] = {}
         for path in paths.values():
             stage = torch.load(path, weights_only=True)
-            model.update(stage["model"])
+            # A stage also holds constants, which no state_dict of the model has.
+            model |= {n: value for n, value in stage["model"].items() if n in model}
             optimizer.update(stage["optimizer"])
         for alias, name in self.captured.aliases.items():
             model[alias] = model[name]
         return model, optimizer
 
     # Workers
+
+    def _check_held(self, deployment: Deployment) -> None:
+        """Workers that were replaced hold nothing of an earlier deployment."""
+        self._pool.start()
+        if deployment.generation != self._pool.generation:
+            raise WorkerLost(
+                "a worker ended after the placement was deployed, and its stage with it"
+            )
 
     @property
     def _all(self) -> range:
@@ -404,14 +425,9 @@ class ClusterSession:
     def _patience(self) -> float:
         if self._timeout_seconds is not None:
             return self._timeout_seconds
-        if self._longest_run_seconds is None:
+        if not self.spent.running_seconds:
             return _FIRST_TIMEOUT_SECONDS
-        return max(_LEAST_TIMEOUT_SECONDS, 20 * self._longest_run_seconds)
-
-    def _note_duration(self, results: Mapping[int, RunResult]) -> None:
-        begin = min(result.times[0][0] for result in results.values() if result.times)
-        end = max(result.times[-1][1] for result in results.values() if result.times)
-        self._longest_run_seconds = max(self._longest_run_seconds or 0.0, end - begin)
+        return max(_LEAST_TIMEOUT_SECONDS, 20 * self._pool.longest_silence_seconds)
 
     def _captured_for(self, microbatches: int) -> CapturedModel:
         if microbatches not in self._microbatched:

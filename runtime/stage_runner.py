@@ -87,6 +87,7 @@ class StageRunner:
         loss: gives the loss from the model's flat outputs and the targets (last stage).
         minibatches: where inputs and targets come from.
         seed: of dropout.
+        first_minibatch: how many minibatches came before this run; dropout goes on from there.
         losses: of every part, on the last stage; whoever reads them empties them.
         optimizer_state: of an earlier run, by parameter name.
     """
@@ -100,6 +101,7 @@ class StageRunner:
     loss: Loss | None
     minibatches: Minibatches
     seed: int = 0
+    first_minibatch: int = 0
     optimizer_state: OptimizerState = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -138,10 +140,12 @@ class StageRunner:
             The outputs of the stage.
         """
         leaves = {
-            key: value.requires_grad_() if value.is_floating_point() else value
+            key: value.requires_grad_(value.is_floating_point() or value.is_complex())
             for key, value in received.items()
         }
-        torch.manual_seed(seed_for(self.seed, self.program.stage, part))
+        minibatch, microbatch = part
+        passed = (self.first_minibatch + minibatch, microbatch)
+        torch.manual_seed(seed_for(self.seed, self.program.stage, passed))
         inputs = self.minibatches.inputs(part)
         with self._policy.forward_weights(part, difference) as weights:
             values = _Values(

@@ -28,14 +28,14 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class Weight:
-    """Argument: the parameter ``name``."""
+    """Argument: the parameter ``name``, which is trained."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Argument: the buffer or constant ``name``."""
+    """Argument: the buffer, constant or frozen parameter ``name``."""
 
     name: str
 
@@ -155,12 +155,13 @@ def _name_values(
 ) -> dict[fx.Node, Argument]:
     """What every node of the outer graph stands for."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
+    trained = {name for name, value in parameters.items() if value.requires_grad}
     placeholders = whole.graph.find_nodes(op="placeholder")
     values: dict[fx.Node, Argument] = {
         node: ModelInput(index) for index, node in enumerate(placeholders)
     }
     for node in whole.graph.find_nodes(op="get_attr"):
-        values[node] = (Weight if node.target in parameters else Buffer)(node.target)
+        values[node] = (Weight if node.target in trained else Buffer)(node.target)
     stage_of = {call: stage for stage, call in calls.items()}
     for node in whole.graph.find_nodes(op="call_function", target=operator.getitem):
         call, index = node.args

@@ -51,8 +51,9 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class Observer:
-    """Told how training goes: after every few minibatches, and after every epoch."""
+    """Told how training goes: when it begins, every few minibatches, and after every epoch."""
 
+    on_begin: Callable[[], None] = lambda: None
     on_progress: Callable[[int, int, int], None] = lambda epoch, done, total: None
     on_epoch: Callable[[EpochReport], None] = lambda report: None
 
@@ -100,16 +101,24 @@ def train(
         )
     optimizer = optimizer or document.optimizer
     captured = capture(document.model, seed=seed)
-    resolved = document.resolve(captured.graph)
+    try:
+        resolved = document.resolve(captured.graph)
+    except InvalidPlacement as error:
+        if isinstance(placement, PlacementFile):
+            raise
+        raise InvalidPlacement(f"{placement}: {error}") from None
+    observer = observer or Observer()
     if captured.task.loss is None:
         raise InvalidInput(
             f"model {document.model} has no loss to train with; let its factory return "
             "(module, inputs, targets, loss)"
         )
-    samples = load_data(data, captured.task.inputs)
+    samples = load_data(data, captured.task.inputs, captured.task.targets)
     settings = {
         "model": document.model.model_dump(),
         "graph_fingerprint": document.graph_fingerprint,
+        "stages": [stage.model_dump(mode="json") for stage in document.stages],
+        "method": document.method.model_dump(),
         "data": data,
         "optimizer": optimizer.model_dump(),
         "seed": seed,
@@ -118,7 +127,8 @@ def train(
     with ClusterSession(
         captured, known, method=document.method, optimizer=optimizer, seed=seed
     ) as session:
-        trainer = _Trainer(session, samples, folder, seed, observer or Observer())
+        trainer = _Trainer(session, samples, folder, seed, observer)
+        observer.on_begin()
         state = trainer.train(resolved, epochs)
     with replacing(folder / "model.pt") as path:
         torch.save(state, path)
@@ -202,6 +212,7 @@ class _Trainer:
             count,
             order,
             lambda done: self.observer.on_progress(epoch, done, count),
+            first_minibatch=(epoch - 1) * count,
         )
         seconds = time.perf_counter() - begin
         losses = {part: loss for result in results.values() for part, loss in result.losses.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import pickle
@@ -81,6 +82,13 @@ def _keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, 1024 * 1024 * 1024)
 
 
+def _give_back_freed_memory() -> None:
+    """Begin every placement with the same memory, or its peak would tell of the one before."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 class Worker:
     """The state of a worker between commands."""
 
@@ -136,6 +144,7 @@ class Worker:
     def _deploy(self, command: Deploy) -> None:
         # The old stage first: two stages of a large model may not fit.
         self._runner = self._group = self._replicas = None
+        _give_back_freed_memory()
         program, loss = pickle.loads(command.stage)
         state, optimizer_state = self._state, {}
         if command.checkpoint_path:
@@ -179,6 +188,7 @@ class Worker:
             runner = EvaluationRunner(program, self._runner, score, minibatches)
         else:
             self._runner.minibatches = minibatches
+            self._runner.first_minibatch = command.first_minibatch
         _forget_peak_memory()
         mailbox = Mailbox(
             self._group, self._deployed.workers, runner.program, command.actions, command.posted

@@ -78,7 +78,7 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     out = tmp_path / "run"
     printed = finish(out, 6)
     assert len(measured(out)) == 6
-    assert "6 placements in" in printed
+    assert "for 6 placements: measuring" in printed
     comparison = read_document(out / "comparison.json", Comparison)
     names = [contender.found_by for contender in comparison.contenders]
     assert names == ["tuned", "data-parallel", "gpipe", "pipedream"]

@@ -156,7 +156,7 @@ def test_image_models_learn(name: str) -> None:
     task.module.train()
     optimizer = torch.optim.Adam(task.module.parameters(), lr=3e-3)
     losses = []
-    for _ in range(60):
+    for _ in range(100):
         optimizer.zero_grad()
         loss = task.loss(task.module(*task.inputs), task.targets)
         loss.backward()

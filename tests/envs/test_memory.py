@@ -1,12 +1,15 @@
 """Every distinct placement is measured once, and the file survives a kill."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 from fake_measurer import FakeMeasurer, chain, graph_of
+from rich.console import Console
 
 from drlpp.envs import MeasurementMemory
+from drlpp.envs.measurements_report import describe_measurements
 from drlpp.errors import InvalidFile
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
@@ -119,3 +122,20 @@ def test_other_and_newer_files_are_refused(tmp_path: Path, written: Path) -> Non
     written.write_text("\n".join([newer, *rest]) + "\n")
     with pytest.raises(InvalidFile, match="newer drlpp"):
         MeasurementMemory(FakeMeasurer(chain(6)), path=written)
+
+
+def test_a_file_of_measurements_is_described(tmp_path: Path) -> None:
+    path = tmp_path / "measurements.jsonl"
+    measurer = FakeMeasurer(chain(6))
+    memory = MeasurementMemory(measurer, path=path)
+    memory.measure(WHOLE)
+    memory.measure(HALVES)
+    path.open("a").write('{"placement": {"sta')
+    console = Console(width=100, file=io.StringIO(), force_terminal=False)
+    console.print(describe_measurements(path))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "2 placements, 0 failed" in shown
+    assert "3 on 0, 1; 3 on 2, 3" in shown
+    assert path.read_text().endswith('{"sta'), "reading changes nothing"
+    with pytest.raises(InvalidFile, match="no such file"):
+        describe_measurements(tmp_path / "none.jsonl")
