@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.progress import (
@@ -47,7 +48,7 @@ def train_and_report(
 
     def on_begin() -> None:
         console.print(banner)
-        progress.start()
+        bar_shown.enter_context(progress)
 
     progress = Progress(
         TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
@@ -71,7 +72,8 @@ def train_and_report(
         )
 
     bar = progress.add_task("", epoch=1, epochs=epochs, total=None)
-    try:
+    # The bar begins when training does, so that nothing precedes an error in what was given.
+    with ExitStack() as bar_shown:
         result = train(
             path,
             data=data,
@@ -83,8 +85,6 @@ def train_and_report(
             seed=seed,
             observer=Observer(on_begin, on_progress, on_epoch),
         )
-    finally:
-        progress.stop()
     if result.module_score is not None:
         console.print(
             f"the weights loaded into {document.model.name}'s own module: "

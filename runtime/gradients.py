@@ -71,11 +71,11 @@ class SharedGradients:
         self._empty = False
 
     def flat(self) -> list[Tensor]:
-        """The sums so far, to be all-reduced in place; zeros where nothing was added."""
+        """The sums so far as real numbers, to be all-reduced in place; zeros without any."""
         if self._empty:
             for flat in self._flat:
                 flat.zero_()
-        return self._flat
+        return [torch.view_as_real(flat) if flat.is_complex() else flat for flat in self._flat]
 
     def hand_over(self, contributions: int) -> None:
         """Give the optimizer the mean of ``contributions`` gradients and begin anew."""

@@ -20,10 +20,15 @@ def build_optimizer(
 ) -> Optimizer:
     """The optimizer that ``spec`` describes, over ``weights``.
 
-    ``fused`` takes torch's one-pass kernels; without it, its plain loop over parameters.
+    ``fused`` takes torch's one-pass kernels, which there are for real numbers only; without it,
+    its plain loop over parameters.
     """
     options = spec.complete
-    kernels: dict[str, bool] = {"fused": True} if fused else {"foreach": False}
+    kernels: dict[str, bool] = (
+        {"fused": True}
+        if fused and not any(weight.is_complex() for weight in weights)
+        else {"foreach": False}
+    )
     if spec.name == "sgd":
         return SGD(weights, **options, **kernels)  # type: ignore[arg-type]
     betas = (options.pop("beta1"), options.pop("beta2"))

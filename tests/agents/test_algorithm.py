@@ -72,10 +72,13 @@ def test_it_finds_the_good_arm_of_a_bandit() -> None:
 
 
 def test_the_mean_reward_rises_within_a_small_budget() -> None:
-    rewards = Rewards()
-    AGENTS["tuned"].build(environment(20, 4), seed=0).learn(320, callback=rewards)
-    # The first two rollouts are the untrained policy's.
-    assert np.mean(rewards.values[-64:]) > np.mean(rewards.values[:16]) + 0.25
+    rises = []
+    for seed in range(3):
+        rewards = Rewards()
+        AGENTS["tuned"].build(environment(20, 4), seed=seed).learn(240, callback=rewards)
+        # The first two rollouts are the untrained policy's.
+        rises.append(np.mean(rewards.values[-64:]) - np.mean(rewards.values[:16]))
+    assert np.mean(rises) > 0.25
 
 
 def test_total_timesteps_count_placements() -> None:

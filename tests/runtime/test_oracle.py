@@ -16,7 +16,9 @@ SAMPLES = 40
 
 OPTIMIZERS = {
     "sgd": OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}),
-    "plain-sgd": OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.0}),
+    "plain-sgd": OptimizerSpec(
+        name="sgd", options={"lr": 0.1, "momentum": 0.0, "weight_decay": 0.1}
+    ),
     # The bias of attention's keys has no gradient but rounding noise, which a tiny ε would blow up.
     "adam": OptimizerSpec(name="adam", options={"lr": 0.01, "weight_decay": 0.01, "eps": 1e-4}),
     "adamw": OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4}),
@@ -93,7 +95,7 @@ def test_asynchronous_weights_equal_the_reference(
     _check(captured, session, shape, Method(policy=policy), OPTIMIZERS[optimizer])
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("shape", [*SHAPES, "data-parallel"])
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_gpipe_weights_equal_the_reference(

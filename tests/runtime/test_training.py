@@ -68,10 +68,14 @@ def _same_weights(one: TrainingResult, other: TrainingResult) -> bool:
     return all(torch.equal(value, other.state_dict[name]) for name, value in one.state_dict.items())
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [ADAM, OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.0, "weight_decay": 0.1})],
+)
 def test_resumed_training_equals_uninterrupted_training(
-    captured: CapturedModel, tmp_path: Path
+    captured: CapturedModel, tmp_path: Path, optimizer: OptimizerSpec
 ) -> None:
-    document = placement_file(captured, 0, 1)
+    document = placement_file(captured, 0, 1).model_copy(update={"optimizer": optimizer})
     whole = train(document, data=DATA, epochs=3, out=tmp_path / "whole")
     first = train(document, data=DATA, epochs=2, out=tmp_path / "parts")
     second = train(document, data=DATA, epochs=3, out=tmp_path / "parts", resume=True)

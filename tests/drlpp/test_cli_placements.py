@@ -1,0 +1,160 @@
+"""``drlpp train`` with placement files that somebody has edited: one line, exit code 2."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drlpp.capture import capture
+from drlpp.cli import main
+from drlpp.cluster import Link, local_cluster
+from drlpp.files import write_document
+from drlpp.placement import Placement
+from drlpp.placement_file import PlacementFile
+from drlpp.task import ModelReference
+from drlpp.training_options import Method, OptimizerSpec
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    captured = capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    document = PlacementFile.create(
+        captured.reference,
+        captured.graph,
+        Placement.from_assignment([0, 0, 0, 1, 1], (0, 1)),
+        local_cluster(2, Link(bandwidth_bytes_per_second=1e9)),
+        method=Method(),
+        optimizer=OptimizerSpec(),
+        found_by="test",
+    )
+    path = tmp_path_factory.mktemp("placement") / "placement.json"
+    return dict(json.loads(write_document(path, document).read_text()))
+
+
+def _empty_stage(file: dict[str, Any]) -> None:
+    file["stages"][1]["operators"], moved = [], file["stages"][1]["operators"]
+    file["stages"][0]["operators"] += moved
+
+
+def _swap_stages(file: dict[str, Any]) -> None:
+    first, second = (stage["operators"] for stage in file["stages"])
+    first[0], second[0] = second[0], first[0]
+
+
+def _change(*path: object, to: object) -> Callable[[dict[str, Any]], None]:
+    def change(file: dict[str, Any]) -> None:
+        inner: Any = file
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (_empty_stage, "stage 1 has no operators"),
+        (_swap_stages, "stages must form no cycle"),
+        (_change("stages", 1, "accelerators", to=[0]), "accelerator 0 is used twice"),
+        (_change("stages", 1, "accelerators", to=[5]), "names accelerator 5, but there are only"),
+        (_change("stages", 1, "accelerators", to=[]), "stage 1 has no accelerator"),
+        (_change("stages", 0, "operators", 0, to="0.0.liner"), "did you mean '0.0.linear'?"),
+        (_change("configuration", to="2"), "field 'configuration' is 2, but the stages are 1-1"),
+        (_change("model", "options", "layers", to=3), "field 'graph_fingerprint' is"),
+        (_change("model", "name", to="tests.models:nothing"), "no function 'nothing'"),
+        (_change("model", "name", to="no.module:nothing"), "importing 'no.module' raised"),
+        (_change("version", to=2), "written by a newer drlpp"),
+        (_change("kind", to="graph"), "expected a placement file, but it is a graph file"),
+        (_change("method", "policy", to="hope"), "field 'method.policy'"),
+        (_change("method", "schedule", to="gpipe"), "policy pipeoptim has no meaning on schedule"),
+        (_change("optimizer", "options", to={"lr": -1.0}), "lr of sgd is -1.0; expected 0 or more"),
+        (_change("cluster", "hosts", to=[]), "field 'cluster.hosts'"),
+    ],
+)
+def test_an_edited_placement_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    content: dict[str, Any],
+    edit: Callable[[dict[str, Any]], None],
+    message: str,
+) -> None:
+    edited = json.loads(json.dumps(content))
+    edit(edited)
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(edited))
+    status, told = _train(monkeypatch, capsys, path)
+    assert status == 2
+    assert told.err.startswith("drlpp: error: ")
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+    assert not (tmp_path / "training").exists()
+
+
+def _train(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: Path, *more: str
+) -> tuple[int, Any]:
+    data = ["--data", "tests.models:separable"]
+    monkeypatch.setattr(sys, "argv", ["drlpp", "train", str(path), *data, *more])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0), capsys.readouterr()
+
+
+def test_a_truncated_placement_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    content: dict[str, Any],
+) -> None:
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(content)[:-40])
+    status, told = _train(monkeypatch, capsys, path)
+    assert status == 2
+    assert "placement.json: truncated or not well-formed" in told.err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--workers", "6"], "6 workers were asked for, but the placement is for 2"),
+        (["--epochs", "0"], "epochs is 0; at least 1 is needed"),
+        (["--optimizer", "lion"], "optimizer 'lion' is unknown"),
+        (["--lr", "-3"], "lr of sgd is -3.0"),
+        (["--data", "tests.models:without_loss"], "its factory failed with TypeError"),
+    ],
+)
+def test_bad_options_are_one_line_and_claim_no_folder(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    content: dict[str, Any],
+    more: list[str],
+    message: str,
+) -> None:
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(content))
+    status, told = _train(monkeypatch, capsys, path, *more)
+    assert status == 2
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert not (tmp_path / "training").exists()
+
+
+def test_a_file_in_the_way_of_the_output_folder(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    content: dict[str, Any],
+) -> None:
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(content))
+    for out in (path, path / "deeper"):
+        status, told = _train(monkeypatch, capsys, path, "--out", str(out))
+        assert status == 2
+        assert told.err.count("\n") == 1
