@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import multiprocessing
 import os
 import pickle
@@ -84,7 +83,6 @@ def _keep_freed_memory() -> None:
 
 def _give_back_freed_memory() -> None:
     """Begin every placement with the same memory, or its peak would tell of the one before."""
-    gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
