@@ -1,0 +1,80 @@
+"""From times of actions to seconds per minibatch."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drlpp.pipeline import Pipeline
+from drlpp.runtime.commands import RunResult
+from drlpp.runtime.windows import Window, completion_times, measurement_of
+from drlpp.schedule import Action, Backward, Forward, Schedule, build_schedule
+from drlpp.timeline import play
+from drlpp.training_options import Method
+
+
+def played(schedule: Schedule, forward: dict[int, float]) -> dict[int, RunResult]:
+    """The run of a schedule whose stages take ``forward`` seconds, and twice that backward."""
+
+    def seconds(worker: int, action: Action) -> float:
+        one = forward[schedule.pipeline.stage_of(worker)]
+        return (
+            one if isinstance(action, Forward) else 2 * one if isinstance(action, Backward) else 0
+        )
+
+    # play() sorts by start, but a worker's actions keep their order.
+    timed = play(schedule, seconds)
+    return {
+        worker: RunResult(
+            times=[(t.start, t.end) for t in timed if t.worker == worker],
+            losses={},
+            scores={},
+            peak_memory_bytes=0,
+            bytes_sent=0,
+        )
+        for worker in schedule.actions
+    }
+
+
+def measure(pipeline: Pipeline, forward: dict[int, float], method: Method, minibatches: int):  # type: ignore
+    window = Window.plan(pipeline, minibatches, method)
+    schedule = build_schedule(pipeline, window.minibatches, method.schedule, method.microbatches)
+    return measurement_of(schedule, played(schedule, forward), window)
+
+
+def test_a_straight_pipeline_takes_its_slowest_stage() -> None:
+    found = measure(Pipeline.straight(1, 1, 1), {0: 1.0, 1: 2.0, 2: 1.5}, Method(), 10)
+    assert found.seconds_per_minibatch == pytest.approx(6.0)
+    assert found.median_seconds == pytest.approx(6.0)
+    assert found.standard_deviation_seconds == pytest.approx(0.0)
+    busy = {usage.stage: usage.busy_seconds for usage in found.workers}
+    assert busy == pytest.approx({0: 30.0, 1: 60.0, 2: 45.0})
+
+
+def test_replicas_share_the_minibatches() -> None:
+    found = measure(Pipeline.straight(3, 1), {0: 3.0, 1: 1.0}, Method(), 10)
+    assert found.minibatches == 12, "whole rounds of three"
+    assert found.seconds_per_minibatch == pytest.approx(3.0)
+
+
+def test_data_parallelism_divides_by_the_workers() -> None:
+    found = measure(Pipeline.straight(4), {0: 1.0}, Method(policy="sync"), 8)
+    assert found.seconds_per_minibatch == pytest.approx(3 / 4)
+
+
+def test_gpipe_pays_for_its_bubble() -> None:
+    # M microbatches through P stages: (M + P − 1) times the three units of each.
+    method = Method(schedule="gpipe", policy="sync", microbatches=4)
+    found = measure(Pipeline.straight(1, 1, 1), dict.fromkeys(range(3), 1.0), method, 5)
+    assert found.seconds_per_minibatch == pytest.approx(3 * (4 + 3 - 1))
+
+
+@given(replicas=st.lists(st.integers(1, 4), min_size=1, max_size=4), minibatches=st.integers(1, 40))
+def test_a_window_is_whole_rounds_of_updates(replicas: list[int], minibatches: int) -> None:
+    pipeline = Pipeline.straight(*replicas)
+    window = Window.plan(pipeline, minibatches, Method())
+    assert window.length >= minibatches
+    assert window.warm_up % window.step == window.length % window.step == 0
+    schedule = build_schedule(pipeline, window.minibatches)
+    complete = completion_times(schedule, played(schedule, dict.fromkeys(range(4), 1.0)))
+    assert complete == sorted(complete)
+    assert complete[0] > 0
