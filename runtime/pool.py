@@ -88,10 +88,10 @@ class WorkerPool:
             on_progress: called with the versions that the last stage has made.
 
         Raises:
-            RunFailure: a worker was lost, failed, or did not answer; all workers are replaced.
+            RunFailure: a worker was lost, failed, or did not answer; none is left after that.
         """
-        self.start()
         try:
+            self._raise_if_lost()
             for worker, command in commands.items():
                 with suppress(BrokenPipeError):
                     self._channels[worker].send(command)
@@ -143,7 +143,7 @@ class WorkerPool:
                 raise WorkerLost(f"worker {worker} {_describe_exit(process.exitcode)}")
 
     def kill(self) -> None:
-        """End all workers at once; the next command starts new ones."""
+        """End all workers at once."""
         for process in self._processes:
             process.kill()
         self._forget()

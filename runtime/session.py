@@ -202,6 +202,7 @@ class ClusterSession:
             )
         )
         programs = pickle.dumps((cut_stages(self.captured, alone), portable(self.captured.loss)))
+        self._pool.start()
         times = self._command({0: ProfileOperators(programs, self.optimizer, repeats)})[0]
         assert isinstance(times, OperatorTimes)
         profile = Profile(
@@ -284,6 +285,7 @@ class ClusterSession:
                     timeout_seconds=_GROUP_TIMEOUT_SECONDS,
                     checkpoint_path=str(checkpoint) if checkpoint else None,
                 )
+        self._pool.start()
         self._command(commands)
         self.spent.deploying_seconds += time.perf_counter() - begin
         return Deployment(placement, pipeline, method, self._pool.generation)
@@ -402,7 +404,6 @@ class ClusterSession:
 
     def _check_held(self, deployment: Deployment) -> None:
         """Workers that were replaced hold nothing of an earlier deployment."""
-        self._pool.start()
         if deployment.generation != self._pool.generation:
             raise WorkerLost(
                 "a worker ended after the placement was deployed, and its stage with it"
@@ -415,7 +416,8 @@ class ClusterSession:
     def _command(
         self, commands: Mapping[int, Command], on_progress: Callable[[int], None] | None = None
     ) -> dict[int, Any]:
-        self._pool.start()
+        if not self._pool.process_ids:
+            self._pool.start()
         if self._informed_generation != self._pool.generation:
             load = LoadModel(self._path("model.pt"), self._path("samples.pt"))
             self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from drlpp.capture import CapturedModel, capture
-from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory
+from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession
@@ -96,10 +96,13 @@ def test_invalid_placement_is_the_callers_error(
 
 
 def _strike(session: ClusterSession, victim: int, what: int) -> threading.Thread:
-    """Send a signal to a worker soon after a measurement has begun."""
+    """Send a signal to a worker soon after the next placement has been deployed."""
     process = session.process_ids[victim]
+    deployed = session.spent.deploying_seconds
 
     def strike() -> None:
+        while session.spent.deploying_seconds == deployed:
+            time.sleep(0.01)
         time.sleep(0.3)
         os.kill(process, what)
 
@@ -123,6 +126,29 @@ def test_killed_worker_fails_the_measurement_and_the_next_one_runs(
     )
     assert isinstance(session.measure(placement, minibatches=4), Measurement)
     assert not set(before) & set(session.process_ids)
+
+
+def test_a_worker_that_dies_between_placements_is_replaced(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    placement = straight(captured, 0, 1)
+    session.measure(placement, minibatches=4)
+    os.kill(session.process_ids[3], signal.SIGKILL)
+    time.sleep(0.2)
+    assert isinstance(session.measure(placement, minibatches=4), Measurement)
+
+
+def test_a_worker_that_dies_with_its_stage_is_told(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    deployment = session.deploy(straight(captured, 0, 1))
+    os.kill(session.process_ids[1], signal.SIGKILL)
+    time.sleep(0.2)
+    with pytest.raises(WorkerLost, match="worker 1 was killed by SIGKILL"):
+        session.run(deployment, 4)
+    session.measure(straight(captured, 0, 1), minibatches=4)
+    with pytest.raises(WorkerLost, match="its stage with it"):
+        session.run(deployment, 4)
 
 
 def test_frozen_worker_is_a_timeout(captured: CapturedModel) -> None:
