@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from drlpp.cluster import Cluster
     from drlpp.envs import MeasurementMemory
     from drlpp.profile import Profile
-    from drlpp.runtime import Candidate, ClusterSession, Comparison
+    from drlpp.runtime import Candidate, ClusterSession, Comparison, Contender
     from drlpp.training_options import Method
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -124,7 +124,7 @@ def _run(job: Job, session: ClusterSession, method: Method, microbatches: int) -
     if comparison is None:
         _export_best_so_far(job, session, memory, cluster, method)
         return
-    _export_fastest(job, session, candidates, comparison, cluster)
+    _export_fastest(job, session, comparison, cluster)
 
 
 def _profile(job: Job, session: ClusterSession) -> tuple[Profile, Cluster]:
@@ -241,33 +241,16 @@ def _compare(job: Job, session: ClusterSession, candidates: list[Candidate]) -> 
 
 
 def _export_fastest(
-    job: Job,
-    session: ClusterSession,
-    candidates: list[Candidate],
-    comparison: Comparison,
-    cluster: Cluster,
+    job: Job, session: ClusterSession, comparison: Comparison, cluster: Cluster
 ) -> None:
     """Write the fastest placement of the comparison."""
     from drlpp.errors import RunFailure
-    from drlpp.files import write_document
-    from drlpp.placement_file import PlacementFile
 
     fastest = comparison.fastest()
     if fastest is None:
         raise RunFailure("none of the placements compared could be measured")
-    candidate = next(c for c in candidates if c.found_by == fastest.found_by)
-    document = PlacementFile.create(
-        session.captured.reference,
-        session.graph,
-        candidate.placement,
-        cluster,
-        method=candidate.method,
-        optimizer=session.optimizer,
-        found_by=fastest.found_by,
-        measurement=fastest.median_measurement,
-    )
-    path = write_document(job.out / "placement.json", document)
-    console.print(f"exported to {path}: {document.configuration}, found by {fastest.found_by}")
+    path = _export(job, session, fastest, cluster)
+    console.print(f"exported to {path}: {fastest.configuration}, found by {fastest.found_by}")
     if session.captured.task.loss is not None:
         console.print(f"train with it: drlpp train {path} --data digits")
 
@@ -280,30 +263,38 @@ def _export_best_so_far(
     method: Method,
 ) -> None:
     """After Ctrl-C: write the fastest placement that has been measured."""
-    from drlpp.files import write_document
-    from drlpp.placement_file import PlacementFile
+    from drlpp.runtime import Contender
 
     best = memory.best()
     if best is None:
         console.print("stopped before any placement was measured")
         return
-    placement, measurement = best
+    contender = Contender(
+        found_by=job.agent, placement=best[0], method=method, measurements=(best[1],)
+    )
+    path = _export(job, session, contender, cluster)
+    console.print(
+        f"stopped after {memory.distinct} of {job.budget} placements; the fastest so far is in "
+        f"{path} ({contender.configuration}, {best[1].seconds_per_minibatch * 1e3:.1f} ms per "
+        "minibatch, not compared with the baselines). Go on with --resume"
+    )
+
+
+def _export(job: Job, session: ClusterSession, contender: Contender, cluster: Cluster) -> Path:
+    from drlpp.files import write_document
+    from drlpp.placement_file import PlacementFile
+
     document = PlacementFile.create(
         session.captured.reference,
         session.graph,
-        placement,
+        contender.placement,
         cluster,
-        method=method,
+        method=contender.method,
         optimizer=session.optimizer,
-        found_by=job.agent,
-        measurement=measurement,
+        found_by=contender.found_by,
+        measurement=contender.median_measurement,
     )
-    path = write_document(job.out / "placement.json", document)
-    console.print(
-        f"stopped after {memory.distinct} of {job.budget} placements; the fastest so far is in "
-        f"{path} ({document.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms per "
-        "minibatch, not compared with the baselines). Go on with --resume"
-    )
+    return write_document(job.out / "placement.json", document)
 
 
 if __name__ == "__main__":

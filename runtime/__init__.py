@@ -1,9 +1,10 @@
 """The live pipeline runtime: workers, weight policies, measuring, training, and the oracle."""
 
-from drlpp.runtime.comparison import BASELINES, Candidate, Comparison, compare
+from drlpp.runtime.comparison import BASELINES, Candidate, Comparison, Contender, compare
+from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.reference import ReferenceResult, run_reference
-from drlpp.runtime.session import ClusterSession, Deployment, TimeSpent
+from drlpp.runtime.session import ClusterSession, TimeSpent
 from drlpp.runtime.training import EpochReport, Observer, TrainingResult, train
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "BASELINES",
     "Candidate",
     "Comparison",
+    "Contender",
     "compare",
     "EpochReport",
     "Observer",

@@ -38,6 +38,11 @@ class Contender(Record):
     failure: str | None = None
 
     @property
+    def configuration(self) -> str:
+        """Replicas per stage."""
+        return self.placement.configuration
+
+    @property
     def row(self) -> ComparisonRow:
         """For the table."""
         seconds = tuple(m.seconds_per_minibatch for m in self.measurements)

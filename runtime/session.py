@@ -19,13 +19,11 @@ from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, Outcome
-from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement, Stage
 from drlpp.profile import OperatorProfile, Profile
 from drlpp.runtime.commands import (
     Collect,
     Command,
-    Deploy,
     LinkTimes,
     LoadModel,
     LoadSamples,
@@ -35,6 +33,7 @@ from drlpp.runtime.commands import (
     Run,
     RunResult,
 )
+from drlpp.runtime.deployment import Deployment, deployment_commands
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.windows import Window, measurement_of
@@ -45,7 +44,6 @@ from drlpp.training_options import Method, OptimizerSpec
 
 _FIRST_TIMEOUT_SECONDS = 120.0
 _LEAST_TIMEOUT_SECONDS = 20.0
-_GROUP_TIMEOUT_SECONDS = 24 * 3600.0
 
 
 @dataclass
@@ -54,16 +52,6 @@ class TimeSpent:
 
     deploying_seconds: float = 0.0
     running_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """A placement that the workers hold, ready to run."""
-
-    placement: Placement
-    pipeline: Pipeline
-    method: Method
-    generation: int
 
 
 class ClusterSession:
@@ -251,40 +239,15 @@ class ClusterSession:
         method = method or self.method
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
-        steady = build_schedule(pipeline, 64, method.schedule, method.microbatches)
-        captured = self._captured_for(method.microbatches)
-        programs = cut_stages(captured, placement)
-        name = self._new_name("deployment")
-        commands: dict[int, Command] = {}
-        for stage, workers in enumerate(pipeline.stages):
-            is_last = stage == len(pipeline.stages) - 1
-            differences = [
-                versions.difference
-                for worker in workers
-                for versions in weight_versions(steady, worker).values()
-            ]
-            if method.policy == "sync" and any(differences):
-                raise InvalidInput(
-                    f"policy sync cannot run a {placement.configuration} placement on a "
-                    f"{method.schedule} schedule, where weights change between forward and "
-                    "backward; use schedule gpipe, or policy stash, vanilla or pipeoptim"
-                )
-            payload = pickle.dumps((programs[stage], portable(captured.loss) if is_last else None))
-            for worker in workers:
-                commands[worker] = Deploy(
-                    name=name,
-                    workers=pipeline.workers,
-                    replicas=workers,
-                    stage=payload,
-                    policy=method.policy,
-                    optimizer=optimizer or self.optimizer,
-                    stale=any(differences),
-                    shared_updates=len(workers) > 1 or method.microbatches > 1,
-                    seed=self._seed,
-                    # The controller notices first, since it knows more; this is never reached.
-                    timeout_seconds=_GROUP_TIMEOUT_SECONDS,
-                    checkpoint_path=str(checkpoint) if checkpoint else None,
-                )
+        commands = deployment_commands(
+            self._captured_for(method.microbatches),
+            placement,
+            method,
+            optimizer or self.optimizer,
+            name=self._new_name("deployment"),
+            seed=self._seed,
+            checkpoint=checkpoint,
+        )
         self._pool.start()
         self._command(commands)
         self.spent.deploying_seconds += time.perf_counter() - begin

@@ -18,7 +18,8 @@ from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
 from drlpp.files import replacing
 from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.run_folder import open_run_folder
-from drlpp.runtime.session import ClusterSession, Deployment
+from drlpp.runtime.deployment import Deployment
+from drlpp.runtime.session import ClusterSession
 from drlpp.training_options import OptimizerSpec
 
 

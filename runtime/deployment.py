@@ -1,0 +1,94 @@
+"""What a placement means for every worker: its stage, its replicas, its weight policy."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+from drlpp.capture import CapturedModel
+from drlpp.errors import InvalidInput
+from drlpp.pipeline import Pipeline
+from drlpp.placement import Placement
+from drlpp.runtime.commands import Deploy
+from drlpp.runtime.stages import cut_stages, portable
+from drlpp.schedule import build_schedule, weight_versions
+from drlpp.training_options import Method, OptimizerSpec
+
+# The controller notices a hang long before, and knows more about it; this is never reached.
+_GROUP_TIMEOUT_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A placement that the workers hold, ready to run; ``generation`` says which workers."""
+
+    placement: Placement
+    pipeline: Pipeline
+    method: Method
+    generation: int
+
+
+def deployment_commands(
+    captured: CapturedModel,
+    placement: Placement,
+    method: Method,
+    optimizer: OptimizerSpec,
+    *,
+    name: str,
+    seed: int,
+    checkpoint: Path | None,
+) -> dict[int, Deploy]:
+    """The command for every worker of ``placement``.
+
+    Args:
+        captured: the model, captured for one microbatch of the method.
+        placement: valid for the model.
+        method: schedule and weight policy.
+        optimizer: updates the weights.
+        name: of this deployment, never used twice.
+        seed: of dropout.
+        checkpoint: a file to go on from.
+
+    Raises:
+        InvalidInput: policy sync on a schedule in which weights become stale.
+    """
+    pipeline = placement.pipeline(captured.graph)
+    programs = cut_stages(captured, placement)
+    commands: dict[int, Deploy] = {}
+    for stage, workers in enumerate(pipeline.stages):
+        stale = _is_stale(pipeline, stage, method)
+        if method.policy == "sync" and stale:
+            raise InvalidInput(
+                f"policy sync cannot run a {placement.configuration} placement on a "
+                f"{method.schedule} schedule, where weights change between forward and "
+                "backward; use schedule gpipe, or policy stash, vanilla or pipeoptim"
+            )
+        is_last = stage == len(pipeline.stages) - 1
+        payload = pickle.dumps((programs[stage], portable(captured.loss) if is_last else None))
+        for worker in workers:
+            commands[worker] = Deploy(
+                name=name,
+                workers=pipeline.workers,
+                replicas=workers,
+                stage=payload,
+                policy=method.policy,
+                optimizer=optimizer,
+                stale=stale,
+                shared_updates=len(workers) > 1 or method.microbatches > 1,
+                seed=seed,
+                timeout_seconds=_GROUP_TIMEOUT_SECONDS,
+                checkpoint_path=str(checkpoint) if checkpoint else None,
+            )
+    return commands
+
+
+def _is_stale(pipeline: Pipeline, stage: int, method: Method) -> bool:
+    """Whether any forward of the stage sees other weights than its backward, once it is full."""
+    minibatches = 2 * len(pipeline.workers) + 1
+    schedule = build_schedule(pipeline, minibatches, method.schedule, method.microbatches)
+    return any(
+        versions.difference
+        for worker in pipeline.stages[stage]
+        for versions in weight_versions(schedule, worker).values()
+    )
