@@ -22,8 +22,12 @@ from drlpp.command_line import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from drlpp.cluster import Cluster
     from drlpp.envs import MeasurementMemory
+    from drlpp.measurement import Measurement
+    from drlpp.placement import Placement
     from drlpp.profile import Profile
     from drlpp.runtime import Candidate, ClusterSession, Comparison, Contender
     from drlpp.training_options import Method
@@ -151,7 +155,7 @@ def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool
     if memory.distinct >= job.budget:
         return True
 
-    def picture(placement, measurement):  # type: ignore[no-untyped-def]
+    def picture(placement: Placement, measurement: Measurement) -> Figure:
         pipeline = placement.pipeline(session.graph)
         title = f"{placement.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
         return draw(session.steady_timeline(), title, pipeline)

@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -211,7 +212,7 @@ class Worker:
             for buffer in self._runner.buffers.values():
                 self._replicas.broadcast([buffer]).wait()
 
-    def _progress_report(self):  # type: ignore[no-untyped-def]
+    def _progress_report(self) -> Callable[[int], None]:
         """A function that tells the controller, from time to time, how far the last stage is."""
         assert self._deployed is not None
         assert self._runner is not None
