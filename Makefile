@@ -27,6 +27,7 @@ lint: $(VENV)/installed
 	rm -rf .typecheck && mkdir -p .typecheck/drlpp
 	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
 	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp
+	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml ../train_agent.py ../benchmarks/*.py
 
 # Timings, which have no place in the tests.
 bench: $(VENV)/installed
