@@ -9,71 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from capturing import captured_from, check_structure, gradients, run_in_pieces, types
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, fx, nn
-from torch.fx.passes.split_module import split_module
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
+from drlpp.capture import capture_microbatch, evaluation_graph
 from drlpp.errors import InvalidInput, InvalidModel
-from drlpp.task import ModelReference, Task
-
-REFERENCE = ModelReference(name="tests:model")
-
-
-def captured_from(module: nn.Module, *inputs: Tensor, **task: Any) -> CapturedModel:
-    return capture(REFERENCE, Task(module, inputs, **task))
-
-
-def types(captured: CapturedModel) -> list[str]:
-    return [operator.type for operator in captured.graph.operators]
-
-
-def run_in_pieces(captured: CapturedModel, *inputs: Tensor) -> list[Tensor]:
-    """Run every operator alone, on copies of what the others gave it."""
-
-    class Copying(fx.Interpreter):
-        def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-            return super().call_module(target, pytree.tree_map(torch.clone, args), kwargs)
-
-    whole = split_module(
-        captured.module,
-        captured.module,
-        lambda node: captured.operator_of[node.name],
-        tuple_return=True,
-    )
-    results = Copying(whole).run(*inputs, enable_io_processing=False)
-    return pytree.tree_leaves(results)
-
-
-def check_structure(captured: CapturedModel) -> None:
-    """Every node is in an operator, and edges are the dependencies of the nodes, no more."""
-    graph, operator_of = captured.graph, captured.operator_of
-    nodes = [node for node in captured.module.graph.nodes if node.op == "call_function"]
-    assert {node.name for node in nodes} == operator_of.keys()
-    assert set(operator_of.values()) == set(range(len(graph)))
-    read = {
-        (operator_of[source.name], operator_of[node.name], source.name)
-        for node in nodes
-        for source in node.all_input_nodes
-        if source.op == "call_function" and operator_of[source.name] != operator_of[node.name]
-    }
-    assert read == {
-        (edge.source, edge.target, captured.output_nodes[edge.source, index])
-        for edge in graph.edges
-        for index in edge.outputs
-    }
-    values = {node.name: node.meta["val"] for node in nodes}
-    for (operator, index), name in captured.output_nodes.items():
-        assert operator_of[name] == operator
-        assert graph.operators[operator].outputs[index].shape == tuple(values[name].shape)
-    assert len({operator.name for operator in graph.operators}) == len(graph)
-
-
-def gradients(module: nn.Module, loss: Tensor) -> list[Tensor | None]:
-    return list(torch.autograd.grad(loss, list(module.parameters()), allow_unused=True))
 
 
 class RandomModel(nn.Module):
@@ -241,136 +185,6 @@ def test_a_counter_stays_with_its_normalisation() -> None:
     captured = captured_from(module, torch.randn(2, 3, 4, 4))
     assert types(captured) == ["conv2d", "batch_norm", "conv2d"]
     assert captured.operator_of["add_"] == 1
-
-
-def test_operators_are_named_after_their_modules() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-            self.act = nn.ReLU()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.act(self.act(self.block(x)) + 1)
-
-    graph = captured_from(Twice(), torch.randn(2, 4)).graph
-    names = [operator.name for operator in graph.operators]
-    assert names == ["block.0.linear", "block.1.relu", "act.relu", "add", "act.relu_1"]
-    assert graph.operators[0].module == "block.0"
-    assert graph.operators[0].parameter_bytes == 4 * (16 + 4)
-    assert graph.parameter_bytes == 4 * (16 + 4)
-
-
-class TiedLanguageModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.before = nn.Linear(5, 5)
-        self.embedding = nn.Embedding(7, 5)
-        self.hidden = nn.Linear(5, 5)
-        self.head = nn.Linear(5, 7, bias=False)
-        self.after = nn.Linear(7, 3)
-        self.unused = nn.Linear(2, 2)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, tokens: Tensor, extra: Tensor) -> Tensor:
-        x = self.hidden(self.embedding(tokens)) + self.before(extra)
-        return self.after(self.head(x))
-
-
-def test_tied_parameters_stay_together() -> None:
-    module = TiedLanguageModel()
-    inputs = torch.randint(7, (2,)), torch.randn(2, 5)
-    captured = captured_from(module, *inputs)
-    check_structure(captured)
-    assert types(captured) == ["linear", "embedding", "linear"]
-    assert captured.graph.operators[1].parameter_bytes == 4 * (7 * 5 + 5 * 5 + 5)
-    assert captured.aliases in (
-        {"head.weight": "embedding.weight"},
-        {"embedding.weight": "head.weight"},
-    )
-    assert next(iter(captured.aliases.values())) in dict(captured.module.named_parameters())
-    module.load_state_dict(captured.state)
-    assert "unused.weight" in captured.state
-    torch.testing.assert_close(run_in_pieces(captured, *inputs), [module(*inputs)])
-
-
-def test_slices_of_a_weight_belong_to_their_readers() -> None:
-    class Sliced(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(8, 4))
-
-        def forward(self, x: Tensor) -> Tensor:
-            up, down = self.weight.split([4, 4])
-            return F.linear(F.linear(x, up).relu(), down).relu()
-
-    captured = captured_from(Sliced(), torch.randn(2, 4))
-    assert types(captured) == ["linear", "relu"]
-    assert captured.graph.operators[0].parameter_bytes == 4 * 32
-
-
-def test_a_view_belongs_to_the_operator_that_made_the_tensor() -> None:
-    class Viewed(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            flat = x.square().flatten(1)
-            return flat.exp() + flat.sin()
-
-    captured = captured_from(Viewed(), torch.randn(2, 2, 2))
-    assert types(captured) == ["square", "exp", "sin", "add"]
-    assert captured.graph.operators[0].outputs[0].shape == (2, 4)
-
-
-def test_what_is_computed_from_weights_alone_belongs_to_its_reader() -> None:
-    module = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
-    captured = captured_from(nn.Sequential(module, nn.ReLU()), torch.randn(2, 4))
-    assert types(captured) == ["linear", "relu"]
-    assert captured.graph.operators[0].parameter_bytes == 4 * (16 + 4 + 4)
-
-
-def test_running_statistics_are_written_in_one_operator() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(4, affine=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.norm(self.norm(x).exp()).sin()
-
-    assert types(captured_from(Twice(), torch.randn(3, 4))) == ["batch_norm", "sin"]
-
-
-def test_no_gradient_flows_through_a_region_without() -> None:
-    class Partly(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        @torch.no_grad()
-        def scale(self, x: Tensor) -> Tensor:
-            with torch.autocast("cpu", enabled=False):
-                return x.exp()
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.linear(x)
-            return y * self.scale(y)
-
-    module, x = Partly(), torch.randn(2, 4)
-    captured = captured_from(module, x)
-    assert types(captured) == ["linear", "exp", "mul"]
-    wanted = gradients(module, module(x).square().sum())
-    torch.testing.assert_close(gradients(module, captured.module(x).square().sum()), wanted)
-
-
-def test_what_several_operators_read_of_an_input_is_an_operator() -> None:
-    class Halves(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            left, right = x.chunk(2, dim=1)
-            return left.exp() + right.sin()
-
-    captured = captured_from(Halves(), torch.randn(2, 4))
-    check_structure(captured)
-    assert types(captured) == ["chunk", "exp", "sin", "add"]
-    assert captured.graph.predecessors == ((), (0,), (0,), (1, 2))
 
 
 @dataclass
