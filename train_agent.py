@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from drlpp.measurement import Measurement
     from drlpp.placement import Placement
     from drlpp.profile import Profile
-    from drlpp.runtime import Candidate, ClusterSession, Comparison, Contender
+    from drlpp.runtime import ClusterSession, Comparison, Contender
     from drlpp.training_options import Method
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -62,7 +62,7 @@ def main(
         Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
     ] = None,
     agent: Annotated[
-        str, typer.Option(help="tuned for small budgets, or drl-pp: as the paper has it.")
+        str, typer.Option(help="tuned for small budgets, or drl-pp: the paper's.")
     ] = "tuned",
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
@@ -123,8 +123,8 @@ def _run(job: Job, session: ClusterSession, method: Method, microbatches: int) -
     if not _learn(job, session, memory):
         _export_best_so_far(job, session, memory, cluster, method)
         return
-    candidates = _candidates(job, session, memory, profile, cluster, method, microbatches)
-    comparison = _compare(job, session, candidates)
+    contenders = _contenders(job, session, memory, profile, cluster, method, microbatches)
+    comparison = _compare(job, session, contenders)
     if comparison is None:
         _export_best_so_far(job, session, memory, cluster, method)
         return
@@ -188,7 +188,7 @@ def _print_split(session: ClusterSession, wall_seconds: float, measured: int) ->
     )
 
 
-def _candidates(
+def _contenders(
     job: Job,
     session: ClusterSession,
     memory: MeasurementMemory,
@@ -196,11 +196,11 @@ def _candidates(
     cluster: Cluster,
     method: Method,
     microbatches: int,
-) -> list[Candidate]:
+) -> list[Contender]:
     """The learned placement and the baselines, each with the method that it stands for."""
     from drlpp.errors import RunFailure
     from drlpp.planners import PLANNERS
-    from drlpp.runtime import BASELINES, Candidate
+    from drlpp.runtime import BASELINES, Contender
     from drlpp.training_options import Method
 
     best = memory.best()
@@ -213,16 +213,20 @@ def _candidates(
         "pipedream": method,
     }
     return [
-        Candidate(job.agent, best[0], method),
+        Contender(found_by=job.agent, placement=best[0], method=method),
         *(
-            Candidate(name, PLANNERS[name](session.graph, profile, cluster), methods[name])
+            Contender(
+                found_by=name,
+                placement=PLANNERS[name](session.graph, profile, cluster),
+                method=methods[name],
+            )
             for name in BASELINES
         ),
     ]
 
 
-def _compare(job: Job, session: ClusterSession, candidates: list[Candidate]) -> Comparison | None:
-    """Measure the candidates side by side and print the table; None if Ctrl-C ended it."""
+def _compare(job: Job, session: ClusterSession, contenders: list[Contender]) -> Comparison | None:
+    """Measure the contenders side by side and print the table; None if Ctrl-C ended it."""
     from drlpp.report import describe
     from drlpp.runtime import compare
 
@@ -230,7 +234,7 @@ def _compare(job: Job, session: ClusterSession, candidates: list[Candidate]) -> 
         with console.status("comparing with the baselines") as status:
             comparison = compare(
                 session,
-                candidates,
+                contenders,
                 rounds=job.rounds,
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",

@@ -1,6 +1,6 @@
 """The live pipeline runtime: workers, weight policies, measuring, training, and the oracle."""
 
-from drlpp.runtime.comparison import BASELINES, Candidate, Comparison, Contender, compare
+from drlpp.runtime.comparison import BASELINES, Comparison, Contender, compare
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.reference import ReferenceResult, run_reference
@@ -12,7 +12,6 @@ __all__ = [
     "Deployment",
     "TimeSpent",
     "BASELINES",
-    "Candidate",
     "Comparison",
     "Contender",
     "compare",

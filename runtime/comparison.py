@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,17 +18,11 @@ from drlpp.runtime.session import ClusterSession
 from drlpp.training_options import Method
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A placement to be compared, how it runs, and who found it."""
-
-    found_by: str
-    placement: Placement
-    method: Method
-
-
 class Contender(Record):
-    """A candidate's measurements, one a round; ``failure`` if the last one failed."""
+    """A placement to be compared, how it runs, and who found it.
+
+    ``measurements`` has one for each round so far; ``failure`` says why the last one failed.
+    """
 
     found_by: str
     placement: Placement
@@ -105,31 +98,28 @@ def _(comparison: Comparison) -> RenderableType:
 
 def compare(
     session: ClusterSession,
-    candidates: Sequence[Candidate],
+    contenders: Sequence[Contender],
     *,
     rounds: int,
     minibatches: int,
     path: Path,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> Comparison:
-    """Measure every candidate once in each of ``rounds`` rounds.
+    """Measure every contender once in each of ``rounds`` rounds.
 
-    The order within a round is reversed in every second one. A candidate that failed is left out
+    The order within a round is reversed in every second one. A contender that failed is left out
     of later rounds. Every measurement is written to ``path`` at once, and what that file holds is
-    not measured again, if it is a comparison of these very candidates.
+    not measured again, if it is a comparison of these very contenders.
     """
     fresh = Comparison(
         model=str(session.captured.reference),
         minibatches=minibatches,
-        contenders=tuple(
-            Contender(found_by=c.found_by, placement=c.placement, method=c.method)
-            for c in candidates
-        ),
+        contenders=tuple(contenders),
     )
     comparison = _continued(path, fresh)
 
     for number in range(rounds):
-        indices = range(len(candidates))
+        indices = range(len(contenders))
         for index in indices if number % 2 == 0 else reversed(indices):
             contender = comparison.contenders[index]
             if contender.failure or len(contender.measurements) > number:
@@ -146,7 +136,7 @@ def compare(
 
 
 def _continued(path: Path, fresh: Comparison) -> Comparison:
-    """The comparison in ``path`` if it is of the same candidates, else ``fresh``."""
+    """The comparison in ``path`` if it is of the same contenders, else ``fresh``."""
     if not path.exists():
         return fresh
     known = read_document(path, Comparison)

@@ -148,12 +148,9 @@ class ClusterSession:
         """
         if minibatches < 1:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
-        method = method or self.method
-        placement.validate_for(self.graph, self.accelerators)
-        pipeline = placement.pipeline(self.graph)
-        window = Window.plan(pipeline, minibatches, method)
         try:
             deployment = self.deploy(placement, method)
+            window = Window.plan(deployment.pipeline, minibatches, deployment.method)
             schedule, results = self.run(deployment, window.minibatches)
         except RunFailure as failure:
             self.timeline = ()
@@ -168,14 +165,12 @@ class ClusterSession:
 
     def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
         """A few minibatches from the middle of the last measurement, as they really ran."""
-        updates = [
-            timed for timed in self.timeline if isinstance(timed.action, Update) and timed.end
-        ]
+        updates = [timed for timed in self.timeline if isinstance(timed.action, Update)]
         if not updates:
             return ()
-        half = max(timed.end for timed in updates) / 2
-        span = half * 2 * minibatches / len({timed.action for timed in updates})
-        begin, end = half - span / 2, half + span / 2
+        whole = max(timed.end for timed in updates)
+        span = whole * minibatches / len({timed.action for timed in updates})
+        begin, end = (whole - span) / 2, (whole + span) / 2
         return tuple(timed for timed in self.timeline if timed.start >= begin and timed.end <= end)
 
     def profile(self, repeats: int = 10) -> tuple[Profile, Cluster]:

@@ -115,7 +115,6 @@ class StageRunner:
         if self._optimizer:
             load_optimizer_state(self._optimizer, self.names, weights, self.optimizer_state)
         self._policy = build_policy(self.policy, weights, self._optimizer, stale=self.stale)
-        self._position = {name: index for index, name in enumerate(self.names)}
         self._in_flight: dict[Part, _InFlight] = {}
         build_gradients = SharedGradients if self.shared_updates else SingleGradients
         self._gradients = build_gradients(weights)
