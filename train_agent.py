@@ -83,9 +83,10 @@ def main(
     from drlpp.agents import AGENTS
     from drlpp.capture import capture
     from drlpp.errors import InvalidInput
+    from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession
-    from drlpp.training_options import OptimizerSpec, asynchronous_method
+    from drlpp.training_options import asynchronous_method
 
     if agent not in AGENTS:
         raise InvalidInput(f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}")

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from drlpp.errors import DRLPPError, InvalidInput, RunFailure
     from drlpp.graph import OpGraph
     from drlpp.measurement import FailedMeasurement, Measurement
+    from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.placement import Placement
     from drlpp.placement_file import PlacementFile, read_placement
     from drlpp.planners import PLANNERS
     from drlpp.runtime import ClusterSession, TrainingResult, train
     from drlpp.schedule import build_schedule
     from drlpp.task import ModelReference, Task
-    from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 _HOME = {
     "Task": "drlpp.task",
@@ -33,7 +34,7 @@ _HOME = {
     "read_placement": "drlpp.placement_file",
     "build_schedule": "drlpp.schedule",
     "Method": "drlpp.training_options",
-    "OptimizerSpec": "drlpp.training_options",
+    "OptimizerSpec": "drlpp.optimizer_spec",
     "PLANNERS": "drlpp.planners",
     "ClusterSession": "drlpp.runtime",
     "Measurement": "drlpp.measurement",

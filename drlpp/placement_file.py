@@ -16,9 +16,10 @@ from drlpp.errors import InvalidPlacement
 from drlpp.files import Document, Record, read_document
 from drlpp.graph import OpGraph
 from drlpp.measurement import Measurement
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement, Stage
 from drlpp.task import ModelReference
-from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 
 class NamedStage(Record):

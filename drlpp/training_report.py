@@ -15,9 +15,9 @@ from rich.progress import (
 )
 
 from drlpp.command_line import build_console
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import read_placement
 from drlpp.runtime import EpochReport, Observer, train
-from drlpp.training_options import OptimizerSpec
 
 
 def train_and_report(

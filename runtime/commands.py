@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.minibatches import Part
 from drlpp.schedule import Action, WeightVersions
-from drlpp.training_options import OptimizerSpec, PolicyName
+from drlpp.training_options import PolicyName
 
 
 @dataclass(frozen=True)

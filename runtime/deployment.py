@@ -8,12 +8,13 @@ from pathlib import Path
 
 from drlpp.capture import CapturedModel
 from drlpp.errors import InvalidInput
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.runtime.commands import Deploy
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.schedule import build_schedule, weight_versions
-from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 # The controller notices a hang long before, and knows more about it; this is never reached.
 _GROUP_TIMEOUT_SECONDS = 24 * 3600.0

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from drlpp.training_options import OptimizerSpec
+from drlpp.optimizer_spec import OptimizerSpec
 
 OptimizerState = dict[str, dict[str, Any]]
 

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.commands import LinkTimes, OperatorTimes
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.stage_runner import Loss, StageRunner
 from drlpp.runtime.stages import StageOutput, StageProgram
-from drlpp.training_options import OptimizerSpec
 
 _WARM_UPS = 2
 

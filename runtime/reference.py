@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.capture import CapturedModel, capture_microbatch
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.minibatches import Minibatches, Part
 from drlpp.runtime.optimizers import build_optimizer
@@ -38,7 +39,7 @@ from drlpp.schedule import (
     in_order,
     weight_versions,
 )
-from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 Weights = dict[str, Tensor]
 

@@ -19,6 +19,7 @@ from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, Outcome
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement, Stage
 from drlpp.profile import OperatorProfile, Profile
 from drlpp.runtime.commands import (
@@ -40,7 +41,7 @@ from drlpp.runtime.windows import Window, measurement_of
 from drlpp.schedule import Schedule, Update, build_schedule, weight_versions
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
-from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 _FIRST_TIMEOUT_SECONDS = 120.0
 _LEAST_TIMEOUT_SECONDS = 20.0

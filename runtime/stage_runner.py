@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.gradients import SharedGradients, SingleGradients
 from drlpp.runtime.minibatches import Minibatches, Part
 from drlpp.runtime.optimizers import (
@@ -19,7 +20,7 @@ from drlpp.runtime.optimizers import (
 )
 from drlpp.runtime.policies import build_policy
 from drlpp.runtime.stages import Argument, Buffer, ModelInput, StageOutput, StageProgram, Weight
-from drlpp.training_options import OptimizerSpec, PolicyName
+from drlpp.training_options import PolicyName
 
 Loss = Callable[..., Tensor]
 

@@ -16,11 +16,11 @@ from drlpp.capture import capture
 from drlpp.data import Data, Samples, load_data
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
 from drlpp.files import replacing
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.run_folder import open_run_folder
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.session import ClusterSession
-from drlpp.training_options import OptimizerSpec
 
 
 @dataclass(frozen=True)

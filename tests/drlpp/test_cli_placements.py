@@ -12,10 +12,11 @@ from drlpp.capture import capture
 from drlpp.cli import main
 from drlpp.cluster import Link, local_cluster
 from drlpp.files import write_document
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
 from drlpp.task import ModelReference
-from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,12 @@ from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.files import Document, read_any_document, read_document, write_document
 from drlpp.graph import OpGraph
 from drlpp.measurement import Measurement
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
 from drlpp.report import ComparisonRow, comparison_table, describe
 from drlpp.task import ModelReference
-from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 GRAPH = graph_of(
     [(0, 1), (0, 2), (1, 3), (2, 3)],

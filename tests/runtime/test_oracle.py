@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from drlpp.capture import CapturedModel, capture
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, run_reference
 from drlpp.task import ModelReference
-from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 MINIBATCHES = 11
 SAMPLES = 40

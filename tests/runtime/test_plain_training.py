@@ -13,10 +13,11 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from drlpp.capture import capture
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 MINIBATCHES, BATCH, SAMPLES, WIDTH = 9, 8, 40, 6
 

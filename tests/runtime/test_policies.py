@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.optimizers import build_optimizer
 from drlpp.runtime.policies import PipeOptim, Stash, Vanilla, WeightPolicy
-from drlpp.training_options import OptimizerSpec
 
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.5, "momentum": 0.9})
 

@@ -8,11 +8,12 @@ import torch
 from drlpp.capture import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
 from drlpp.runtime import TrainingResult, train
 from drlpp.task import ModelReference
-from drlpp.training_options import Method, OptimizerSpec
+from drlpp.training_options import Method
 
 DATA = "tests.models:separable"
 ADAM = OptimizerSpec(name="adam", options={"lr": 0.01})
