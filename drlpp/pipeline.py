@@ -52,6 +52,10 @@ class Pipeline:
             levels[stage] = 1 + behind
         return max(levels.values())
 
+    def rank(self, stage: int) -> int:
+        """Stages before ``stage`` on the longest path to it; its index on a straight pipeline."""
+        return max((1 + self.rank(edge.source) for edge in self.incoming(stage)), default=0)
+
     def stage_of(self, worker: int) -> int:
         """The stage that ``worker`` holds."""
         return next(k for k, workers in enumerate(self.stages) if worker in workers)

@@ -16,20 +16,35 @@ long as two forwards, and every backward is followed by an update of its stage::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from drlpp.errors import InvalidInput
 from drlpp.pipeline import Pipeline
 
-ScheduleKind = Literal["1f1b", "gpipe", "forward"]
+ScheduleKind = Literal["1f1b", "1f1b-flush", "gpipe", "forward"]
 Payload = Literal["activation", "gradient"]
+
+Part = tuple[int, int]
+"""What passes through a stage at once: (minibatch, microbatch)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
     """Forward pass of the worker's stage for one microbatch."""
+
+    minibatch: int
+    microbatch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """The forward pass of a microbatch once more, whose activations were not kept.
+
+    It stands before the gradients of the microbatch are waited for, and no update comes between
+    it and the backward pass.
+    """
 
     minibatch: int
     microbatch: int = 0
@@ -72,25 +87,32 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """Sum the gradients of update ``version`` over the replicas ``workers`` of the stage."""
+    """Sum something over ``workers`` for update ``version``.
+
+    ``content`` is ``gradients``, of the replicas of a stage, or ``squared_norm``, of the gradients
+    of all stages, for clipping.
+    """
 
     version: int
     workers: tuple[int, ...]
+    content: Literal["gradients", "squared_norm"] = "gradients"
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """Make weights number ``version`` from the gradients of ``contributions`` microbatches.
 
-    The weights that training starts with are number 0. The gradient is the mean over the
-    contributions of all replicas, so it is what one large minibatch would give.
+    The weights that a run starts with are number 0. The gradient is the mean over the
+    contributions of all replicas, so it is what one large minibatch would give. Afterwards the
+    weights contain the minibatches before number ``through``.
     """
 
     version: int
     contributions: int
+    through: int
 
 
-Action = Forward | Backward | Send | Receive | AllReduce | Update
+Action = Forward | Recompute | Backward | Send | Receive | AllReduce | Update
 
 
 @dataclass(frozen=True)
@@ -98,11 +120,11 @@ class Schedule:
     """The actions of every worker for ``minibatches`` minibatches, the pipeline empty at both ends.
 
     Attributes:
-        kind: ``1f1b`` (asynchronous, no flush), ``gpipe`` (one flush and one update a minibatch)
-            or ``forward`` (evaluation).
+        kind: ``1f1b`` (asynchronous, no flush), ``1f1b-flush`` and ``gpipe`` (a flush before every
+            update) or ``forward`` (evaluation).
         pipeline: the stages, their workers, and the edges between them.
         minibatches: how many minibatches run, numbered from 0.
-        microbatches: parts of a minibatch (1 unless ``gpipe``).
+        microbatches: parts of a minibatch (1 unless the kind flushes).
         actions: for every worker its actions in order.
     """
 
@@ -114,33 +136,60 @@ class Schedule:
 
 
 def build_schedule(
-    pipeline: Pipeline, minibatches: int, kind: ScheduleKind = "1f1b", microbatches: int = 1
+    pipeline: Pipeline,
+    minibatches: int,
+    kind: ScheduleKind = "1f1b",
+    microbatches: int = 1,
+    *,
+    accumulate: int = 1,
+    recompute: bool = False,
+    clip: bool = False,
 ) -> Schedule:
     """Turn the shape of a placement into the list of actions of every worker.
 
     * ``1f1b``: asynchronous 1F1B; with replicated stages 1F1B-RR (pipedream §3.2), where
-      minibatch b goes to replica b mod m of a stage with m replicas, and the m replicas
-      all-reduce the gradients of m consecutive minibatches for one update. On a single
-      replicated stage this is plain data parallelism.
-    * ``gpipe``: all forwards of a minibatch's microbatches, then all backwards, then one update
+      minibatch b goes to replica b mod m of a stage with m replicas. A stage makes one update for
+      the fewest whole multiples of ``accumulate`` minibatches that give each replica one; the
+      replicas all-reduce their gradients for it. On a single replicated stage this is plain data
+      parallelism.
+    * ``1f1b-flush``: the microbatches of an update in 1F1B order, then one update (PipeDream-Flush,
+      DAPPLE): as many in flight as asynchronously, where GPipe has all of them.
+    * ``gpipe``: all forwards of an update's microbatches, then all backwards, then the update
       (GPipe, in pipedream §2.2); with one microbatch, naive model parallelism.
     * ``forward``: forward passes only.
+
+    Args:
+        pipeline: the stages and their workers.
+        minibatches: how many run.
+        kind: see above.
+        microbatches: parts of a minibatch.
+        accumulate: minibatches whose gradients make one update.
+        recompute: do not keep activations from the forward to the backward, but compute them
+            again; where the backward follows at once there is nothing to gain, and they are kept.
+        clip: share the norm of all stages' gradients before an update. Only where a schedule
+            flushes: otherwise stages make their updates at different times.
 
     Raises:
         InvalidInput: for numbers below 1, or microbatches where the kind has none.
     """
-    if minibatches < 1 or microbatches < 1:
+    if min(minibatches, microbatches, accumulate) < 1:
         raise InvalidInput(
-            f"minibatches is {minibatches} and microbatches {microbatches}; both must be at least 1"
+            f"minibatches is {minibatches}, microbatches {microbatches} and accumulate "
+            f"{accumulate}; all must be at least 1"
         )
-    if microbatches > 1 and kind != "gpipe":
-        raise InvalidInput(f"a {kind} schedule has no microbatches; use kind 'gpipe' for them")
+    if microbatches > 1 and kind in {"1f1b", "forward"}:
+        raise InvalidInput(
+            f"a {kind} schedule has no microbatches; use kind 'gpipe' or '1f1b-flush' for them"
+        )
     actions = {}
     for stage, workers in enumerate(pipeline.stages):
         for replica, worker in enumerate(workers):
-            writer = _Writer(pipeline, stage, replica, minibatches, microbatches)
+            writer = _Writer(
+                pipeline, stage, replica, minibatches, microbatches, accumulate, recompute, clip
+            )
             write = {
                 "1f1b": writer.one_forward_one_backward,
+                "1f1b-flush": writer.flushed_one_forward_one_backward,
                 "gpipe": writer.gpipe,
                 "forward": writer.forward_only,
             }[kind]
@@ -157,110 +206,102 @@ class _Writer:
     replica: int
     minibatches: int
     microbatches: int
+    accumulate: int
+    recompute: bool
+    clip: bool
 
     @property
     def replicas(self) -> tuple[int, ...]:
         return self.pipeline.stages[self.stage]
 
+    @property
+    def most_in_flight(self) -> int:
+        return self.pipeline.in_flight[self.stage]
+
     def one_forward_one_backward(self) -> Iterator[Action]:
-        mine = list(range(self.replica, self.minibatches, len(self.replicas)))
-        warm_up = self.pipeline.in_flight[self.stage] - 1
-        for minibatch in mine[:warm_up]:
-            yield from self.forward(minibatch)
-        rounds = -(-self.minibatches // len(self.replicas))
-        for turn in range(rounds):
-            if turn + warm_up < len(mine):
-                yield from self.forward(mine[turn + warm_up])
-            if turn < len(mine):
-                yield from self.backward(mine[turn])
+        rounds_together = -(-len(self.replicas) // self.accumulate)
+        together = self.accumulate * rounds_together
+        mine = [(b, 0) for b in range(self.replica, self.minibatches, len(self.replicas))]
+        steps = self.alternate(mine, self.most_in_flight)
+        done = 0
+        for version, first in enumerate(range(0, self.minibatches, together), start=1):
+            through = min(first + together, self.minibatches)
             # In the last round a replica may have no minibatch; it still joins in the update.
-            contributions = min(len(self.replicas), self.minibatches - turn * len(self.replicas))
-            yield from self.update(turn + 1, contributions)
+            while done < len(mine) and mine[done][0] < through:
+                yield from next(steps)
+                done += 1
+            yield from self.update(version, through - first, through)
 
     def gpipe(self) -> Iterator[Action]:
-        for minibatch in range(self.minibatches):
+        return self.flushed(most_in_flight=None)
+
+    def flushed_one_forward_one_backward(self) -> Iterator[Action]:
+        return self.flushed(self.most_in_flight)
+
+    def flushed(self, most_in_flight: int | None) -> Iterator[Action]:
+        for version, first in enumerate(range(0, self.minibatches, self.accumulate), start=1):
+            through = min(first + self.accumulate, self.minibatches)
             mine = [
-                microbatch
+                (minibatch, microbatch)
+                for minibatch in range(first, through)
                 for microbatch in range(self.microbatches)
-                if self.taken_by(self.stage, minibatch, microbatch) == self.replicas[self.replica]
+                if self.taken_by(self.stage, (minibatch, microbatch)) == self.replicas[self.replica]
             ]
-            for microbatch in mine:
-                yield from self.forward(minibatch, microbatch)
-            for microbatch in mine:
-                yield from self.backward(minibatch, microbatch)
-            yield from self.update(minibatch + 1, self.microbatches)
+            for step in self.alternate(mine, most_in_flight or len(mine)):
+                yield from step
+            contributions = (through - first) * self.microbatches
+            yield from self.update(version, contributions, through)
+
+    def alternate(self, parts: Sequence[Part], most_in_flight: int) -> Iterator[list[Action]]:
+        """Steps that end with one backward each; no more than these parts are in flight."""
+        forwarded = 0
+        for turn, part in enumerate(parts):
+            step: list[Action] = []
+            while forwarded < min(turn + most_in_flight, len(parts)):
+                step += self.forward(parts[forwarded])
+                forwarded += 1
+            at_once = bool(step) and parts[forwarded - 1] == part
+            step += self.backward(part, recompute=self.recompute and not at_once)
+            yield step
 
     def forward_only(self) -> Iterator[Action]:
         for minibatch in range(self.replica, self.minibatches, len(self.replicas)):
-            yield from self.forward(minibatch)
+            yield from self.forward((minibatch, 0))
 
-    def taken_by(self, stage: int, minibatch: int, microbatch: int) -> int:
+    def taken_by(self, stage: int, part: Part) -> int:
         """The replica that takes this part, by round-robin, so that nobody has to coordinate."""
+        minibatch, microbatch = part
         replicas = self.pipeline.stages[stage]
         return replicas[(minibatch * self.microbatches + microbatch) % len(replicas)]
 
-    def forward(self, minibatch: int, microbatch: int = 0) -> Iterator[Action]:
+    def forward(self, part: Part) -> Iterator[Action]:
         for edge in self.pipeline.incoming(self.stage):
-            message = Message("activation", edge.source, self.stage, minibatch, microbatch)
-            yield Receive(message, self.taken_by(edge.source, minibatch, microbatch))
-        yield Forward(minibatch, microbatch)
+            message = Message("activation", edge.source, self.stage, *part)
+            yield Receive(message, self.taken_by(edge.source, part))
+        yield Forward(*part)
         for edge in self.pipeline.outgoing(self.stage):
-            message = Message("activation", self.stage, edge.target, minibatch, microbatch)
-            yield Send(message, self.taken_by(edge.target, minibatch, microbatch))
+            message = Message("activation", self.stage, edge.target, *part)
+            yield Send(message, self.taken_by(edge.target, part))
 
-    def backward(self, minibatch: int, microbatch: int = 0) -> Iterator[Action]:
+    def backward(self, part: Part, *, recompute: bool) -> Iterator[Action]:
+        if recompute:
+            yield Recompute(*part)
         for edge in self.pipeline.outgoing(self.stage):
             if edge.differentiable:
-                message = Message("gradient", edge.target, self.stage, minibatch, microbatch)
-                yield Receive(message, self.taken_by(edge.target, minibatch, microbatch))
-        yield Backward(minibatch, microbatch)
+                message = Message("gradient", edge.target, self.stage, *part)
+                yield Receive(message, self.taken_by(edge.target, part))
+        yield Backward(*part)
         for edge in self.pipeline.incoming(self.stage):
             if edge.differentiable:
-                message = Message("gradient", self.stage, edge.source, minibatch, microbatch)
-                yield Send(message, self.taken_by(edge.source, minibatch, microbatch))
+                message = Message("gradient", self.stage, edge.source, *part)
+                yield Send(message, self.taken_by(edge.source, part))
 
-    def update(self, version: int, contributions: int) -> Iterator[Action]:
+    def update(self, version: int, contributions: int, through: int) -> Iterator[Action]:
         if len(self.replicas) > 1:
             yield AllReduce(version, self.replicas)
-        yield Update(version, contributions)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightVersions:
-    """The versions of a stage's weights that are the newest when a microbatch passes.
-
-    ``forward`` at its forward, ``backward`` at its backward on the same worker; their difference
-    is s, which pipeoptim eq. 4 gives as D − rank − 1 for the steady state of a straight pipeline.
-    """
-
-    forward: int
-    backward: int
-
-    @property
-    def difference(self) -> int:
-        """s: updates between this forward and its backward."""
-        return self.backward - self.forward
-
-
-def weight_versions(schedule: Schedule, worker: int) -> dict[tuple[int, int], WeightVersions]:
-    """Count, in the actions of ``worker``, the weight versions of every microbatch it processes.
-
-    Returns:
-        ``{(minibatch, microbatch): versions}``.
-    """
-    forward: dict[tuple[int, int], int] = {}
-    found: dict[tuple[int, int], WeightVersions] = {}
-    version = 0
-    for action in schedule.actions[worker]:
-        match action:
-            case Forward(minibatch, microbatch):
-                forward[minibatch, microbatch] = version
-            case Backward(minibatch, microbatch):
-                key = (minibatch, microbatch)
-                found[key] = WeightVersions(forward[key], version)
-            case Update(new_version, _):
-                version = new_version
-    return found
+        if self.clip and len(self.pipeline.stages) > 1:
+            yield AllReduce(version, self.pipeline.workers, "squared_norm")
+        yield Update(version, contributions, through)
 
 
 def in_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:

@@ -37,7 +37,16 @@ from drlpp.graph import OpGraph
 from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement
 from drlpp.profile import Profile
-from drlpp.schedule import Action, AllReduce, Backward, Forward, Receive, Send, Update
+from drlpp.schedule import (
+    Action,
+    AllReduce,
+    Backward,
+    Forward,
+    Receive,
+    Recompute,
+    Send,
+    Update,
+)
 
 
 class StagePrediction(Record):
@@ -124,12 +133,14 @@ def action_seconds(
     def seconds_of(worker: int, action: Action) -> float:
         stage = stage_of[worker]
         match action:
-            case Forward():
+            case Forward() | Recompute():
                 return costs.forward_seconds[stage] / microbatches / costs.speeds[worker]
             case Backward():
                 return costs.backward_seconds[stage] / microbatches / costs.speeds[worker]
             case Update():
                 return costs.update_seconds[stage] / costs.speeds[worker]
+            case AllReduce(_, _, "squared_norm"):
+                return 0.0
             case AllReduce():
                 return costs.ring_seconds(stage)
             case Receive(message, sender):

@@ -1,48 +1,140 @@
-"""How a placement is run: the schedule and the weight policy on it."""
+"""How a placement is run: the schedule, the weight policy on it, and what goes with them."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidInput
-from drlpp.files import Record
+from drlpp.files import Record, first_problem
+from drlpp.pipeline import Pipeline
+from drlpp.schedule import Schedule, build_schedule
 
-PolicyName = Literal["sync", "vanilla", "stash", "pipeoptim"]
+PolicyName = Literal[
+    "sync",
+    "vanilla",
+    "stash",
+    "stash-vertical",
+    "2bw",
+    "spectrain",
+    "xpipe",
+    "pipeoptim",
+    "pipemare",
+]
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+
+Precision = Literal["float32", "bfloat16"]
 
 
 class Method(Record):
-    """A schedule and the weight policy on it.
+    """A schedule, the weight policy on it, and how passes are computed.
 
-    ``microbatches`` is 1 unless the schedule is ``gpipe``.
+    Attributes:
+        schedule: ``1f1b`` is asynchronous, ``1f1b-flush`` and ``gpipe`` empty the pipeline before
+            every update (:func:`drlpp.schedule.build_schedule`).
+        policy: which weights the passes of a stage use; ``sync`` where they never change between
+            a forward and its backward.
+        microbatches: parts of a minibatch, for schedules that flush.
+        accumulate: minibatches whose gradients make one update. Policy ``2bw`` needs as many as
+            are in flight.
+        recompute: compute activations again for the backward pass instead of keeping them.
+        precision: ``bfloat16`` runs the passes under torch's autocast; weights, gradients and
+            updates stay as they are.
+        clip_norm: gradients whose norm is larger are scaled down to it. On schedules that flush it
+            is the norm over all stages; an asynchronous stage cannot wait for the others, and
+            takes the norm of its own gradients. 0 does not clip.
+        annealing_minibatches: K of PipeMare's learning-rate rescheduling (T1, pipemare eq. 4);
+            0 leaves it out.
+        correction_decay: D of PipeMare's discrepancy correction (T2, pipemare §3.2); 0 leaves it
+            out. The paper suggests values near 0.135.
     """
 
-    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    schedule: Literal["1f1b", "1f1b-flush", "gpipe"] = "1f1b"
     policy: PolicyName = "pipeoptim"
     microbatches: int = Field(default=1, ge=1)
+    accumulate: int = Field(default=1, ge=1)
+    recompute: bool = False
+    precision: Precision = "float32"
+    clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    annealing_minibatches: int = Field(default=0, ge=0)
+    correction_decay: float = Field(default=0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Method:
-        if self.schedule == "gpipe" and self.policy != "sync":
-            raise ValueError(f"policy {self.policy} has no meaning on schedule gpipe; use sync")
+        if self.schedule != "1f1b" and self.policy != "sync":
+            raise ValueError(
+                f"policy {self.policy} has no meaning on schedule {self.schedule}; use sync"
+            )
         if self.schedule == "1f1b" and self.microbatches > 1:
-            raise ValueError("schedule 1f1b has no microbatches; use gpipe for them")
+            raise ValueError("schedule 1f1b has no microbatches; use gpipe or 1f1b-flush for them")
+        techniques = bool(self.annealing_minibatches or self.correction_decay)
+        if techniques != (self.policy == "pipemare"):
+            raise ValueError(
+                "policy pipemare needs annealing_minibatches (T1), correction_decay (T2) or both; "
+                "vanilla is PipeMare without them"
+                if self.policy == "pipemare"
+                else f"annealing_minibatches and correction_decay belong to policy pipemare, not "
+                f"to {self.policy}"
+            )
         return self
 
     def __str__(self) -> str:
-        parts = f", {self.microbatches} microbatches" if self.microbatches > 1 else ""
-        return f"{self.schedule}{parts}, {self.policy}"
+        parts = [self.schedule]
+        if self.microbatches > 1:
+            parts.append(f"{self.microbatches} microbatches")
+        parts.append(self.policy)
+        if self.annealing_minibatches:
+            parts.append(f"T1 over {self.annealing_minibatches} minibatches")
+        if self.correction_decay:
+            parts.append(f"T2 with D={self.correction_decay:g}")
+        if self.accumulate > 1:
+            parts.append(f"updates of {self.accumulate} minibatches")
+        if self.recompute:
+            parts.append("recomputation")
+        if self.clip_norm:
+            parts.append(f"gradients clipped to {self.clip_norm:g}")
+        if self.precision != "float32":
+            parts.append(self.precision)
+        return ", ".join(parts)
+
+    def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
+        """The actions of every worker for ``minibatches`` minibatches."""
+        return build_schedule(
+            pipeline,
+            minibatches,
+            self.schedule,
+            self.microbatches,
+            accumulate=self.accumulate,
+            recompute=self.recompute,
+            clip=bool(self.clip_norm) and self.schedule != "1f1b",
+        )
+
+    def synchronous(self) -> Method:
+        """The same with a flush before every update: PipeMare's warm-up (W, pipemare §4)."""
+        return self.model_copy(
+            update={
+                "schedule": "gpipe",
+                "policy": "sync",
+                "annealing_minibatches": 0,
+                "correction_decay": 0.0,
+            }
+        )
 
 
-def asynchronous_method(policy: str) -> Method:
-    """1F1B with a weight policy as a user names it.
+def asynchronous_method(policy: str, **options: object) -> Method:
+    """1F1B with a weight policy as a user names it; options that are None keep their default.
 
     Raises:
-        InvalidInput: if there is no such policy, or it needs a flush.
+        InvalidInput: if there is no such policy, it needs a flush, or an option does not fit.
     """
     choices = [name for name in POLICIES if name != "sync"]
     if policy not in choices:
         raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(choices)}")
-    return Method.model_validate({"policy": policy})
+    given = {key: value for key, value in options.items() if value is not None}
+    if policy == "pipemare" and not {"annealing_minibatches", "correction_decay"} & given.keys():
+        given["correction_decay"] = 0.135
+    try:
+        return Method.model_validate({"policy": policy, **given})
+    except ValidationError as error:
+        raise InvalidInput(f"policy {policy}: {first_problem(error)}") from None

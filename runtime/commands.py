@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.minibatches import Part
-from drlpp.schedule import Action, WeightVersions
-from drlpp.training_options import PolicyName
+from drlpp.runtime.stage_runner import RunPlan
+from drlpp.schedule import Action, Part
+from drlpp.training_options import Method
 
 
 @dataclass(frozen=True)
@@ -37,22 +36,24 @@ class Deploy:
         workers: of the whole placement, in the order of their ranks.
         replicas: the workers that hold this stage.
         stage: the pickled program of the stage, for the last stage with the loss.
-        policy, optimizer, stale, shared_updates, seed: as in ``StageRunner``.
+        method, optimizer, delay, shared_updates, seed: as in ``StageRunner``.
         timeout_seconds: after which a message counts as lost.
         checkpoint_path: a file with weights, buffers and optimizer state to go on from.
+        in_flight: also with the parts that were in flight.
     """
 
     name: str
     workers: tuple[int, ...]
     replicas: tuple[int, ...]
     stage: bytes
-    policy: PolicyName
+    method: Method
     optimizer: OptimizerSpec
-    stale: bool
+    delay: int
     shared_updates: bool
     seed: int
     timeout_seconds: float
     checkpoint_path: str | None = None
+    in_flight: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,28 +62,34 @@ class Run:
 
     Attributes:
         actions: of this worker.
-        versions: of the parts that this worker processes.
+        plan: of the training run; empty for an evaluation.
         order: which samples make which minibatch; None for all samples every time.
         first_minibatch: how many minibatches earlier runs of this training had.
         microbatches: parts of a minibatch.
         posted: how many receives to post ahead.
+        goes_on: with the parts in flight of the run before, or of the checkpoint.
         evaluation: the pickled program in evaluation mode with the score, for forward schedules.
     """
 
     actions: tuple[Action, ...]
-    versions: Mapping[Part, WeightVersions]
+    plan: RunPlan
     order: Tensor | None
     first_minibatch: int
     microbatches: int
     posted: int
+    goes_on: bool = False
     evaluation: bytes | None = None
 
 
 @dataclass(frozen=True)
 class Collect:
-    """Write weights, buffers and optimizer state of the deployed stage to ``path``."""
+    """Write weights, buffers and optimizer state of the deployed stage to ``path``.
+
+    With ``in_flight`` also everything of the parts in flight.
+    """
 
     path: str
+    in_flight: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,20 +125,38 @@ class Done:
 
 @dataclass(frozen=True)
 class Progress:
-    """A run goes on: the last stage has made ``version`` of its weights since it began."""
+    """A run goes on: the last stage's weights contain the minibatches before ``through``."""
 
-    version: int
+    through: int
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a worker saw in a run; times are ``time.perf_counter`` seconds, an entry an action."""
+    """What a worker saw in a run.
+
+    ``times`` are ``time.perf_counter`` seconds, an entry an action. ``weight_bytes`` is one version
+    of the stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
+    """
 
     times: list[tuple[float, float]]
     losses: dict[Part, float]
     scores: dict[Part, Tensor]
     peak_memory_bytes: int
     bytes_sent: int
+    weight_bytes: int = 0
+    peak_weight_bytes: int = 0
+
+    def after(self, earlier: RunResult) -> RunResult:
+        """This result together with that of the segment before."""
+        return RunResult(
+            times=earlier.times + self.times,
+            losses=earlier.losses | self.losses,
+            scores=earlier.scores | self.scores,
+            peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
+            bytes_sent=earlier.bytes_sent + self.bytes_sent,
+            weight_bytes=self.weight_bytes,
+            peak_weight_bytes=max(earlier.peak_weight_bytes, self.peak_weight_bytes),
+        )
 
 
 @dataclass(frozen=True)

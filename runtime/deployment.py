@@ -13,8 +13,8 @@ from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.runtime.commands import Deploy
 from drlpp.runtime.stages import cut_stages, portable
-from drlpp.schedule import build_schedule, weight_versions
 from drlpp.training_options import Method
+from drlpp.versions import stage_delay, weight_uses
 
 # The controller notices a hang long before, and knows more about it; this is never reached.
 _GROUP_TIMEOUT_SECONDS = 24 * 3600.0
@@ -27,6 +27,7 @@ class Deployment:
     placement: Placement
     pipeline: Pipeline
     method: Method
+    optimizer: OptimizerSpec
     generation: int
 
 
@@ -39,6 +40,7 @@ def deployment_commands(
     name: str,
     seed: int,
     checkpoint: Path | None,
+    in_flight: bool,
 ) -> dict[int, Deploy]:
     """The command for every worker of ``placement``.
 
@@ -50,20 +52,25 @@ def deployment_commands(
         name: of this deployment, never used twice.
         seed: of dropout.
         checkpoint: a file to go on from.
+        in_flight: also with the parts that were in flight.
 
     Raises:
         InvalidInput: policy sync on a schedule in which weights become stale.
     """
     pipeline = placement.pipeline(captured.graph)
+    # Long enough to be in steady state, where stages differ in what they delay.
+    minibatches = 2 * (len(pipeline.workers) + 1) * method.accumulate
+    schedule = method.schedule_for(pipeline, minibatches)
+    weight_uses(schedule, method)
     programs = cut_stages(captured, placement)
     commands: dict[int, Deploy] = {}
     for stage, workers in enumerate(pipeline.stages):
-        stale = _is_stale(pipeline, stage, method)
-        if method.policy == "sync" and stale:
+        delay = stage_delay(schedule, stage)
+        if method.policy == "sync" and delay:
             raise InvalidInput(
                 f"policy sync cannot run a {placement.configuration} placement on a "
                 f"{method.schedule} schedule, where weights change between forward and "
-                "backward; use schedule gpipe, or policy stash, vanilla or pipeoptim"
+                "backward; use schedule gpipe or 1f1b-flush, or another policy"
             )
         is_last = stage == len(pipeline.stages) - 1
         payload = pickle.dumps((programs[stage], portable(captured.loss) if is_last else None))
@@ -73,23 +80,13 @@ def deployment_commands(
                 workers=pipeline.workers,
                 replicas=workers,
                 stage=payload,
-                policy=method.policy,
+                method=method,
                 optimizer=optimizer,
-                stale=stale,
-                shared_updates=len(workers) > 1 or method.microbatches > 1,
+                delay=delay,
+                shared_updates=len(workers) > 1 or method.microbatches * method.accumulate > 1,
                 seed=seed,
                 timeout_seconds=_GROUP_TIMEOUT_SECONDS,
                 checkpoint_path=str(checkpoint) if checkpoint else None,
+                in_flight=in_flight,
             )
     return commands
-
-
-def _is_stale(pipeline: Pipeline, stage: int, method: Method) -> bool:
-    """Whether any forward of the stage sees other weights than its backward, once it is full."""
-    minibatches = 2 * len(pipeline.workers) + 1
-    schedule = build_schedule(pipeline, minibatches, method.schedule, method.microbatches)
-    return any(
-        versions.difference
-        for worker in pipeline.stages[stage]
-        for versions in weight_versions(schedule, worker).values()
-    )

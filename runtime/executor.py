@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.runtime.communication import Mailbox
-from drlpp.runtime.minibatches import Part
 from drlpp.runtime.stage_runner import EvaluationRunner, StageRunner
 from drlpp.runtime.stages import StageOutput
 from drlpp.schedule import (
@@ -19,10 +18,11 @@ from drlpp.schedule import (
     Backward,
     Forward,
     Message,
+    Part,
     Receive,
+    Recompute,
     Send,
     Update,
-    WeightVersions,
 )
 
 
@@ -33,26 +33,27 @@ class Executor:
     Attributes:
         runner: the worker's stage.
         mailbox: its messages.
-        replicas: the group of all replicas of the stage, None without replication.
-        versions: of every part that this worker processes.
-        on_update: called with the version of the weights after every update.
+        everyone: the group of all workers of the placement.
+        on_update: called after every update with the minibatches that the weights contain.
+        received: messages that have arrived and were not used yet.
     """
 
     runner: StageRunner | EvaluationRunner
     mailbox: Mailbox
-    replicas: dist.ProcessGroup | None
-    versions: Mapping[Part, WeightVersions]
+    everyone: dist.ProcessGroup
     on_update: Callable[[int], None]
-    _received: dict[Message, list[Tensor]] = field(default_factory=dict)
+    received: dict[Message, list[Tensor]] = field(default_factory=dict)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
+    _summed_next: frozenset[Part] = frozenset()
 
-    def run(self, actions: tuple[Action, ...]) -> list[tuple[float, float]]:
+    def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
         """Perform all actions.
 
         Returns:
             Begin and end of every action, in seconds of ``time.perf_counter``, which all
             processes of a machine share.
         """
+        self._summed_next = _last_before_sums(actions)
         times = []
         for action in actions:
             begin = time.perf_counter()
@@ -70,30 +71,33 @@ class Executor:
         """Perform one action."""
         match action:
             case Receive(message, _):
-                self._received[message] = self.mailbox.receive(action)
+                self.received[message] = self.mailbox.receive(action)
             case Forward(minibatch, microbatch):
                 self._forward((minibatch, microbatch))
             case Send(message, _):
                 self.mailbox.send(action, self._outgoing.pop(message))
+            case Recompute(minibatch, microbatch):
+                self._trained.recompute((minibatch, microbatch))
             case Backward(minibatch, microbatch):
                 self._backward((minibatch, microbatch))
-            case AllReduce():
-                assert self.replicas is not None
-                for flat in self._trained.gradients():
-                    self.replicas.allreduce([flat]).wait()
-            case Update(version, contributions):
+            case AllReduce(_, _, "gradients"):
+                self._trained.finish_sum()
+            case AllReduce(_, _, "squared_norm"):
+                self._trained.share_squared_norm(
+                    lambda total: self.everyone.allreduce([total]).wait()
+                )
+            case Update(_, contributions, through):
                 self._trained.update(contributions)
-                self.on_update(version)
+                self.on_update(through)
 
     def _forward(self, part: Part) -> None:
         program = self.runner.program
         received: dict[StageOutput, Tensor] = {}
         for source, contents in program.receives.items():
-            tensors = self._received.pop(Message("activation", source, program.stage, *part))
+            tensors = self.received.pop(Message("activation", source, program.stage, *part))
             for (index, _), tensor in zip(contents, tensors, strict=True):
                 received[StageOutput(source, index)] = tensor
-        versions = self.versions.get(part)
-        outputs = self.runner.forward(part, received, versions.difference if versions else 0)
+        outputs = self.runner.forward(part, received)
         for target, contents in program.sends.items():
             message = Message("activation", program.stage, target, *part)
             self._outgoing[message] = [outputs[index] for index, _ in contents]
@@ -105,14 +109,29 @@ class Executor:
             floating = [index for index, spec in contents if spec.differentiable]
             if not floating:
                 continue
-            tensors = self._received.pop(Message("gradient", target, program.stage, *part))
+            tensors = self.received.pop(Message("gradient", target, program.stage, *part))
             for index, tensor in zip(floating, tensors, strict=True):
                 # An output that several stages read gets the sum of their gradients.
                 gradients[index] = gradients[index] + tensor if index in gradients else tensor
-        found = self._trained.backward(part, gradients)
+        found = self._trained.backward(part, gradients, last=part in self._summed_next)
         for source, contents in program.receives.items():
             message = Message("gradient", program.stage, source, *part)
             keys = [StageOutput(source, index) for index, _ in contents]
             tensors = [found[key] for key in keys if key in found]
             if tensors:
                 self._outgoing[message] = tensors
+
+
+def _last_before_sums(actions: Sequence[Action]) -> frozenset[Part]:
+    """Parts whose backward is the last before gradients are summed over the replicas."""
+    found: set[Part] = set()
+    last: Part | None = None
+    for action in actions:
+        match action:
+            case Backward(minibatch, microbatch):
+                last = (minibatch, microbatch)
+            case AllReduce(_, _, "gradients") if last is not None:
+                found.add(last)
+            case Update():
+                last = None
+    return frozenset(found)

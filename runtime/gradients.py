@@ -2,17 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+BUCKET_BYTES = 4 * 1024 * 1024
 
-class SingleGradients:
-    """One backward gives the whole gradient of an update; nothing is copied."""
+SumOverReplicas = Callable[[Tensor], dist.Work]
+"""Starts to sum a tensor of real numbers over the replicas of a stage, in place."""
+
+
+class Gradients(ABC):
+    """What the backwards of a stage found for its next update.
+
+    Args:
+        weights: the parameters; :meth:`hand_over` leaves the mean gradient in their ``grad``.
+    """
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._weights = weights
+
+    @contextmanager
+    def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
+        """Around a backward with respect to ``leaves``; ``last`` before a sum over replicas."""
+        yield
+
+    @abstractmethod
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take what a backward found, in the order of the weights."""
+
+    def finish_sum(self) -> None:
+        """Wait until the gradients are summed over the replicas."""
+
+    @abstractmethod
+    def sums(self) -> list[Tensor]:
+        """The gradients so far, of the weights that have any."""
+
+    @abstractmethod
+    def hand_over(self, contributions: int) -> None:
+        """Give the optimizer the mean of ``contributions`` gradients and begin anew."""
+
+    def state(self) -> list[Tensor | None]:
+        """The sums so far for every weight, for a checkpoint between two updates."""
+        return [None] * len(self._weights)
+
+    def load_state(self, state: Sequence[Tensor | None]) -> None:
+        """Go on from sums of :meth:`state`."""
+
+    def squared_norm(self) -> float:
+        """Of the gradients so far, over all weights of the stage."""
+        return sum(torch.linalg.vector_norm(value).item() ** 2 for value in self.sums())
+
+
+class SingleGradients(Gradients):
+    """One backward gives the whole gradient of an update; nothing is copied."""
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         """Take the gradients of the only contribution."""
@@ -22,65 +70,193 @@ class SingleGradients:
                 gradient = torch.empty_like(weight).copy_(gradient)
             weight.grad = gradient
 
-    def flat(self) -> list[Tensor]:
-        """Nothing is shared with other replicas."""
-        return []
+    def sums(self) -> list[Tensor]:
+        """What the backward found."""
+        return [weight.grad for weight in self._weights if weight.grad is not None]
 
     def hand_over(self, contributions: int) -> None:
         """The gradients are where the optimizer expects them already."""
 
 
-class SharedGradients:
-    """Sums over microbatches and replicas, in one flat tensor for each element type.
+@dataclass
+class _Bucket:
+    """Gradients of some weights in one flat tensor, which travels between replicas as a whole."""
+
+    flat: Tensor
+    members: set[int]
+    waiting: set[int] = field(default_factory=set)
+    work: dist.Work | None = None
+
+    @property
+    def real(self) -> Tensor:
+        return torch.view_as_real(self.flat) if self.flat.is_complex() else self.flat
+
+
+class SharedGradients(Gradients):
+    """Sums over microbatches and replicas, in flat buckets.
+
+    During the last backward before an update every bucket whose gradients are complete begins to
+    be summed over the replicas while the backward goes on, in a fixed order that all replicas
+    share: that of the weights reversed, since a backward comes to the last ones first.
 
     Gradients are copied, not kept: autograd may return one tensor for two weights, or one that is
     being sent to another stage. A weight that no contribution has a gradient for gets none, so
     that the optimizer leaves it alone; which weights these are is the same on all replicas.
+
+    Args:
+        weights: the parameters.
+        sum_over_replicas: starts a sum over the replicas; None without replication.
+        keep_last: leave the gradient of the last update as it is while the next is collected.
+        bucket_bytes: how large a bucket may grow.
     """
 
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        self._weights = weights
-        self._flat = [
-            torch.zeros(sum(w.numel() for w in weights if w.dtype == dtype), dtype=dtype)
-            for dtype in dict.fromkeys(w.dtype for w in weights)
-        ]
-        offsets = {flat.dtype: 0 for flat in self._flat}
-        flat_of = {flat.dtype: flat for flat in self._flat}
-        self._parts: list[Tensor] = []
-        for weight in weights:
-            start = offsets[weight.dtype]
-            offsets[weight.dtype] = start + weight.numel()
-            part = flat_of[weight.dtype][start : start + weight.numel()]
-            self._parts.append(part.view(weight.shape))
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        sum_over_replicas: SumOverReplicas | None = None,
+        *,
+        keep_last: bool = False,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        super().__init__(weights)
+        self._sum = sum_over_replicas
+        self._keep_last = keep_last
+        self._parts: list[Tensor] = [torch.empty(0)] * len(weights)
+        self._buckets: list[_Bucket] = []
+        self._lay_out(bucket_bytes)
+        self._bucket_of = {i: b for b in self._buckets for i in b.members}
         self._empty = True
-        self._reached = [True] * len(weights)
+        self._reached = [False] * len(weights)
+        self._reached_before = [True] * len(weights)
+        self._next = 0
+        self._hooked = False
+
+    def _lay_out(self, bucket_bytes: int) -> None:
+        groups: list[list[int]] = []
+        for index in reversed(range(len(self._weights))):
+            weight = self._weights[index]
+            group = groups[-1] if groups else []
+            size = sum(self._weights[i].nbytes for i in group) + weight.nbytes
+            if not group or size > bucket_bytes or self._weights[group[0]].dtype != weight.dtype:
+                groups.append([index])
+            else:
+                group.append(index)
+        for group in groups:
+            first = self._weights[group[0]]
+            flat = first.new_zeros(sum(self._weights[i].numel() for i in group))
+            self._buckets.append(_Bucket(flat, set(group)))
+            sizes = [self._weights[i].numel() for i in group]
+            for index, part in zip(group, flat.split(sizes), strict=True):
+                self._parts[index] = part.view(self._weights[index].shape)
+
+    @contextmanager
+    def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
+        """In the last backward, gradients are taken as autograd finds them."""
+        self._hooked = last and self._sum is not None
+        if not self._hooked:
+            yield
+            return
+        self._open_buckets()
+        hooks = [
+            leaf.register_hook(lambda gradient, index=index: self._arrived(index, gradient))
+            for index, leaf in enumerate(leaves)
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _open_buckets(self) -> None:
+        self._next = 0
+        for bucket in self._buckets:
+            bucket.waiting = set(bucket.members)
+
+    def _arrived(self, index: int, gradient: Tensor) -> None:
+        with torch.no_grad():
+            self._add(index, gradient)
+        self._bucket_of[index].waiting.discard(index)
+        self._launch_complete()
+
+    def _launch_complete(self) -> None:
+        assert self._sum is not None
+        while self._next < len(self._buckets) and not self._buckets[self._next].waiting:
+            bucket = self._buckets[self._next]
+            bucket.work = self._sum(bucket.real)
+            self._next += 1
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
-        """Add one contribution."""
-        reached = [gradient is not None for gradient in gradients]
-        before = [False] * len(reached) if self._empty else self._reached
-        self._reached = [one or other for one, other in zip(reached, before, strict=True)]
-        for part, gradient in zip(self._parts, gradients, strict=True):
-            if gradient is None:
-                if self._empty:
-                    part.zero_()
-            elif self._empty:
-                part.copy_(gradient)
-            else:
-                part.add_(gradient)
+        """Add one contribution, or what is left of one that was taken as it was found."""
+        if self._hooked:
+            for bucket in self._buckets:
+                for index in bucket.waiting:
+                    self._clear_unreached(index)
+                bucket.waiting = set()
+            self._launch_complete()
+        else:
+            for index, gradient in enumerate(gradients):
+                if gradient is not None:
+                    self._add(index, gradient)
+                else:
+                    self._clear_unreached(index)
         self._empty = False
 
-    def flat(self) -> list[Tensor]:
-        """The sums so far as real numbers, to be all-reduced in place; zeros without any."""
+    def _add(self, index: int, gradient: Tensor) -> None:
+        if self._reached[index]:
+            self._parts[index].add_(gradient)
+        else:
+            self._parts[index].copy_(gradient)
+            self._reached[index] = True
+
+    def _clear_unreached(self, index: int) -> None:
+        if not self._reached[index]:
+            self._parts[index].zero_()
+
+    def finish_sum(self) -> None:
+        """Sum what is not on its way, and wait for all."""
         if self._empty:
-            for flat in self._flat:
-                flat.zero_()
-        return [torch.view_as_real(flat) if flat.is_complex() else flat for flat in self._flat]
+            # A replica without a minibatch in this round adds zeros, for the weights of before.
+            for bucket in self._buckets:
+                bucket.flat.zero_()
+            self._reached = list(self._reached_before)
+        if not self._hooked:
+            self._next = 0
+            for bucket in self._buckets:
+                bucket.waiting = set()
+        self._launch_complete()
+        for bucket in self._buckets:
+            assert bucket.work is not None
+            bucket.work.wait()
+            bucket.work = None
+        self._hooked = False
+
+    def sums(self) -> list[Tensor]:
+        """The sums of the weights that have any."""
+        return [p for p, reached in zip(self._parts, self._reached, strict=True) if reached]
 
     def hand_over(self, contributions: int) -> None:
         """Give the optimizer the mean of ``contributions`` gradients and begin anew."""
-        for flat in self._flat:
-            flat.div_(contributions)
+        for bucket in self._buckets:
+            bucket.flat.div_(contributions)
         for weight, part, reached in zip(self._weights, self._parts, self._reached, strict=True):
-            weight.grad = part if reached else None
+            if not reached:
+                weight.grad = None
+            elif self._keep_last:
+                weight.grad = part.clone()
+            else:
+                weight.grad = part
         self._empty = True
+        self._reached_before = self._reached
+        self._reached = [False] * len(self._weights)
+
+    def state(self) -> list[Tensor | None]:
+        """The sums so far."""
+        return [
+            part if reached else None
+            for part, reached in zip(self._parts, self._reached, strict=True)
+        ]
+
+    def load_state(self, state: Sequence[Tensor | None]) -> None:
+        """Go on from sums of :meth:`state`."""
+        if any(value is not None for value in state):
+            self.add(state)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-Part = tuple[int, int]
+from drlpp.schedule import Part
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Weight policies: which weights a forward and a backward of a stage use.
 
 Every stage holds leaf tensors, which its optimizer updates. A policy lends weights to the forward
-passes, keeps what their backward passes need, and performs the updates. What autograd saved in a
+and backward passes, keeps what they need, and performs the updates. What autograd saved in a
 forward refers to the storage of the lent tensors, so a policy whose backward uses newer weights
 writes them *in place*, behind the back of autograd's version counters: replacing a tensor's
 storage would be seen by the backward of convolutions but not by that of linear layers.
@@ -10,7 +10,8 @@ storage would be seen by the backward of convolutions but not by that of linear 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -18,9 +19,19 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
-from drlpp.runtime.minibatches import Part
-from drlpp.runtime.prediction import predict_weights_
-from drlpp.training_options import PolicyName
+from drlpp.runtime.displacements import (
+    AdamStep,
+    Displacement,
+    LastStep,
+    OptimizerRule,
+    PolicyState,
+    SmoothedGradient,
+    Trajectory,
+)
+from drlpp.runtime.prediction import has_rule
+from drlpp.schedule import Part
+from drlpp.training_options import Method
+from drlpp.versions import WeightUse
 
 
 class WeightPolicy(ABC):
@@ -34,24 +45,75 @@ class WeightPolicy(ABC):
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         self.weights = list(weights)
         self.optimizer = optimizer
+        self._rates: Sequence[float] = ()
+        self._version = 0
 
-    @contextmanager
-    def forward_weights(self, part: Part, difference: int) -> Iterator[list[Tensor]]:
-        """Lend the weights for the forward of ``part`` (minibatch, microbatch).
+    def begin(
+        self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
+    ) -> None:
+        """Prepare for a run.
 
         Args:
-            part: what is processed.
-            difference: s, the number of updates before its backward, as the schedule counts them.
+            uses: of all parts of which a forward or a backward is still to come.
+            rates: the learning rate of every update, from that which makes version 1.
+            version: of the weights now.
+        """
+        self._rates = rates
+        self._version = version
+
+    @property
+    def reads_last_gradient(self) -> bool:
+        """Whether the gradients of the newest update have to stay in ``grad`` until the next."""
+        return False
+
+    @contextmanager
+    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the weights for a forward."""
+        yield self.weights
+
+    @contextmanager
+    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the leaf tensors with respect to which a backward differentiates.
+
+        A recomputation uses the same weights as its backward.
         """
         yield self.weights
 
-    def backward_weights(self, part: Part) -> list[Tensor]:
-        """The leaf tensors with respect to which the backward of ``part`` differentiates."""
-        return self.weights
+    def done_with(self, use: WeightUse) -> None:
+        """A part has made its backward."""
 
-    @abstractmethod
     def update(self) -> None:
         """Perform one update from the gradients in ``weights``."""
+        if self._rates:
+            rate = self._rates[min(self._version, len(self._rates) - 1)]
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+        self._step()
+        self._version += 1
+
+    @abstractmethod
+    def _step(self) -> None:
+        """One step of the optimizer."""
+
+    def rate_sum(self, lead: int) -> float:
+        """Σ of the learning rates of the next ``lead`` updates; negative for a negative lead."""
+        if not self._rates:
+            return lead * float(self.optimizer.param_groups[0]["lr"])
+        last = len(self._rates) - 1
+        ahead = range(self._version, self._version + abs(lead))
+        total = sum(self._rates[min(update, last)] for update in ahead)
+        return total if lead >= 0 else -total
+
+    def copies(self) -> list[Tensor]:
+        """Tensors that hold weights, beside the newest."""
+        return []
+
+    def state(self) -> PolicyState:
+        """What has to be in a checkpoint beside weights and optimizer, for every weight."""
+        return [{} for _ in self.weights]
+
+    def load_state(self, state: PolicyState) -> None:
+        """Take over what :meth:`state` gave."""
 
 
 class Sync(WeightPolicy):
@@ -60,93 +122,150 @@ class Sync(WeightPolicy):
     If one did, autograd would refuse the backward.
     """
 
-    def update(self) -> None:
-        """One step of the optimizer."""
+    def _step(self) -> None:
         self.optimizer.step()
 
 
 class Vanilla(WeightPolicy):
     """Forward uses W_t, backward whatever the weights are by then, W_{t+s} (pipeoptim §V-E)."""
 
-    def update(self) -> None:
-        """One step, in place, unseen by the backwards that are still to come."""
+    def _step(self) -> None:
+        """In place, unseen by the backwards that are still to come."""
         with _unsafe_preserve_version_counter(tuple(self.weights)):
             self.optimizer.step()
 
 
-class PipeOptim(Vanilla):
-    """Forward uses the prediction Ŵ_{t+s}, backward W_{t+s} as it is then (pipeoptim §IV).
+class Displaced(Vanilla):
+    """Passes use weights that are predicted, or corrected, from the newest; two versions at most.
 
-    Algorithm 1, lines 5 to 10: cache the weights, predict in place, forward, recover. A forward
-    whose backward sees the same weights (s = 0, as on the last stage) needs no prediction. At
-    most two versions of the weights are kept.
+    With :class:`~drlpp.runtime.displacements.OptimizerRule` or ``LastStep`` this is PipeOptim: the
+    forward uses Ŵ_{t+s}, the backward W_{t+s} as it is then (pipeoptim §IV). SpecTrain and XPipe
+    predict for the backward again, PipeMare's T2 moves the backward only. Where nothing is to be
+    looked ahead, as on the last stage, nothing is copied.
     """
 
-    def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
+    def __init__(
+        self, weights: Sequence[Tensor], optimizer: Optimizer, displacement: Displacement
+    ) -> None:
         super().__init__(weights, optimizer)
-        self._cache: list[Tensor] = []
+        self.displacement = displacement
+
+    @property
+    def reads_last_gradient(self) -> bool:
+        """Depends on the displacement."""
+        return self.displacement.reads_last_gradient
 
     @contextmanager
-    def forward_weights(self, part: Part, difference: int) -> Iterator[list[Tensor]]:
-        """Lend the predicted weights."""
-        if difference == 0 or not self.weights:
+    def _displaced(self, lead: int) -> Iterator[list[Tensor]]:
+        if lead == 0:
             yield self.weights
             return
-        if not self._cache:
-            self._cache = [torch.empty_like(weight) for weight in self.weights]
         with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
-            torch._foreach_copy_(self._cache, self.weights)
-            predict_weights_(self.weights, self.optimizer, difference)
+            self.displacement.displace_(lead, self.rate_sum(lead))
         try:
             yield self.weights
         finally:
             with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
-                torch._foreach_copy_(self.weights, self._cache)
+                self.displacement.recover_()
+
+    @contextmanager
+    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the weights of ``forward_lead`` updates ahead."""
+        with self._displaced(use.forward_lead) as weights:
+            yield weights
+
+    @contextmanager
+    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the weights of ``backward_lead`` updates ahead."""
+        with self._displaced(use.backward_lead) as weights:
+            yield weights
+
+    def _step(self) -> None:
+        with torch.no_grad():
+            self.displacement.before_update()
+            super()._step()
+            self.displacement.after_update()
+
+    def copies(self) -> list[Tensor]:
+        """The cached weights."""
+        return self.displacement.copies()
+
+    def state(self) -> PolicyState:
+        """Of the displacement."""
+        return self.displacement.state()
+
+    def load_state(self, state: PolicyState) -> None:
+        """Of the displacement."""
+        self.displacement.load_state(state)
 
 
 class Stash(WeightPolicy):
-    """Weight stashing: the backward uses the very weights of the forward (pipedream §3.3).
+    """Weight stashing: forward and backward use the same version (pipedream §3.3).
 
-    Every version that a minibatch in flight has seen is kept as leaf tensors of its own, and the
-    gradients with respect to them are applied to the newest weights. Versions that are no longer
-    needed are used again as storage for new ones.
+    Which one is the schedule's: the newest at the forward (PipeDream), that of the input stage
+    (vertical sync), or the one before (PipeDream-2BW). A version is a set of leaf tensors that
+    share storage with the newest weights until an update would change what a part still needs;
+    then the newest weights move to storage of their own. So only versions in use are held.
     """
 
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         super().__init__(weights, optimizer)
-        self._newest: list[Tensor] | None = None
-        self._stashed: dict[Part, list[Tensor]] = {}
-        self._spare: list[list[Tensor]] = []
+        self._versions: dict[int, list[Tensor]] = {}
+        self._pending: Counter[int] = Counter()
+
+    def begin(
+        self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
+    ) -> None:
+        """Prepare for a run; older versions that it still needs are kept."""
+        super().begin(uses, rates, version)
+        self._pending = Counter(use.stashed for use in uses.values())
+        needed = {v: kept for v, kept in self._versions.items() if self._pending[v]}
+        self._versions = {**needed, version: self._leaves()}
+
+    def _leaves(self) -> list[Tensor]:
+        # .data has a version counter of its own: autograd must not see the updates of the newest.
+        return [weight.data.requires_grad_() for weight in self.weights]
 
     @contextmanager
-    def forward_weights(self, part: Part, difference: int) -> Iterator[list[Tensor]]:
-        """Lend the newest weights and remember them for the backward."""
-        if self._newest is None:
-            self._newest = self._spare.pop() if self._spare else self._allocate()
-            with torch.no_grad():
-                torch._foreach_copy_(self._newest, self.weights)
-        self._stashed[part] = self._newest
-        yield self._newest
+    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the stashed version."""
+        yield self._versions[use.stashed]
 
-    def _allocate(self) -> list[Tensor]:
-        return [torch.empty_like(weight).requires_grad_() for weight in self.weights]
+    @contextmanager
+    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the same version as the forward."""
+        yield self._versions[use.stashed]
 
-    def backward_weights(self, part: Part) -> list[Tensor]:
-        """The weights of the forward of ``part``, which are given up with this call."""
-        version = self._stashed.pop(part)
-        if version is not self._newest and not self._is_stashed(version):
-            self._spare.append(version)
-        return version
+    def done_with(self, use: WeightUse) -> None:
+        """Give up the version when no other part needs it."""
+        self._pending[use.stashed] -= 1
+        if not self._pending[use.stashed] and use.stashed != self._version:
+            del self._versions[use.stashed]
 
-    def _is_stashed(self, version: list[Tensor]) -> bool:
-        return any(version is other for other in self._stashed.values())
-
-    def update(self) -> None:
-        """One step on the newest weights; older versions stay as they are while in flight."""
+    def _step(self) -> None:
+        """One step on the newest weights; older versions stay as they are while in use."""
+        if self._pending[self._version]:
+            for weight in self.weights:
+                weight.data = weight.data.clone()
+        else:
+            del self._versions[self._version]
         self.optimizer.step()
-        if self._newest is not None and not self._is_stashed(self._newest):
-            self._spare.append(self._newest)
-        self._newest = None
+        self._versions[self._version + 1] = self._leaves()
+
+    def copies(self) -> list[Tensor]:
+        """All versions."""
+        return [leaf for leaves in self._versions.values() for leaf in leaves]
+
+    def versions(self) -> dict[int, list[Tensor]]:
+        """The versions that are held, for a checkpoint with parts in flight."""
+        return {v: leaves for v, leaves in self._versions.items() if v != self._version}
+
+    def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
+        """Take over versions; :meth:`begin` has to follow."""
+        self._versions = {
+            version: [leaf.detach().clone().requires_grad_() for leaf in leaves]
+            for version, leaves in versions.items()
+        }
 
 
 class Weightless(WeightPolicy):
@@ -155,22 +274,50 @@ class Weightless(WeightPolicy):
     def __init__(self) -> None:
         self.weights = []
 
+    def begin(
+        self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
+    ) -> None:
+        """Nothing to prepare."""
+
     def update(self) -> None:
         """Nothing to update."""
 
-
-_POLICIES: dict[PolicyName, type[WeightPolicy]] = {
-    "sync": Sync,
-    "vanilla": Vanilla,
-    "stash": Stash,
-    "pipeoptim": PipeOptim,
-}
+    def _step(self) -> None:
+        """Nothing to update."""
 
 
 def build_policy(
-    name: PolicyName, weights: Sequence[Tensor], optimizer: Optimizer | None, *, stale: bool
+    method: Method, weights: Sequence[Tensor], optimizer: Optimizer | None, delay: int
 ) -> WeightPolicy:
-    """The policy ``name``; for a stage without stale forwards all are the same, :class:`Sync`."""
+    """The weight policy of ``method`` for a stage.
+
+    Args:
+        method: names it.
+        weights: of the stage.
+        optimizer: of these weights, None if there are none.
+        delay: s of the stage in steady state; without delay all policies are :class:`Sync`, but
+            for those that look ahead of the backward.
+    """
     if optimizer is None:
         return Weightless()
-    return (_POLICIES[name] if stale else Sync)(weights, optimizer)
+    displacement: type[Displacement]
+    match method.policy:
+        case "spectrain" | "xpipe":
+            displacement = SmoothedGradient if method.policy == "spectrain" else AdamStep
+            return Displaced(weights, optimizer, displacement(weights, optimizer))
+        case "2bw":
+            return Stash(weights, optimizer)
+        case _ if delay == 0 and method.policy != "stash-vertical":
+            return Sync(weights, optimizer)
+        case "stash" | "stash-vertical":
+            return Stash(weights, optimizer)
+        case "pipeoptim":
+            displacement = OptimizerRule if has_rule(optimizer) else LastStep
+            return Displaced(weights, optimizer, displacement(weights, optimizer))
+        case "pipemare" if method.correction_decay:
+            decay = method.correction_decay ** (1 / delay)
+            return Displaced(weights, optimizer, Trajectory(weights, optimizer, decay))
+        case "sync":
+            return Sync(weights, optimizer)
+        case _:
+            return Vanilla(weights, optimizer)

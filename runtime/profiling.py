@@ -13,8 +13,10 @@ from torch import Tensor
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.commands import LinkTimes, OperatorTimes
 from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.stage_runner import Loss, StageRunner
+from drlpp.runtime.stage_runner import Loss, RunPlan, StageRunner
 from drlpp.runtime.stages import StageOutput, StageProgram
+from drlpp.training_options import Method
+from drlpp.versions import WeightUse
 
 _WARM_UPS = 2
 
@@ -35,15 +37,18 @@ def time_operators(
         StageRunner(
             program=program,
             state=state,
-            policy="sync",
+            method=Method(schedule="gpipe", policy="sync"),
             optimizer=optimizer,
-            stale=False,
+            delay=0,
             shared_updates=False,
             loss=loss if program.stage == len(programs) - 1 else None,
             minibatches=minibatches,
         )
         for program in programs
     ]
+    for runner in runners:
+        uses = {(repeat, 0): WeightUse(0, 0, stashed=0) for repeat in range(_WARM_UPS + repeats)}
+        runner.begin(RunPlan(uses, rates=[float(optimizer.value("lr"))]))
     forward: list[list[float]] = [[] for _ in runners]
     backward: list[list[float]] = [[] for _ in runners]
     update: list[float] = []
@@ -76,7 +81,7 @@ def _one_pass(runners: Sequence[StageRunner], part: tuple[int, int]) -> list[tup
             for index, _ in contents
         }
         begin = time.perf_counter()
-        outputs.append(runner.forward(part, received, 0))
+        outputs.append(runner.forward(part, received))
         forward.append(time.perf_counter() - begin)
     gradients: list[dict[int, Tensor]] = [{} for _ in runners]
     backward = [0.0] * len(runners)

@@ -1,32 +1,34 @@
 """The reference executor: one process, no communication, every version of the weights kept.
 
 It replays the same schedule as the workers, with the formulas of the papers written down plainly
-and nothing fused, cached or overlapped. It is the oracle of the runtime: after N minibatches the
-workers' weights must equal its weights to rounding.
+(:mod:`drlpp.runtime.reference_weights`) and nothing fused, cached or overlapped. It is the oracle
+of the runtime: after N minibatches the workers' weights must equal its weights to rounding. Since
+it needs no worker for a stage, it also trains at depths that this machine has no accelerators for.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.capture import CapturedModel, capture_microbatch
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
-from drlpp.runtime.minibatches import Minibatches, Part
-from drlpp.runtime.optimizers import build_optimizer
-from drlpp.runtime.stage_runner import seed_for
+from drlpp.runtime.minibatches import Minibatches
+from drlpp.runtime.randomness import begin_pass
+from drlpp.runtime.reference_weights import StageHistory, Weights
+from drlpp.runtime.run_commands import RunOptions
+from drlpp.runtime.stage_runner import as_sent, passes_in
 from drlpp.runtime.stages import (
     Argument,
     Buffer,
     ModelInput,
     StageOutput,
-    StageProgram,
     Weight,
     cut_stages,
 )
@@ -34,78 +36,14 @@ from drlpp.schedule import (
     AllReduce,
     Backward,
     Forward,
+    Part,
+    Recompute,
+    Schedule,
     Update,
-    build_schedule,
     in_order,
-    weight_versions,
 )
 from drlpp.training_options import Method
-
-Weights = dict[str, Tensor]
-
-
-@dataclass
-class _Stage:
-    """A stage with all its history. Replicas share it, as their updates are the same."""
-
-    program: StageProgram
-    versions: list[Weights]
-    optimizer: OptimizerSpec
-    gradients: list[Weights] = field(default_factory=list)
-    collected: dict[int, list[Weights]] = field(default_factory=dict)
-    """For an update, the gradients of all replicas."""
-
-    def direction(self, version: int) -> Weights:
-        """ΔW_t of pipeoptim Table I for the weights W_t of ``version``, zero before any update.
-
-        SGD with momentum: m_t = u · m_{t−1} + (1 − τ) · g_t. Adam and AdamW: m̂_t / (√v̂_t + ε).
-        The momenta are summed up anew from all gradients so far.
-        """
-        value = self.optimizer.value
-        result = {}
-        for name, weight in self.versions[version].items():
-            momentum, second = torch.zeros_like(weight), torch.zeros_like(weight)
-            steps = [k for k in range(1, version + 1) if name in self.gradients[k - 1]]
-            for count, step in enumerate(steps, start=1):
-                gradient = self.gradients[step - 1][name]
-                if self.optimizer.name != "adamw":
-                    before = self.versions[step - 1][name]
-                    gradient = gradient + value("weight_decay") * before
-                if self.optimizer.name == "sgd":
-                    kept = 1.0 if count == 1 else 1 - value("dampening")
-                    momentum = value("momentum") * momentum + kept * gradient
-                else:
-                    beta1, beta2 = value("beta1"), value("beta2")
-                    momentum = beta1 * momentum + (1 - beta1) * gradient
-                    second = beta2 * second + (1 - beta2) * gradient**2
-            if self.optimizer.name != "sgd" and steps:
-                unbiased = momentum / (1 - value("beta1") ** len(steps))
-                scale = (second / (1 - value("beta2") ** len(steps))).sqrt() + value("eps")
-                momentum = unbiased / scale
-            result[name] = momentum
-        return result
-
-    def update(self, parts: Sequence[Weights]) -> None:
-        """W_{t+1} by torch's own optimizer, from the mean of the gradients ``parts``."""
-        names = self.versions[0]
-        self.gradients.append(
-            {
-                name: torch.stack([part[name] for part in parts]).mean(0)
-                for name in names
-                if all(name in part for part in parts)
-            }
-        )
-        if not names:
-            self.versions.append({})
-            return
-        # All updates are done anew from W_0, so that the optimizer's state is what it should be.
-        weights = {name: weight.clone().requires_grad_() for name, weight in names.items()}
-        optimizer = build_optimizer(self.optimizer, list(weights.values()), fused=False)
-        for gradient in self.gradients:
-            for name, weight in weights.items():
-                weight.grad = gradient[name].clone() if name in gradient else None
-            optimizer.step()
-        self.versions.append({name: weight.detach() for name, weight in weights.items()})
+from drlpp.versions import stage_delay, weight_uses
 
 
 @dataclass
@@ -135,129 +73,256 @@ def run_reference(
     method: Method,
     optimizer: OptimizerSpec,
     seed: int = 0,
+    options: RunOptions | None = None,
 ) -> ReferenceResult:
     """Train on ``count`` minibatches as ``placement`` would, in this process."""
-    minibatches = replace(minibatches, microbatches=method.microbatches)
-    pipeline = placement.pipeline(captured.graph)
-    schedule = build_schedule(pipeline, count, method.schedule, method.microbatches)
-    model = captured
-    if method.microbatches > 1:
-        model = capture_microbatch(captured, method.microbatches)
-    stages = [
-        _Stage(
-            program,
-            [{name: captured.state[name].detach().clone() for name in program.weight_names}],
-            optimizer,
+    executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed)
+    losses = executor.run(count, options)
+    return ReferenceResult(executor.state(), losses)
+
+
+class ReferenceExecutor:
+    """A placement in this process, which can be run several times, the pipeline empty in between.
+
+    Args:
+        captured: the model.
+        placement: valid for it.
+        minibatches: where samples come from.
+        method: schedule and weight policy.
+        optimizer: makes the updates.
+        seed: of dropout.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        placement: Placement,
+        minibatches: Minibatches,
+        method: Method,
+        optimizer: OptimizerSpec,
+        seed: int = 0,
+    ) -> None:
+        self._captured = captured
+        self._pipeline = placement.pipeline(captured.graph)
+        self._minibatches = replace(minibatches, microbatches=method.microbatches)
+        self._method = method
+        self._rate = float(optimizer.value("lr"))
+        self._seed = seed
+        model = captured
+        if method.microbatches > 1:
+            model = capture_microbatch(captured, method.microbatches)
+        self._loss = model.loss
+        self._programs = cut_stages(model, placement)
+        steady = method.schedule_for(
+            self._pipeline, 2 * (len(self._pipeline.workers) + 1) * method.accumulate
         )
-        for program in cut_stages(model, placement)
-    ]
-    values = captured.state | captured.constants
-    buffers = {
-        worker: {
-            name: values[name].clone()
-            for name in stages[pipeline.stage_of(worker)].program.buffer_names
+        self._delays = [stage_delay(steady, stage) for stage in range(len(self._programs))]
+        self._stages = [
+            StageHistory(
+                {name: captured.state[name] for name in program.weight_names},
+                method,
+                optimizer,
+                delay,
+            )
+            for program, delay in zip(self._programs, self._delays, strict=True)
+        ]
+        values = captured.state | captured.constants
+        self._buffers = {
+            worker: {
+                name: values[name].clone()
+                for name in self._programs[self._pipeline.stage_of(worker)].buffer_names
+            }
+            for worker in self._pipeline.workers
         }
-        for worker in pipeline.workers
-    }
-    versions = {worker: weight_versions(schedule, worker) for worker in pipeline.workers}
-    activations: dict[tuple[Part, StageOutput], Tensor] = {}
-    gradients: dict[tuple[Part, StageOutput], Tensor] = {}
-    passed: dict[tuple[int, Part], _Passed] = {}
-    pending: defaultdict[int, list[Weights]] = defaultdict(list)
-    losses: dict[Part, float] = {}
-    for worker, action in in_order(schedule):
-        index = pipeline.stage_of(worker)
-        stage = stages[index]
-        match action:
-            case Forward(minibatch, microbatch):
-                part = (minibatch, microbatch)
-                counted = versions[worker][part]
-                weights = stage.versions[counted.forward]
-                if method.policy == "pipeoptim":
-                    direction = stage.direction(counted.forward)
-                    scale = optimizer.value("lr") * counted.difference
-                    weights = {n: w - scale * direction[n] for n, w in weights.items()}
-                result = _forward(
-                    stage.program,
-                    {name: weight.clone() for name, weight in weights.items()},
-                    buffers[worker],
-                    minibatches,
-                    part,
-                    activations,
-                    seed,
-                    model.loss if index == len(stages) - 1 else None,
-                )
-                passed[worker, part] = result
-                for output, tensor in enumerate(result.outputs):
-                    activations[part, StageOutput(index, output)] = tensor.detach()
-                if result.loss is not None:
-                    losses[part] = result.loss.item()
-            case Backward(minibatch, microbatch):
-                part = (minibatch, microbatch)
-                newest = stage.versions[versions[worker][part].backward]
-                if method.policy in {"vanilla", "pipeoptim"}:
-                    _overwrite(passed[worker, part].weights, newest)
-                found = _backward(passed.pop((worker, part)), part, index, gradients)
-                pending[worker].append(found)
-            case AllReduce(version, workers):
-                parts = [part for member in workers for part in pending.pop(member, [])]
-                stage.collected.setdefault(version, parts)
-            case Update(version, contributions) if version == len(stage.versions):
-                parts = stage.collected.pop(version, []) or pending.pop(worker)
-                assert len(parts) == contributions
-                stage.update(parts)
-    state = dict(captured.state)
-    for index, stage in enumerate(stages):
-        state |= stage.versions[-1] | buffers[pipeline.stages[index][0]]
-    for alias, name in captured.aliases.items():
-        state[alias] = state[name]
-    return ReferenceResult(state, losses)
+
+    def run(self, count: int, options: RunOptions | None = None) -> dict[Part, float]:
+        """Train on ``count`` minibatches and return the loss of every part."""
+        options = options or RunOptions()
+        for stage in self._stages:
+            stage.begin()
+        method = self._method.synchronous() if options.synchronous else self._method
+        schedule = method.schedule_for(self._pipeline, count)
+        minibatches = self._minibatches
+        if options.order is not None:
+            minibatches = replace(minibatches, order=options.order)
+        return _Replay(self, schedule, method, options, minibatches).run()
+
+    def state(self) -> dict[str, Tensor]:
+        """All parameters and buffers by name; of replicas, the first one's buffers."""
+        state = dict(self._captured.state)
+        for index, stage in enumerate(self._stages):
+            leader = self._pipeline.stages[index][0]
+            found = stage.versions[stage.newest] | self._buffers[leader]
+            state |= {name: value for name, value in found.items() if name in state}
+        for alias, name in self._captured.aliases.items():
+            state[alias] = state[name]
+        return state
 
 
-def _forward(
-    program: StageProgram,
-    weights: Weights,
-    buffers: Weights,
-    minibatches: Minibatches,
-    part: Part,
-    activations: Mapping[tuple[Part, StageOutput], Tensor],
-    seed: int,
-    loss: fx.GraphModule | None,
-) -> _Passed:
-    """Forward with a private copy of the weights."""
-    inputs = minibatches.inputs(part)
-    received: dict[StageOutput, Tensor] = {}
-    for weight in weights.values():
-        weight.requires_grad_()
+class _Replay:
+    """One run."""
 
-    def value(argument: Argument) -> Tensor:
-        match argument:
-            case Weight(name):
-                return weights[name]
-            case Buffer(name):
-                return buffers[name]
-            case ModelInput(index):
-                return inputs[index]
-            case StageOutput(stage, index) if stage == program.stage:
-                return outputs[index]
-            case StageOutput():
-                if argument not in received:
-                    tensor = activations[part, argument].clone()
-                    received[argument] = tensor.requires_grad_(
-                        tensor.is_floating_point() or tensor.is_complex()
-                    )
-                return received[argument]
+    def __init__(
+        self,
+        executor: ReferenceExecutor,
+        schedule: Schedule,
+        method: Method,
+        options: RunOptions,
+        minibatches: Minibatches,
+    ) -> None:
+        self._executor = executor
+        self._schedule = schedule
+        self._method = method
+        self._options = options
+        self._minibatches = minibatches
+        self._uses = weight_uses(schedule, method)
+        self._rates = [self._rates_of(stage) for stage in range(len(executor._stages))]
+        self._passed: dict[tuple[int, Part], _Passed] = {}
+        self._activations: dict[tuple[Part, StageOutput], Tensor] = {}
+        self._gradients: dict[tuple[Part, StageOutput], Tensor] = {}
+        # For every stage and update, what its replicas found.
+        self._pending: dict[int, list[Weights]] = defaultdict(list)
+        self._norms: dict[int, Tensor] = {}
+        self._losses: dict[Part, float] = {}
 
-    torch.manual_seed(seed_for(seed, program.stage, part))
-    outputs = program.function(*(value(argument) for argument in program.arguments))
-    lost = None
-    if loss is not None:
-        lost = loss(*(value(result) for result in program.results), minibatches.targets(part))
-    return _Passed(weights, received, outputs, lost)
+    def _rates_of(self, stage: int) -> list[float]:
+        """The learning rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
+        base = self._options.rates or [self._executor._rate]
+        worker = self._schedule.pipeline.stages[stage][0]
+        rates, first = [], 0
+        for action in self._schedule.actions[worker]:
+            if isinstance(action, Update):
+                rate = base[min(action.through, len(base)) - 1]
+                annealing = self._method.annealing_minibatches
+                if annealing:
+                    step = self._options.asynchronous_before + first
+                    power = 1 - min(step / annealing, 1)
+                    delay = 1 + stage_delay(self._schedule, stage)
+                    rate = rate / delay**power
+                rates.append(rate)
+                first = action.through
+        return rates
+
+    def run(self) -> dict[Part, float]:
+        """Replay all actions."""
+        for worker, action in in_order(self._schedule):
+            stage = self._schedule.pipeline.stage_of(worker)
+            match action:
+                case Forward(minibatch, microbatch):
+                    self._forward(worker, stage, (minibatch, microbatch))
+                case Recompute(minibatch, microbatch):
+                    self._recompute(worker, stage, (minibatch, microbatch))
+                case Backward(minibatch, microbatch):
+                    self._backward(worker, stage, (minibatch, microbatch))
+                case AllReduce(version, _, "squared_norm") if version not in self._norms:
+                    mean = [g for k in list(self._pending) for g in self._mean(k).values()]
+                    self._norms = {version: _norm(mean)}
+                case Update(version, contributions):
+                    self._update(stage, version, contributions)
+        return self._losses
+
+    def _forward(self, worker: int, stage: int, part: Part) -> None:
+        history = self._executor._stages[stage]
+        weights = history.for_forward(self._uses[worker][part], self._rates[stage])
+        buffers = self._executor._buffers[worker]
+        passed = self._call(stage, part, _private(weights), buffers)
+        self._passed[worker, part] = passed
+        for output, tensor in enumerate(passed.outputs):
+            self._activations[part, StageOutput(stage, output)] = tensor.detach()
+        if passed.loss is not None:
+            self._losses[part] = passed.loss.item()
+
+    def _recompute(self, worker: int, stage: int, part: Part) -> None:
+        """The weights of a recomputation are those of the backward."""
+        history = self._executor._stages[stage]
+        weights = history.for_backward(self._uses[worker][part], self._rates[stage])
+        buffers = {n: b.clone() for n, b in self._executor._buffers[worker].items()}
+        self._passed[worker, part] = self._call(stage, part, _private(weights), buffers)
+
+    def _call(self, stage: int, part: Part, weights: Weights, buffers: Weights) -> _Passed:
+        program = self._executor._programs[stage]
+        inputs = self._minibatches.inputs(part)
+        received: dict[StageOutput, Tensor] = {}
+
+        def value(argument: Argument) -> Tensor:
+            match argument:
+                case Weight(name):
+                    return weights[name]
+                case Buffer(name):
+                    return buffers[name]
+                case ModelInput(index):
+                    return inputs[index]
+                case StageOutput(source, index) if source == stage:
+                    return outputs[index]
+                case StageOutput():
+                    if argument not in received:
+                        tensor = self._activations[part, argument].clone()
+                        received[argument] = tensor.requires_grad_(
+                            tensor.is_floating_point() or tensor.is_complex()
+                        )
+                    return received[argument]
+
+        minibatch, microbatch = part
+        begin_pass(self._executor._seed, (self._options.first_minibatch + minibatch, microbatch))
+        lost = None
+        with passes_in(self._method.precision):
+            outputs = program.function(*(value(argument) for argument in program.arguments))
+            if stage == len(self._executor._programs) - 1:
+                results = [value(result) for result in program.results]
+                lost = self._executor._loss(*results, self._minibatches.targets(part))
+        return _Passed(weights, received, as_sent(program, outputs), lost)
+
+    def _backward(self, worker: int, stage: int, part: Part) -> None:
+        passed = self._passed.pop((worker, part))
+        weights = self._executor._stages[stage].for_backward(
+            self._uses[worker][part], self._rates[stage]
+        )
+        # Other weights than its forward's: those that autograd saved are replaced.
+        _overwrite(passed.weights, weights)
+        self._pending[stage].append(_backward(passed, part, stage, self._gradients))
+        if self._schedule.pipeline.incoming(stage) == ():
+            for key in [key for key in self._activations if key[0] == part]:
+                self._release(key)
+
+    def _release(self, key: tuple[Part, StageOutput]) -> None:
+        """Activations of a part that has left the pipeline, but for other input stages."""
+        part, _ = key
+        if not any(waiting == part for _, waiting in self._passed):
+            del self._activations[key]
+
+    def _mean(self, stage: int) -> Weights:
+        """The mean over the contributions, of the weights that all of them have a gradient for."""
+        parts = self._pending[stage]
+        names = [name for name in parts[0] if all(name in part for part in parts)]
+        return {name: torch.stack([part[name] for part in parts]).mean(0) for name in names}
+
+    def _update(self, stage: int, version: int, contributions: int) -> None:
+        history = self._executor._stages[stage]
+        if version <= history.newest:
+            return  # another replica's part of the same update
+        assert len(self._pending[stage]) == contributions
+        gradient = self._mean(stage)
+        del self._pending[stage]
+        if self._method.clip_norm:
+            norm = self._norms.get(version, _norm(list(gradient.values())))
+            scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
+            gradient = {name: value * scale for name, value in gradient.items()}
+        # No part reaches back further than to the oldest version that one in flight has met.
+        reach = 2 * self._method.accumulate + 2 * len(self._schedule.pipeline.workers)
+        history.update(gradient, self._rates[stage][version - 1], history.newest - reach)
+
+
+def _private(weights: Weights) -> Weights:
+    """Copies that a pass may keep and change."""
+    return {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
+
+
+def _norm(gradients: Sequence[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.tensor(0.0)
 
 
 def _overwrite(weights: Weights, values: Weights) -> None:
-    """Give a backward other weights than its forward: those that autograd saved are replaced."""
     with torch.no_grad(), _unsafe_preserve_version_counter(tuple(weights.values())):
         for name, weight in weights.items():
             weight.copy_(values[name])

@@ -36,9 +36,11 @@ from drlpp.runtime.commands import (
 )
 from drlpp.runtime.deployment import Deployment, deployment_commands
 from drlpp.runtime.pool import WorkerPool
+from drlpp.runtime.run_commands import RunOptions, run_commands
+from drlpp.runtime.stage_runner import RunPlan
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.windows import Window, measurement_of
-from drlpp.schedule import Schedule, Update, build_schedule, weight_versions
+from drlpp.schedule import Schedule, Update, build_schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
 from drlpp.training_options import Method
@@ -224,60 +226,81 @@ class ClusterSession:
         method: Method | None = None,
         optimizer: OptimizerSpec | None = None,
         checkpoint: Path | None = None,
+        *,
+        in_flight: bool = False,
     ) -> Deployment:
         """Give every worker its stage, with the model's initial weights or a checkpoint's.
+
+        With ``in_flight`` the next :meth:`run` may go on with what was in flight at the checkpoint,
+        which has to be of the same placement and method.
 
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.
             RunFailure: if the workers fail.
         """
         begin = time.perf_counter()
-        method = method or self.method
+        method, optimizer = method or self.method, optimizer or self.optimizer
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
         commands = deployment_commands(
             self._captured_for(method.microbatches),
             placement,
             method,
-            optimizer or self.optimizer,
+            optimizer,
             name=self._new_name("deployment"),
             seed=self._seed,
             checkpoint=checkpoint,
+            in_flight=in_flight,
         )
         self._pool.start()
         self._command(commands)
         self.spent.deploying_seconds += time.perf_counter() - begin
-        return Deployment(placement, pipeline, method, self._pool.generation)
+        return Deployment(placement, pipeline, method, optimizer, self._pool.generation)
 
     def run(
         self,
         deployment: Deployment,
         minibatches: int,
-        order: Tensor | None = None,
+        options: RunOptions | None = None,
+        *,
         on_progress: Callable[[int], None] | None = None,
-        first_minibatch: int = 0,
+        cuts: Sequence[int] = (),
+        start: int | None = None,
+        on_cut: Callable[[int, Mapping[int, RunResult]], None] | None = None,
     ) -> tuple[Schedule, dict[int, RunResult]]:
         """Train on ``minibatches`` minibatches; the pipeline is empty before and after.
 
         Args:
             deployment: what :meth:`deploy` returned last.
             minibatches: how many.
-            order: indices of the samples of every minibatch, (minibatches, batch size); None to
-                repeat all samples.
-            on_progress: called with the versions that the last stage has made so far.
-            first_minibatch: how many minibatches this training had before; dropout goes on there.
+            options: which samples, learning rates and so on.
+            on_progress: called with the minibatches that the last stage's weights contain so far.
+            cuts: after how many minibatches to stop for ``on_cut``, with minibatches in flight.
+            start: the cut that the deployment's checkpoint was taken at: the run goes on there.
+            on_cut: called with the cut and what every worker saw until then; it may take a
+                :meth:`checkpoint`.
+
+        Returns:
+            The schedule, and what every worker saw: its times are those of its actions in the
+            order of the schedule, if there are no cuts.
 
         Raises:
             RunFailure: if the workers fail.
         """
         self._check_held(deployment)
-        method = deployment.method
-        schedule = build_schedule(
-            deployment.pipeline, minibatches, method.schedule, method.microbatches
-        )
-        return schedule, self._execute(
-            schedule, order, on_progress=on_progress, first_minibatch=first_minibatch
-        )
+        options = options or RunOptions()
+        method = deployment.method.synchronous() if options.synchronous else deployment.method
+        schedule = method.schedule_for(deployment.pipeline, minibatches)
+        places = sorted(place for place in cuts if place < minibatches and place > (start or 0))
+        results: dict[int, RunResult] = {}
+        rate = float(deployment.optimizer.value("lr"))
+        segments = run_commands(schedule, method, rate, options, places, start)
+        for number, commands in enumerate(segments):
+            part = self._execute(commands, on_progress)
+            results = {w: r.after(results[w]) if results else r for w, r in part.items()}
+            if number < len(places) and on_cut:
+                on_cut(places[number], results)
+        return schedule, results
 
     def evaluate(self, deployment: Deployment, order: Tensor) -> Tensor:
         """Scores of samples by the deployed weights, (minibatches, batch size).
@@ -297,40 +320,31 @@ class ClusterSession:
         programs = cut_stages(self.captured, deployment.placement, graph)
         scores_of = [None] * (len(programs) - 1) + [portable(self.captured.score)]
         evaluation = [pickle.dumps(pair) for pair in zip(programs, scores_of, strict=True)]
-        results = self._execute(schedule, order, evaluation)
+        commands: dict[int, Run] = {}
+        for stage, workers in enumerate(deployment.pipeline.stages):
+            for worker in workers:
+                commands[worker] = Run(
+                    actions=schedule.actions[worker],
+                    plan=RunPlan({}, ()),
+                    order=order,
+                    first_minibatch=0,
+                    microbatches=1,
+                    posted=deployment.pipeline.in_flight[stage] + 2,
+                    evaluation=evaluation[stage],
+                )
+        results = self._execute(commands)
         scores = {
             part: score for result in results.values() for part, score in result.scores.items()
         }
         return torch.stack([scores[minibatch, 0] for minibatch in range(len(order))])
 
     def _execute(
-        self,
-        schedule: Schedule,
-        order: Tensor | None,
-        evaluation: Sequence[bytes] = (),
-        on_progress: Callable[[int], None] | None = None,
-        first_minibatch: int = 0,
+        self, commands: Mapping[int, Run], on_progress: Callable[[int], None] | None = None
     ) -> dict[int, RunResult]:
-        pipeline = schedule.pipeline
-        commands: dict[int, Command] = {}
-        for stage, workers in enumerate(pipeline.stages):
-            for worker in workers:
-                commands[worker] = Run(
-                    actions=schedule.actions[worker],
-                    versions=weight_versions(schedule, worker),
-                    order=order,
-                    first_minibatch=first_minibatch,
-                    microbatches=schedule.microbatches,
-                    posted=pipeline.in_flight[stage] + 2,
-                    evaluation=evaluation[stage] if evaluation else None,
-                )
-        results: dict[int, RunResult] = {}
         begin = time.perf_counter()
-        for worker, answer in self._command(commands, on_progress).items():
-            assert isinstance(answer, RunResult)
-            results[worker] = answer
+        answers = self._command(commands, on_progress)
         self.spent.running_seconds += time.perf_counter() - begin
-        return results
+        return answers
 
     def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
         """Work on these samples from now on; ``order`` in :meth:`run` refers to them."""
@@ -344,14 +358,35 @@ class ClusterSession:
 
         Of replicas, the first one's buffers (running statistics) are taken.
         """
-        self._check_held(deployment)
         leaders = [workers[0] for workers in deployment.pipeline.stages]
-        paths = {worker: self._path(f"stage-{worker}.pt") for worker in leaders}
-        self._command({worker: Collect(path) for worker, path in paths.items()})
+        return self._merge(self._collect(deployment, leaders, in_flight=False))
+
+    def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
+        """All that :meth:`deploy` needs to go on from here, as plain data for ``torch.save``.
+
+        ``model`` and ``optimizer`` are those of :meth:`collect`, ``in_flight`` what every worker
+        has in flight, which suits the same placement and method only.
+        """
+        stages = self._collect(deployment, deployment.pipeline.workers, in_flight=True)
+        in_flight = {worker: stage["in_flight"] for worker, stage in stages.items()}
+        leaders = {workers[0]: stages[workers[0]] for workers in deployment.pipeline.stages}
+        model, optimizer = self._merge(leaders)
+        return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
+
+    def _collect(
+        self, deployment: Deployment, workers: Sequence[int], *, in_flight: bool
+    ) -> dict[int, dict[str, Any]]:
+        self._check_held(deployment)
+        paths = {worker: self._path(f"stage-{worker}.pt") for worker in workers}
+        self._command({worker: Collect(path, in_flight) for worker, path in paths.items()})
+        return {worker: torch.load(path, weights_only=True) for worker, path in paths.items()}
+
+    def _merge(
+        self, stages: Mapping[int, dict[str, Any]]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         model = dict(self.captured.state)
         optimizer: dict[str, Any] = {}
-        for path in paths.values():
-            stage = torch.load(path, weights_only=True)
+        for stage in stages.values():
             # A stage also holds constants, which no state_dict of the model has.
             model |= {n: value for n, value in stage["model"].items() if n in model}
             optimizer.update(stage["optimizer"])

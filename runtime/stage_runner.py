@@ -1,43 +1,35 @@
-"""Running one stage: its forward, backward and update, without any communication."""
+"""Running one stage: its forwards, backwards and updates, without any communication."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.gradients import SharedGradients, SingleGradients
-from drlpp.runtime.minibatches import Minibatches, Part
+from drlpp.runtime.gradients import Gradients, SharedGradients, SingleGradients, SumOverReplicas
+from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.optimizers import (
     OptimizerState,
     build_optimizer,
     load_optimizer_state,
     named_optimizer_state,
 )
-from drlpp.runtime.policies import build_policy
+from drlpp.runtime.policies import Stash, build_policy
+from drlpp.runtime.randomness import begin_pass
 from drlpp.runtime.stages import Argument, Buffer, ModelInput, StageOutput, StageProgram, Weight
-from drlpp.training_options import PolicyName
+from drlpp.schedule import Part
+from drlpp.training_options import Method, Precision
+from drlpp.versions import WeightUse
 
 Loss = Callable[..., Tensor]
+Received = dict[StageOutput, Tensor]
 
-
-def seed_for(seed: int, stage: int, part: Part) -> int:
-    """The seed of dropout in a forward: the same in every executor, whoever performs it."""
-    digest = hashlib.blake2b(f"{seed} {stage} {part}".encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "big")
-
-
-@dataclass
-class _InFlight:
-    """What a forward leaves for its backward."""
-
-    received: dict[StageOutput, Tensor]
-    outputs: Sequence[Tensor]
-    loss: Tensor | None
+_POLICY_STATE = "weight_policy"
 
 
 @dataclass(frozen=True)
@@ -75,18 +67,53 @@ class _Values:
 
 
 @dataclass
+class _InFlight:
+    """What a forward leaves for its backward.
+
+    ``outputs`` is empty where the activations are to be computed again. ``weights`` are those of
+    the forward where a checkpoint needs them.
+    """
+
+    received: Received
+    outputs: Sequence[Tensor] = ()
+    loss: Tensor | None = None
+    weights: list[Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a worker needs to know of a run beside its actions.
+
+    Attributes:
+        uses: which weights every part uses that is still to pass, forwards or backwards.
+        rates: the learning rate of every update of the run, from that which makes version 1.
+        recomputed: parts whose activations are computed again.
+        kept: parts that a checkpoint at the end of this run finds in flight.
+        version: of the weights at its beginning, if it goes on with an earlier run.
+    """
+
+    uses: Mapping[Part, WeightUse]
+    rates: Sequence[float]
+    recomputed: frozenset[Part] = frozenset()
+    kept: frozenset[Part] = frozenset()
+    version: int = 0
+
+
+@dataclass
 class StageRunner:
     """One stage on one worker.
 
     Attributes:
         program: the stage.
         state: initial values of all parameters and buffers, by name; copied.
-        policy: the weight policy's name.
+        method: the weight policy, and how passes are computed.
         optimizer: what updates the weights.
-        stale: whether any forward of this stage sees other weights than its backward.
-        shared_updates: whether several microbatches or replicas contribute to one update.
+        delay: s of this stage in steady state.
+        shared_updates: whether several parts or replicas contribute to one update.
         loss: gives the loss from the model's flat outputs and the targets (last stage).
         minibatches: where inputs and targets come from.
+        sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
+        counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
         seed: of dropout.
         first_minibatch: how many minibatches came before this run; dropout goes on from there.
         losses: of every part, on the last stage; whoever reads them empties them.
@@ -95,12 +122,14 @@ class StageRunner:
 
     program: StageProgram
     state: Mapping[str, Tensor]
-    policy: PolicyName
+    method: Method
     optimizer: OptimizerSpec
-    stale: bool
+    delay: int
     shared_updates: bool
     loss: Loss | None
     minibatches: Minibatches
+    sum_over_replicas: SumOverReplicas | None = None
+    counts_for_norm: bool = True
     seed: int = 0
     first_minibatch: int = 0
     optimizer_state: OptimizerState = field(default_factory=dict)
@@ -113,60 +142,118 @@ class StageRunner:
         ]
         self.buffers = {name: self.state[name].clone() for name in self.program.buffer_names}
         self._optimizer = build_optimizer(self.optimizer, weights) if weights else None
+        self._policy = build_policy(self.method, weights, self._optimizer, self.delay)
         if self._optimizer:
-            load_optimizer_state(self._optimizer, self.names, weights, self.optimizer_state)
-        self._policy = build_policy(self.policy, weights, self._optimizer, stale=self.stale)
+            known = {name: dict(state) for name, state in self.optimizer_state.items()}
+            policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
+            load_optimizer_state(self._optimizer, self.names, weights, known)
+            self._policy.load_state(policy_state)
+        self._gradients: Gradients = (
+            SharedGradients(
+                weights,
+                self.sum_over_replicas,
+                keep_last=self._policy.reads_last_gradient,
+            )
+            if self.shared_updates
+            else SingleGradients(weights)
+        )
+        self._squared_norm: float | None = None
         self._in_flight: dict[Part, _InFlight] = {}
-        build_gradients = SharedGradients if self.shared_updates else SingleGradients
-        self._gradients = build_gradients(weights)
+        self._plan = RunPlan({}, ())
+        self.version = 0
         self.losses: dict[Part, float] = {}
+        self.peak_weight_bytes = 0
+
+    def begin(self, plan: RunPlan) -> None:
+        """Prepare for a run."""
+        self._plan = plan
+        self.version = plan.version
+        self._policy.begin(plan.uses, plan.rates, plan.version)
+        self.peak_weight_bytes = 0
+        self._note_weight_bytes()
 
     @property
     def weights(self) -> list[Tensor]:
         """The newest weights, in the order of ``names``."""
         return self._policy.weights
 
-    def forward(
-        self, part: Part, received: Mapping[StageOutput, Tensor], difference: int
-    ) -> Sequence[Tensor]:
-        """Perform the forward pass of ``part`` (minibatch, microbatch).
+    def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
+        """Perform the forward pass of ``part``.
 
         Args:
             part: what is processed.
             received: outputs of earlier stages that this stage reads.
-            difference: s, the updates before the backward of this part.
 
         Returns:
             The outputs of the stage.
         """
+        passed = _InFlight(received)
+        recomputed = part in self._plan.recomputed
+        with self._policy.forward_weights(self._use(part)) as weights:
+            if part in self._plan.kept and not recomputed and not isinstance(self._policy, Stash):
+                passed.weights = [weight.detach().clone() for weight in weights]
+            self._note_weight_bytes()
+            with torch.set_grad_enabled(not recomputed):
+                outputs, loss = self._call(part, received, weights, self.buffers)
+        if loss is not None:
+            self.losses[part] = loss.item()
+        if not recomputed:
+            passed.outputs, passed.loss = outputs, loss
+        self._in_flight[part] = passed
+        return outputs
+
+    def recompute(self, part: Part) -> None:
+        """Perform the forward pass of ``part`` once more, with the weights of its backward.
+
+        So a stashed version is used again, a prediction is that for the backward, and PipeMare's
+        discrepancy correction is applied (pipemare D.1, where τ_recomp = τ_bkwd).
+        """
+        passed = self._in_flight[part]
+        # Running statistics have seen this part already.
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        with self._policy.backward_weights(self._use(part)) as weights:
+            passed.outputs, passed.loss = self._call(part, passed.received, weights, buffers)
+
+    def _use(self, part: Part) -> WeightUse:
+        return self._plan.uses[part]
+
+    def _call(
+        self,
+        part: Part,
+        received: Received,
+        weights: Sequence[Tensor],
+        buffers: Mapping[str, Tensor],
+    ) -> tuple[Sequence[Tensor], Tensor | None]:
+        minibatch, microbatch = part
+        begin_pass(self.seed, (self.first_minibatch + minibatch, microbatch))
         leaves = {
             key: value.requires_grad_(value.is_floating_point() or value.is_complex())
             for key, value in received.items()
         }
-        minibatch, microbatch = part
-        passed = (self.first_minibatch + minibatch, microbatch)
-        torch.manual_seed(seed_for(self.seed, self.program.stage, passed))
-        inputs = self.minibatches.inputs(part)
-        with self._policy.forward_weights(part, difference) as weights:
-            values = _Values(
-                inputs, leaves, dict(zip(self.names, weights, strict=True)), self.buffers
-            )
+        values = _Values(
+            self.minibatches.inputs(part),
+            leaves,
+            dict(zip(self.names, weights, strict=True)),
+            buffers,
+        )
+        with passes_in(self.method.precision):
             outputs = values.call(self.program)
             loss = None
             if self.loss is not None:
                 results = values.results(self.program, outputs)
                 loss = self.loss(*results, self.minibatches.targets(part))
-                self.losses[part] = loss.item()
-        self._in_flight[part] = _InFlight(leaves, outputs, loss)
-        return outputs
+        return as_sent(self.program, outputs), loss
 
-    def backward(self, part: Part, gradients: Mapping[int, Tensor]) -> dict[StageOutput, Tensor]:
+    def backward(
+        self, part: Part, gradients: Mapping[int, Tensor], *, last: bool = False
+    ) -> dict[StageOutput, Tensor]:
         """Perform the backward pass of ``part`` and add to the gradients of the next update.
 
         Args:
             part: what is processed.
             gradients: for outputs of this stage (by index) the sum of the gradients that the
                 later stages sent.
+            last: whether the gradients are summed over the replicas next.
 
         Returns:
             The gradients of the floating-point tensors that the forward received.
@@ -182,27 +269,52 @@ class StageRunner:
                 ends.append(passed.outputs[index])
                 seeds.append(gradient)
         leaves = [value for value in passed.received.values() if value.requires_grad]
-        weights = self._policy.backward_weights(part)
-        found: Sequence[Tensor | None] = (
-            torch.autograd.grad(ends, [*leaves, *weights], seeds, allow_unused=True)
-            if ends and (leaves or weights)
-            else [None] * (len(leaves) + len(weights))
-        )
-        self._gradients.add(found[len(leaves) :])
+        found: Sequence[Tensor | None] = [None] * (len(leaves) + len(self.names))
+        use = self._use(part)
+        with (
+            self._policy.backward_weights(use) as weights,
+            self._gradients.collecting(weights, last=last),
+        ):
+            self._note_weight_bytes()
+            if ends and (leaves or weights):
+                found = torch.autograd.grad(ends, [*leaves, *weights], seeds, allow_unused=True)
+            self._gradients.add(found[len(leaves) :])
+        self._policy.done_with(use)
         received = [key for key, value in passed.received.items() if value.requires_grad]
         return {
             key: torch.zeros_like(leaf) if gradient is None else gradient
             for key, leaf, gradient in zip(received, leaves, found, strict=False)
         }
 
-    def gradients(self) -> list[Tensor]:
-        """The gradients of the next update as few flat tensors, to be summed over the replicas."""
-        return self._gradients.flat()
+    def finish_sum(self) -> None:
+        """Wait until the gradients of the next update are summed over the replicas."""
+        self._gradients.finish_sum()
+
+    def share_squared_norm(self, sum_over_all: Callable[[Tensor], object]) -> None:
+        """Sum the squared norm of the gradients over all stages, for the next update."""
+        own = self._gradients.squared_norm() if self.counts_for_norm else 0.0
+        total = torch.tensor([own], dtype=torch.float64)
+        sum_over_all(total)
+        self._squared_norm = total.item()
 
     def update(self, contributions: int) -> None:
-        """Update the weights with the mean of the gradients of ``contributions`` microbatches."""
+        """Update the weights with the mean of the gradients of ``contributions`` parts."""
+        squared_norm = self._squared_norm
+        if self.method.clip_norm and squared_norm is None:
+            squared_norm = self._gradients.squared_norm()
+        self._squared_norm = None
         self._gradients.hand_over(contributions)
+        if squared_norm is not None:
+            self._clip(squared_norm**0.5 / contributions)
         self._policy.update()
+        self.version += 1
+        self._note_weight_bytes()
+
+    def _clip(self, norm: float) -> None:
+        """Scale the gradients as ``torch.nn.utils.clip_grad_norm_`` does for this norm."""
+        scale = self.method.clip_norm / (norm + 1e-6)
+        if scale < 1:
+            torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], scale)
 
     def weights_and_buffers(self) -> dict[str, Tensor]:
         """Current values by name."""
@@ -210,10 +322,95 @@ class StageRunner:
         return {name: weight.detach() for name, weight in weights} | self.buffers
 
     def named_optimizer_state(self) -> OptimizerState:
-        """The optimizer's state by parameter name."""
+        """The optimizer's state and the weight policy's by parameter name."""
         if self._optimizer is None:
             return {}
-        return named_optimizer_state(self._optimizer, self.names, self.weights)
+        state = named_optimizer_state(self._optimizer, self.names, self.weights)
+        for name, known in zip(self.names, self._policy.state(), strict=True):
+            if known:
+                state[name][_POLICY_STATE] = known
+        return state
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of one version of the stage's weights."""
+        return sum(weight.nbytes for weight in self.weights)
+
+    def _note_weight_bytes(self) -> None:
+        """How much memory holds weights now: the newest, and copies of any version."""
+        held = {t.untyped_storage().data_ptr(): t.nbytes for t in self.weights}
+        held |= {t.untyped_storage().data_ptr(): t.nbytes for t in self._policy.copies()}
+        self.peak_weight_bytes = max(self.peak_weight_bytes, sum(held.values()))
+
+    # Parts in flight, for a checkpoint
+
+    def in_flight_state(self) -> dict[str, Any]:
+        """Everything of parts in flight that :meth:`load_in_flight_state` needs, as plain data.
+
+        Activations inside the stage are not part of it: they are computed again from what was
+        received and the weights of the forward, which gives the same bits.
+        """
+        stashed = self._policy.versions() if isinstance(self._policy, Stash) else {}
+        return {
+            "version": self.version,
+            "gradients": self._gradients.state(),
+            "stashed": {v: [leaf.detach() for leaf in kept] for v, kept in stashed.items()},
+            "parts": {
+                part: {
+                    "received": {
+                        (key.stage, key.index): value.detach()
+                        for key, value in passed.received.items()
+                    },
+                    "weights": passed.weights,
+                }
+                for part, passed in self._in_flight.items()
+            },
+        }
+
+    def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
+        """Begin a run that goes on where :meth:`in_flight_state` was taken."""
+        if isinstance(self._policy, Stash):
+            self._policy.load_versions(state["stashed"])
+        self.begin(plan)
+        self._gradients.load_state(state["gradients"])
+        for part, known in state["parts"].items():
+            received = {StageOutput(*key): value for key, value in known["received"].items()}
+            passed = _InFlight(received)
+            if part not in plan.recomputed:
+                passed.outputs, passed.loss = self._replay(part, received, known["weights"])
+            self._in_flight[part] = passed
+
+    def _replay(
+        self, part: Part, received: Received, weights: Sequence[Tensor] | None
+    ) -> tuple[Sequence[Tensor], Tensor | None]:
+        """A forward that was made before, with the weights that it had then."""
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        if weights is None:
+            with self._policy.forward_weights(self._use(part)) as stashed:
+                return self._call(part, received, stashed, buffers)
+        newest = [weight.detach().clone() for weight in self.weights]
+        self._overwrite(weights)
+        result = self._call(part, received, self.weights, buffers)
+        self._overwrite(newest)
+        return result
+
+    def _overwrite(self, values: Sequence[Tensor]) -> None:
+        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
+            torch._foreach_copy_(self.weights, list(values))
+
+
+def passes_in(precision: Precision) -> torch.autocast:
+    """Run the operators inside in this precision."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def as_sent(program: StageProgram, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Outputs of a stage, those that other stages read in the type that these expect."""
+    expected = {index: spec.dtype for specs in program.sends.values() for index, spec in specs}
+    return [
+        output.to(getattr(torch, expected[index])) if index in expected else output
+        for index, output in enumerate(outputs)
+    ]
 
 
 @dataclass
@@ -235,15 +432,13 @@ class EvaluationRunner:
     minibatches: Minibatches
     scores: dict[Part, Tensor] = field(default_factory=dict)
 
-    def forward(
-        self, part: Part, received: Mapping[StageOutput, Tensor], difference: int
-    ) -> Sequence[Tensor]:
+    def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""
-        with torch.no_grad():
+        with torch.no_grad(), passes_in(self.trained.method.precision):
             state = self.trained.weights_and_buffers()
             values = _Values(self.minibatches.inputs(part), received, state, state)
             outputs = values.call(self.program)
             if self.score is not None:
                 results = values.results(self.program, outputs)
                 self.scores[part] = self.score(*results, self.minibatches.targets(part))
-        return outputs
+        return as_sent(self.program, outputs)

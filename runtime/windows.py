@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from drlpp.measurement import Measurement, WorkerUsage
 from drlpp.pipeline import Pipeline
 from drlpp.runtime.commands import RunResult
-from drlpp.schedule import Backward, Forward, Schedule, Update
+from drlpp.schedule import Backward, Forward, Recompute, Schedule, Update
 from drlpp.training_options import Method
 
 
@@ -36,9 +36,10 @@ class Window:
     @classmethod
     def plan(cls, pipeline: Pipeline, minibatches: int, method: Method) -> Window:
         """Lay a window of at least ``minibatches`` into a run, in whole rounds of updates."""
+        together = method.accumulate
         if method.schedule != "1f1b":
-            return cls(warm_up=2, length=minibatches, tail=0, step=1)
-        rounds = math.lcm(*(len(replicas) for replicas in pipeline.stages))
+            return cls(2 * together, _round_up(minibatches, together), tail=0, step=together)
+        rounds = math.lcm(*(_round_up(len(replicas), together) for replicas in pipeline.stages))
         step = rounds if rounds <= minibatches else 1
         flight = max(
             depth * len(replicas)
@@ -61,16 +62,12 @@ def completion_times(schedule: Schedule, results: Mapping[int, RunResult]) -> li
     """When each minibatch was complete: all stages had performed the update that contains it."""
     complete = [0.0] * schedule.minibatches
     for worker, actions in schedule.actions.items():
-        together = (
-            1
-            if schedule.kind == "gpipe"
-            else len(schedule.pipeline.stages[schedule.pipeline.stage_of(worker)])
-        )
+        first = 0
         for action, (_, end) in zip(actions, results[worker].times, strict=True):
             if isinstance(action, Update):
-                first = (action.version - 1) * together
-                for minibatch in range(first, min(first + together, schedule.minibatches)):
+                for minibatch in range(first, action.through):
                     complete[minibatch] = max(complete[minibatch], end)
+                first = action.through
     return list(accumulate(complete, max))
 
 
@@ -99,7 +96,7 @@ def _usage(
 ) -> WorkerUsage:
     inside: Sequence[tuple[bool, float]] = [
         (
-            isinstance(action, Forward | Backward | Update),
+            isinstance(action, Forward | Recompute | Backward | Update),
             min(action_end, end) - max(action_begin, begin),
         )
         for action, (action_begin, action_end) in zip(

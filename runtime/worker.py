@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,6 +42,7 @@ from drlpp.runtime.executor import Executor
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.profiling import time_link, time_operators
 from drlpp.runtime.stage_runner import EvaluationRunner, StageRunner
+from drlpp.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
 _OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate memory")
@@ -102,6 +105,8 @@ class Worker:
         self._runner: StageRunner | None = None
         self._group: dist.ProcessGroup | None = None
         self._replicas: dist.ProcessGroup | None = None
+        self._inbox: dict[Message, list[Tensor]] = {}
+        self._restored: dict[str, Any] | None = None
 
     def answer(self, command: Command) -> Answer:
         """Carry out a command; what goes wrong becomes an answer."""
@@ -125,8 +130,8 @@ class Worker:
                 self._deploy(command)
             case Run():
                 return self._run(command)
-            case Collect(path):
-                self._collect(path)
+            case Collect(path, in_flight):
+                self._collect(path, in_flight=in_flight)
             case ProfileOperators(programs, optimizer, repeats):
                 stages, loss = pickle.loads(programs)
                 data = Minibatches(self._samples, self._labels)
@@ -143,24 +148,17 @@ class Worker:
     def _deploy(self, command: Deploy) -> None:
         # The old stage first: two stages of a large model may not fit.
         self._runner = self._group = self._replicas = None
+        self._inbox, self._restored = {}, None
         _give_back_freed_memory()
         program, loss = pickle.loads(command.stage)
         state, optimizer_state = self._state, {}
         if command.checkpoint_path:
             checkpoint = torch.load(command.checkpoint_path, mmap=True, weights_only=True)
-            state, optimizer_state = checkpoint["model"], checkpoint["optimizer"]
-        self._runner = StageRunner(
-            program=program,
-            state=state,
-            policy=command.policy,
-            optimizer=command.optimizer,
-            stale=command.stale,
-            shared_updates=command.shared_updates,
-            loss=loss,
-            minibatches=Minibatches(self._samples, self._labels),
-            seed=command.seed,
-            optimizer_state=optimizer_state,
-        )
+            optimizer_state = checkpoint["optimizer"]
+            if command.in_flight:
+                self._restored = checkpoint["in_flight"][self._worker]
+            # Running statistics are a replica's own.
+            state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         timeout = command.timeout_seconds
         self._group = build_group(
             self._store, f"{command.name}/all", command.workers, self._worker, timeout
@@ -173,6 +171,20 @@ class Worker:
                 self._worker,
                 timeout,
             )
+        self._runner = StageRunner(
+            program=program,
+            state=state,
+            method=command.method,
+            optimizer=command.optimizer,
+            delay=command.delay,
+            shared_updates=command.shared_updates,
+            loss=loss,
+            minibatches=Minibatches(self._samples, self._labels),
+            sum_over_replicas=self._sum_over_replicas if self._replicas else None,
+            counts_for_norm=self._worker == command.replicas[0],
+            seed=command.seed,
+            optimizer_state=optimizer_state,
+        )
         self._deployed = command
 
     def _run(self, command: Run) -> RunResult:
@@ -188,13 +200,13 @@ class Worker:
         else:
             self._runner.minibatches = minibatches
             self._runner.first_minibatch = command.first_minibatch
+            self._begin(command)
         _forget_peak_memory()
         mailbox = Mailbox(
             self._group, self._deployed.workers, runner.program, command.actions, command.posted
         )
-        executor = Executor(
-            runner, mailbox, self._replicas, command.versions, self._progress_report()
-        )
+        inbox = {} if command.evaluation else self._inbox
+        executor = Executor(runner, mailbox, self._group, self._progress_report(), inbox)
         times = executor.run(command.actions)
         losses, self._runner.losses = self._runner.losses, {}
         return RunResult(
@@ -203,7 +215,26 @@ class Worker:
             scores=runner.scores if isinstance(runner, EvaluationRunner) else {},
             peak_memory_bytes=_peak_memory_bytes(),
             bytes_sent=mailbox.bytes_sent,
+            weight_bytes=self._runner.weight_bytes,
+            peak_weight_bytes=self._runner.peak_weight_bytes,
         )
+
+    def _begin(self, command: Run) -> None:
+        """Prepare the runner for a run, which may go on with what is in flight."""
+        assert self._runner is not None
+        restored, self._restored = self._restored, None
+        if not command.goes_on:
+            self._inbox = {}
+            self._runner.begin(command.plan)
+        elif restored is None:
+            self._runner.begin(command.plan)
+        else:
+            self._inbox = {Message(*key): tensors for key, tensors in restored["inbox"]}
+            self._runner.load_in_flight_state(restored["stage"], command.plan)
+
+    def _sum_over_replicas(self, tensor: Tensor) -> dist.Work:
+        assert self._replicas is not None
+        return self._replicas.allreduce([tensor])
 
     def _share_buffers(self) -> None:
         """Give all replicas the running statistics of the first, as data parallelism does."""
@@ -219,20 +250,26 @@ class Worker:
         reports = self._runner.loss is not None and self._worker == self._deployed.replicas[0]
         last = time.monotonic()
 
-        def report(version: int) -> None:
+        def report(through: int) -> None:
             nonlocal last
             if reports and time.monotonic() - last > _PROGRESS_INTERVAL_SECONDS:
                 last = time.monotonic()
-                self._channel.send(Progress(version))
+                self._channel.send(Progress(through))
 
         return report
 
-    def _collect(self, path: str) -> None:
+    def _collect(self, path: str, *, in_flight: bool) -> None:
         assert self._runner is not None
-        stage = {
+        stage: dict[str, Any] = {
             "model": self._runner.weights_and_buffers(),
             "optimizer": self._runner.named_optimizer_state(),
         }
+        if in_flight:
+            stage["in_flight"] = {
+                "stage": self._runner.in_flight_state(),
+                "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
+                "buffers": self._runner.buffers,
+            }
         torch.save(stage, path)
 
 

@@ -1,0 +1,98 @@
+"""From a schedule to what every worker is told: one command for each segment between cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from drlpp.cut import cut_schedule
+from drlpp.runtime.commands import Run
+from drlpp.runtime.stage_runner import RunPlan
+from drlpp.schedule import Action, Part, Recompute, Schedule
+from drlpp.training_options import Method
+from drlpp.update_rates import update_rates
+from drlpp.versions import weight_uses
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a schedule is run, beside what it says itself.
+
+    Attributes:
+        order: indices of the samples of every minibatch, (minibatches, batch size); None to
+            repeat all samples.
+        rates: the learning rate of every minibatch, and as many behind the last as are known;
+            None for the optimizer's own.
+        first_minibatch: how many minibatches this training had before; dropout goes on there.
+        asynchronous_before: how many of them ran asynchronously.
+        synchronous: flush before every update whatever the method (PipeMare's warm-up, W).
+    """
+
+    order: Tensor | None = None
+    rates: Sequence[float] | None = None
+    first_minibatch: int = 0
+    asynchronous_before: int = 0
+    synchronous: bool = False
+
+
+def run_commands(
+    schedule: Schedule,
+    method: Method,
+    rate: float,
+    options: RunOptions,
+    cuts: Sequence[int] = (),
+    start: int | None = None,
+) -> Iterator[dict[int, Run]]:
+    """What every worker is told for each segment of a training run.
+
+    Args:
+        schedule: of the whole run.
+        method: that made it.
+        rate: the optimizer's own learning rate.
+        options: how it is run.
+        cuts: between the segments (:func:`drlpp.cut.cut_schedule`).
+        start: the cut that a checkpoint was taken at and the run goes on from; what comes before
+            is left out.
+
+    Raises:
+        InvalidInput: if the schedule does not suit the method.
+    """
+    uses = weight_uses(schedule, method)
+    # Without a schedule of learning rates, and without T1, the list would be a number many times.
+    known = options.rates or [rate]
+    places = sorted({*cuts, *([start] if start else [])})
+    segments = cut_schedule(schedule, places)
+    if start:
+        segments = segments[places.index(start) + 1 :]
+    rates = {
+        worker: update_rates(
+            schedule, worker, method, known, asynchronous_before=options.asynchronous_before
+        )
+        for worker in schedule.actions
+    }
+    pipeline = schedule.pipeline
+    for number, segment in enumerate(segments):
+        yield {
+            worker: Run(
+                actions=part.actions,
+                plan=RunPlan(
+                    uses={p: use for p, use in uses[worker].items() if p in part.unfinished},
+                    rates=rates[worker],
+                    recomputed=_recomputed(schedule.actions[worker]),
+                    kept=part.in_flight if number < len(segments) - 1 else frozenset(),
+                    version=part.version,
+                ),
+                order=options.order,
+                first_minibatch=options.first_minibatch,
+                microbatches=schedule.microbatches,
+                posted=pipeline.in_flight[pipeline.stage_of(worker)] + 2,
+                goes_on=number > 0 or bool(start),
+            )
+            for worker, part in segment.items()
+        }
+
+
+def _recomputed(actions: Sequence[Action]) -> frozenset[Part]:
+    return frozenset((a.minibatch, a.microbatch) for a in actions if isinstance(a, Recompute))
