@@ -1,0 +1,1 @@
+"""Questions that have a command and an answer; each script says its own."""

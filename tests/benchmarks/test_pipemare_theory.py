@@ -1,0 +1,294 @@
+"""PipeMare's formulas against the update rule itself: its companion matrix and its trajectories."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.delayed_regression import final_losses
+from benchmarks.pipemare_figures import (
+    FIGURE_6,
+    FIGURE_10,
+    FIGURE_16,
+    corrections,
+    figure_6,
+    figure_6b_models,
+    figure_16_models,
+)
+from benchmarks.quadratic_model import (
+    QuadraticModel,
+    characteristic_polynomial,
+    companion_matrix,
+    decay_from,
+    invariant_decay,
+    largest_stable_step,
+    lemma_1_threshold,
+    lemma_2_bound,
+    lemma_3_bound,
+    printed_invariant_decay,
+    spectral_radius,
+    trajectory,
+)
+from drlpp.errors import InvalidInput
+
+CURVATURES = st.floats(0.1, 10)
+SENSITIVITIES = st.floats(-20, 20)
+FACTORS = st.floats(0, 0.95)
+
+
+@st.composite
+def models(draw, momenta=FACTORS):
+    forward = draw(st.integers(0, 8))
+    return QuadraticModel(
+        forward,
+        draw(st.integers(0, forward)),
+        draw(st.integers(0, forward)),
+        draw(CURVATURES),
+        draw(SENSITIVITIES),
+        draw(SENSITIVITIES),
+        draw(momenta),
+        draw(st.none() | FACTORS),
+        draw(st.booleans()),
+    )
+
+
+def polynomial(model, step_size):
+    fixed, scaled = characteristic_polynomial(model)
+    return fixed + step_size * scaled
+
+
+def power(exponent):
+    """ω^exponent."""
+    return np.poly1d([1] + [0] * exponent)
+
+
+def printed_polynomial(model, step_size):
+    """p as printed in appendix D.1, which is that of appendix B.4 if Φ = 0."""
+    forward, backward = model.forward_delay, model.backward_delay
+    recompute, decay = model.recompute_delay, model.decay
+    delta, phi = model.discrepancy_sensitivity, model.recompute_sensitivity
+    one, gamma = np.poly1d([1, -1]), np.poly1d([1, -decay])  # ω − 1 and ω − γ
+    p = one * gamma * power(forward)
+    p += step_size * (model.curvature + delta) * gamma
+    p -= step_size * (delta - phi) * power(forward - backward) * gamma
+    p += (
+        step_size
+        * ((delta - phi) * (forward - backward) * (1 - decay))
+        * (power(forward - backward) * one)
+    )
+    p -= step_size * phi * power(forward - recompute) * gamma
+    p += (
+        step_size * (phi * (forward - recompute) * (1 - decay)) * (power(forward - recompute) * one)
+    )
+    return p.coeffs
+
+
+@given(st.integers(0, 40), CURVATURES)
+def test_lemma_1_is_exact(delay, curvature):
+    model = QuadraticModel(delay, curvature=curvature)
+    threshold = largest_stable_step(model)
+    assert threshold == pytest.approx(lemma_1_threshold(curvature, delay), rel=1e-9)
+    assert spectral_radius(model, 0.999 * threshold) < 1 < spectral_radius(model, 1.001 * threshold)
+
+
+@given(st.integers(1, 40), st.data(), CURVATURES, st.floats(0.01, 100))
+def test_lemma_2_bounds_the_stable_steps(forward, data, curvature, delta):
+    backward = data.draw(st.integers(0, forward - 1))
+    model = QuadraticModel(forward, backward, curvature=curvature, discrepancy_sensitivity=delta)
+    assert largest_stable_step(model) <= lemma_2_bound(model)
+
+
+@given(st.integers(0, 40), CURVATURES, st.floats(0.01, 0.99))
+def test_lemma_3_bounds_the_stable_steps(delay, curvature, momentum):
+    step = largest_stable_step(QuadraticModel(delay, curvature=curvature, momentum=momentum))
+    assert step <= lemma_3_bound(curvature, delay)
+
+
+@given(CURVATURES, st.floats(0.01, 0.99))
+def test_momentum_without_delay_and_with_a_delay_of_one(curvature, momentum):
+    """Quadratic polynomials, which Jury's criterion solves by hand."""
+    none = QuadraticModel(0, curvature=curvature, momentum=momentum)
+    one = QuadraticModel(1, curvature=curvature, momentum=momentum)
+    assert largest_stable_step(none) == pytest.approx(2 * (1 + momentum) / curvature)
+    assert largest_stable_step(one) == pytest.approx((1 - momentum) / curvature)
+
+
+def test_companion_matrix_of_equation_2():
+    assert companion_matrix(QuadraticModel(2, curvature=3), 0.1) == pytest.approx(
+        np.array([[1, 0, -0.3], [1, 0, 0], [0, 1, 0]])
+    )
+
+
+def test_companion_matrix_of_the_discrepancy_correction():
+    """w' = w_0 − α((λ+Δ)w_2 − Δ(w_1 − δ)), δ' = γδ + (1−γ)(w' − w_0), all by hand."""
+    model = QuadraticModel(2, 1, discrepancy_sensitivity=3, decay=0.75)
+    row = np.array([1, 0.3, -0.4, -0.3])
+    assert companion_matrix(model, 0.1) == pytest.approx(
+        np.array([row, [1, 0, 0, 0], [0, 1, 0, 0], 0.25 * row + [-0.25, 0, 0, 0.75]])
+    )
+
+
+@given(models(), st.floats(0.001, 2))
+def test_polynomial_is_the_companion_matrix_s(model, step_size):
+    matrix = companion_matrix(model, step_size)
+    expected = np.poly(matrix)
+    found = polynomial(model, step_size)
+    # Old velocities are copies, with eigenvalue zero.
+    found = np.pad(found, (0, len(expected) - len(found)))
+    scale = max(1, np.abs(expected).max())
+    assert found == pytest.approx(expected, abs=1e-6 * scale)
+
+
+@given(models(st.just(0.0)), FACTORS, st.floats(0.001, 2))
+def test_printed_polynomials_are_those_of_the_old_velocity(model, decay, step_size):
+    model = replace(model, decay=decay, delayed_velocity=True)
+    assert polynomial(model, step_size) == pytest.approx(printed_polynomial(model, step_size))
+
+
+@pytest.mark.parametrize("model", [FIGURE_6, FIGURE_10, FIGURE_16])
+def test_printed_polynomials_are_not_those_of_the_update_rule(model):
+    model = replace(model, discrepancy_sensitivity=5.0, decay=0.6)
+    assert polynomial(model, 0.1) != pytest.approx(printed_polynomial(model, 0.1))
+    at_once = replace(model, backward_delay=0, recompute_sensitivity=0.0)
+    assert polynomial(at_once, 0.1) == pytest.approx(printed_polynomial(at_once, 0.1))
+
+
+@settings(deadline=None)
+@given(models())
+def test_all_steps_below_the_largest_are_stable(model):
+    threshold = largest_stable_step(model)
+    assert spectral_radius(model, threshold) == pytest.approx(1, abs=1e-6)
+    # Next to a step of zero, a root is as close to 1 as the eigenvalues are exact.
+    for part in np.linspace(0.02, 0.98, 25):
+        assert spectral_radius(model, part * threshold) < 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        QuadraticModel(0),
+        QuadraticModel(10),
+        QuadraticModel(10, momentum=0.9),
+        FIGURE_6,
+        FIGURE_16,
+        *figure_6b_models().values(),
+        *figure_16_models().values(),
+    ],
+)
+def test_trajectories_on_both_sides_of_the_threshold(model):
+    threshold = largest_stable_step(model)
+    noise = np.random.default_rng(0).uniform(-1, 1, 6000)
+    stable = np.abs(list(trajectory(model, 0.95 * threshold, noise, start=1.0)))
+    unstable = np.abs(list(trajectory(model, 1.05 * threshold, noise[:3000], start=1.0)))
+    assert stable[3000:].max() < 3 * stable[:3000].max()
+    assert unstable[2000:].max() > 10 * unstable[:1000].max()
+
+
+@given(
+    st.integers(1, 40),
+    st.data(),
+    CURVATURES,
+    SENSITIVITIES,
+    st.floats(0, 0.95),
+    st.floats(0.001, 0.5),
+)
+def test_derivatives_at_1_are_those_of_appendix_b4(forward, data, curvature, delta, decay, alpha):
+    backward = data.draw(st.integers(0, forward - 1))
+    d = forward - backward
+    for is_old in (False, True):
+        model = QuadraticModel(
+            forward,
+            backward,
+            curvature=curvature,
+            discrepancy_sensitivity=delta,
+            decay=decay,
+            delayed_velocity=is_old,
+        )
+        p = np.poly1d(polynomial(model, alpha))
+        effect = (
+            -(1 + decay - (1 - decay) * d) if is_old else (1 - decay) * (2 * forward - d + 1) - 2
+        )
+        second = 2 * forward * (1 - decay) + 2 + alpha * delta * d * effect
+        size = 1 + abs(delta)
+        assert p(1) == pytest.approx(alpha * curvature * (1 - decay), abs=1e-9 * size)
+        assert p.deriv()(1) == pytest.approx(alpha * curvature + 1 - decay, abs=1e-8 * size)
+        assert p.deriv(2)(1) == pytest.approx(second, abs=1e-6 * size)
+
+
+@given(st.integers(1, 40), st.data(), SENSITIVITIES)
+def test_the_second_derivative_does_not_depend_on_the_sensitivity(forward, data, delta):
+    assume(abs(delta) > 0.1)
+    backward = data.draw(st.integers(0, forward - 1))
+    printed = printed_invariant_decay(forward, backward)
+    own = invariant_decay(forward, backward)
+
+    def second(decay, is_old, sensitivity):
+        model = QuadraticModel(
+            forward,
+            backward,
+            discrepancy_sensitivity=sensitivity,
+            decay=decay,
+            delayed_velocity=is_old,
+        )
+        return np.poly1d(polynomial(model, 0.1)).deriv(2)(1)
+
+    for decay, is_old in ((printed, True), (own, False)):
+        assert second(decay, is_old, delta) == pytest.approx(second(decay, is_old, 0), abs=1e-6)
+        other = second(decay, not is_old, delta) == pytest.approx(second(decay, not is_old, 0))
+        assert other == (backward == 0)
+
+
+def test_the_decay_of_equation_14_tends_to_a_d_of_exp_minus_2():
+    assert printed_invariant_decay(2000, 0) ** 2000 == pytest.approx(np.exp(-2), rel=1e-3)
+    assert decay_from(0.1, 10, 6) ** 4 == pytest.approx(0.1)
+
+
+@given(st.integers(1, 40), st.data(), st.floats(0.1, 100))
+def test_as_printed_the_correction_widens_the_range_for_positive_sensitivity(forward, data, delta):
+    backward = data.draw(st.integers(0, forward - 1))
+    model = QuadraticModel(forward, backward, discrepancy_sensitivity=delta)
+    none, printed, *_ = (largest_stable_step(m) for m in corrections(model).values())
+    assert printed > none
+
+
+def test_as_an_update_rule_the_correction_does_not_always_widen_it():
+    """Eigenvalues of the update's own matrix, without any polynomial."""
+    model = QuadraticModel(2, 1, discrepancy_sensitivity=10)
+    none, _, rule, own = corrections(model).values()
+    step = 0.9 * largest_stable_step(none)
+    assert spectral_radius(none, step) < 1
+    assert spectral_radius(rule, step) > 1
+    assert spectral_radius(own, step) > 1
+
+
+def test_figures_are_drawn(tmp_path):
+    figure_6(np.random.default_rng(0)).savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("delay", [0, 1, 3])
+def test_delayed_regression_against_a_plain_loop(delay):
+    generator = np.random.default_rng(1)
+    features, targets = generator.standard_normal((30, 4)), generator.standard_normal(30)
+    steps = np.array([0.01, 0.1])
+    found = final_losses(features, targets, delay, steps, 50, 8, np.random.default_rng(2))
+    for step, loss in zip(steps, found, strict=True):
+        draws = np.random.default_rng(2)
+        history = [np.zeros(4)] * (delay + 1)
+        for _ in range(50):
+            batch = draws.integers(30, size=8)
+            old = history[-1 - delay]
+            gradient = features[batch].T @ (features[batch] @ old - targets[batch]) / 8
+            history.append(history[-1] - step * gradient)
+        assert loss == pytest.approx(((features @ history[-1] - targets) ** 2).mean() / 2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"backward_delay": 11}, {"recompute_delay": -1}, {"curvature": 0.0}, {"momentum": 1.0}],
+)
+def test_a_model_out_of_range_is_refused(wrong):
+    with pytest.raises(InvalidInput, match="expected"):
+        QuadraticModel(10, **wrong)
