@@ -96,7 +96,8 @@ class PipeOptim(Vanilla):
             self._cache = [torch.empty_like(weight) for weight in self.weights]
         with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
             torch._foreach_copy_(self._cache, self.weights)
-            predict_weights_(self.weights, self.optimizer, difference)
+            rate_sum = float(self.optimizer.param_groups[0]["lr"]) * difference
+            predict_weights_(self.weights, self.optimizer, rate_sum)
         try:
             yield self.weights
         finally:

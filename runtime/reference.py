@@ -75,12 +75,13 @@ class _Stage:
                     kept = 1.0 if count == 1 else 1 - value("dampening")
                     momentum = value("momentum") * momentum + kept * gradient
                 else:
-                    beta1, beta2 = value("beta1"), value("beta2")
+                    beta1, beta2 = value("betas")
                     momentum = beta1 * momentum + (1 - beta1) * gradient
                     second = beta2 * second + (1 - beta2) * gradient**2
             if self.optimizer.name != "sgd" and steps:
-                unbiased = momentum / (1 - value("beta1") ** len(steps))
-                scale = (second / (1 - value("beta2") ** len(steps))).sqrt() + value("eps")
+                beta1, beta2 = value("betas")
+                unbiased = momentum / (1 - beta1 ** len(steps))
+                scale = (second / (1 - beta2 ** len(steps))).sqrt() + value("eps")
                 momentum = unbiased / scale
             result[name] = momentum
         return result
