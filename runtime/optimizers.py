@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.runtime.prediction import last_gradient_needed
 
 OptimizerState = dict[str, dict[str, Any]]
 
@@ -20,20 +22,25 @@ def build_optimizer(
 ) -> Optimizer:
     """The optimizer that ``spec`` describes, over ``weights``.
 
-    ``fused`` takes torch's one-pass kernels, which there are for real numbers only; without it,
-    its plain loop over parameters.
+    ``fused`` takes torch's one-pass kernels, where the class has them and the weights are real
+    numbers, and otherwise leaves the choice to torch: all weights at once on an accelerator, one
+    after another on a CPU, whose caches hold one. Without ``fused``, it is torch's plain loop.
+
+    Raises:
+        InvalidInput: if there is no such optimizer.
     """
-    options = spec.complete
-    kernels: dict[str, bool] = (
-        {"fused": True}
-        if fused and not any(weight.is_complex() for weight in weights)
-        else {"foreach": False}
-    )
-    if spec.name == "sgd":
-        return SGD(weights, **options, **kernels)  # type: ignore[arg-type]
-    betas = (options.pop("beta1"), options.pop("beta2"))
-    kind = Adam if spec.name == "adam" else AdamW
-    return kind(weights, betas=betas, **options, **kernels)  # type: ignore[arg-type]
+    kind: Any = spec.find()
+    return kind(weights, **spec.complete, **_kernels(kind, weights, fused))
+
+
+def _kernels(kind: type[Optimizer], weights: Sequence[Tensor], fused: bool) -> dict[str, bool]:
+    arguments = signature(kind).parameters
+    if not fused:
+        return {"foreach": False} if "foreach" in arguments else {}
+    # What other classes mean by the word is theirs.
+    is_torchs = kind.__module__.partition(".")[0] == "torch"
+    any_complex = any(weight.is_complex() for weight in weights)
+    return {"fused": True} if "fused" in arguments and is_torchs and not any_complex else {}
 
 
 def named_optimizer_state(
@@ -43,7 +50,7 @@ def named_optimizer_state(
     state = {}
     for name, weight in zip(names, weights, strict=True):
         state[name] = dict(optimizer.state.get(weight, {}))
-        if weight.grad is not None and _predicts_from_gradient(optimizer):
+        if weight.grad is not None and last_gradient_needed(optimizer):
             state[name][_LAST_GRADIENT] = weight.grad
     return state
 
@@ -64,8 +71,3 @@ def load_optimizer_state(
             weight.grad = kept.pop(_LAST_GRADIENT, None)
             if kept:
                 optimizer.state[weight] = kept
-
-
-def _predicts_from_gradient(optimizer: Optimizer) -> bool:
-    """Whether the direction of the last update is in the gradients, not in the state."""
-    return isinstance(optimizer, SGD) and not optimizer.param_groups[0]["momentum"]

@@ -167,7 +167,7 @@ def test_stash_keeps_only_versions_that_are_in_flight() -> None:
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_prediction_is_table_1_for_adam(name: str) -> None:
-    spec = OptimizerSpec.parse(name, lr=0.1, beta1=0.8, beta2=0.9, eps=0.01, weight_decay=0.0)
+    spec = OptimizerSpec.parse(name, lr=0.1, betas=(0.8, 0.9), eps=0.01, weight_decay=0.0)
     weights = [torch.tensor([1.0, -2.0], requires_grad=True)]
     policy = PipeOptim(weights, build_optimizer(spec, weights))
     gradients = [torch.tensor([0.5, -1.0]), torch.tensor([-0.25, 2.0])]
