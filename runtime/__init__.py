@@ -3,9 +3,11 @@
 from drlpp.runtime.comparison import BASELINES, Comparison, Contender, compare
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.reference import ReferenceResult, run_reference
+from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
+from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session import ClusterSession, TimeSpent
-from drlpp.runtime.training import EpochReport, Observer, TrainingResult, train
+from drlpp.runtime.trainer import EpochReport, Observer
+from drlpp.runtime.training import TrainingResult, train
 
 __all__ = [
     "ClusterSession",
@@ -20,6 +22,8 @@ __all__ = [
     "TrainingResult",
     "train",
     "Minibatches",
+    "RunOptions",
+    "ReferenceExecutor",
     "ReferenceResult",
     "run_reference",
 ]

@@ -219,8 +219,10 @@ class Stash(WeightPolicy):
         """Prepare for a run; older versions that it still needs are kept."""
         super().begin(uses, rates, version)
         self._pending = Counter(use.stashed for use in uses.values())
-        needed = {v: kept for v, kept in self._versions.items() if self._pending[v]}
-        self._versions = {**needed, version: self._leaves()}
+        # Parts in flight refer to the very tensors that were lent to their forwards.
+        kept = {v: leaves for v, leaves in self._versions.items() if v <= version}
+        self._versions = {v: leaves for v, leaves in kept.items() if self._pending[v]}
+        self._versions[version] = kept.get(version) or self._leaves()
 
     def _leaves(self) -> list[Tensor]:
         # .data has a version counter of its own: autograd must not see the updates of the newest.

@@ -18,17 +18,18 @@ from drlpp.schedule import (
     Backward,
     Forward,
     Receive,
+    Recompute,
     Schedule,
     ScheduleKind,
     Send,
     Update,
     build_schedule,
     in_order,
-    weight_versions,
 )
 from drlpp.timeline import play
+from drlpp.versions import weight_versions
 
-KINDS: list[ScheduleKind] = ["1f1b", "gpipe", "forward"]
+KINDS: list[ScheduleKind] = ["1f1b", "1f1b-flush", "gpipe", "forward"]
 
 
 def passes(schedule: Schedule, worker: int) -> str:
@@ -139,7 +140,10 @@ def test_pipeoptim_figure_1b_gpipe() -> None:
         # One update a minibatch, and both passes on the same weights.
         assert {v.difference for v in weight_versions(schedule, worker).values()} == {0}
         updates = [a for a in schedule.actions[worker] if isinstance(a, Update)]
-        assert updates == [Update(1, contributions=4), Update(2, contributions=4)]
+        assert updates == [
+            Update(1, contributions=4, through=1),
+            Update(2, contributions=4, through=2),
+        ]
 
 
 def test_microbatches_are_dealt_to_replicas_in_turn() -> None:
@@ -147,7 +151,7 @@ def test_microbatches_are_dealt_to_replicas_in_turn() -> None:
     assert passes(schedule, 0) == "F0.0 F0.2 B0.0 B0.2 F1.1 B1.1"
     assert passes(schedule, 1) == "F0.1 B0.1 F1.0 F1.2 B1.0 B1.2"
     updates = [a for a in schedule.actions[0] if isinstance(a, Update)]
-    assert updates == [Update(1, contributions=3), Update(2, contributions=3)]
+    assert updates == [Update(1, contributions=3, through=1), Update(2, contributions=3, through=2)]
 
 
 def test_gpipe_flush_costs_the_known_bubble() -> None:
@@ -169,27 +173,6 @@ def test_pipeoptim_figure_1c_naive() -> None:
     assert sorted(t.start for t in timed) == list(range(3 * 2 * 4))
 
 
-def test_pipeoptim_figure_1d_and_2_versions_of_the_fifth_minibatch() -> None:
-    """Forward with W2, W3, W4, W5 and backward with W5; the paper starts with W1, we with W0."""
-    schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 12)
-    fifth = [weight_versions(schedule, worker)[4, 0] for worker in range(4)]
-    assert [versions.forward + 1 for versions in fifth] == [2, 3, 4, 5]
-    assert [versions.backward + 1 for versions in fifth] == [5, 5, 5, 5]
-    assert [versions.difference for versions in fifth] == [3, 2, 1, 0]
-
-
-@given(depth=st.integers(1, 8), extra=st.integers(1, 6))
-def test_difference_of_a_straight_pipeline_is_pipeoptim_equation_4(depth: int, extra: int) -> None:
-    schedule = build_schedule(Pipeline.straight(*[1] * depth), depth + extra)
-    for rank in range(depth):
-        steady = [
-            versions.difference
-            for (minibatch, _), versions in weight_versions(schedule, rank).items()
-            if minibatch >= depth - 1
-        ]
-        assert set(steady) == {depth - rank - 1}
-
-
 def test_branches_take_the_widest_branch_into_account() -> None:
     """0 → 1 → 3 and 0 → 2 → 3, where stage 2 has three replicas."""
     edges = tuple(StageEdge(a, b) for a, b in [(0, 1), (0, 2), (1, 3), (2, 3)])
@@ -204,11 +187,11 @@ def test_data_parallelism_is_one_replicated_stage() -> None:
         Forward(1),
         Backward(1),
         AllReduce(1, (0, 1, 2)),
-        Update(1, 3),
+        Update(1, 3, through=3),
         Forward(4),
         Backward(4),
         AllReduce(2, (0, 1, 2)),
-        Update(2, 3),
+        Update(2, 3, through=6),
     )
 
 
@@ -241,15 +224,21 @@ def test_workers_that_wait_for_each_other_are_reported() -> None:
         list(in_order(stuck))
 
 
-schedules = st.builds(
-    lambda pipeline, minibatches, kind, microbatches: build_schedule(
-        pipeline, minibatches, kind, microbatches if kind == "gpipe" else 1
-    ),
-    pipelines(),
-    st.integers(1, 12),
-    st.sampled_from(KINDS),
-    st.integers(1, 4),
-)
+@st.composite
+def any_schedule(draw: st.DrawFn) -> Schedule:
+    kind = draw(st.sampled_from(KINDS))
+    return build_schedule(
+        draw(pipelines()),
+        draw(st.integers(1, 12)),
+        kind,
+        draw(st.integers(1, 4)) if kind in {"gpipe", "1f1b-flush"} else 1,
+        accumulate=draw(st.integers(1, 4)),
+        recompute=draw(st.booleans()),
+        clip=kind in {"gpipe", "1f1b-flush"} and draw(st.booleans()),
+    )
+
+
+schedules = any_schedule()
 
 
 @given(schedules)
@@ -305,7 +294,11 @@ def test_every_stage_passes_every_part_once_on_one_replica(schedule: Schedule) -
 def test_replicas_make_the_same_updates_from_all_parts(schedule: Schedule) -> None:
     for workers in schedule.pipeline.stages:
         updates = [
-            [a for a in schedule.actions[worker] if isinstance(a, Update | AllReduce)]
+            [
+                a
+                for a in schedule.actions[worker]
+                if isinstance(a, Update) or (isinstance(a, AllReduce) and a.content == "gradients")
+            ]
             for worker in workers
         ]
         assert all(other == updates[0] for other in updates)
@@ -313,7 +306,74 @@ def test_replicas_make_the_same_updates_from_all_parts(schedule: Schedule) -> No
         assert [update.version for update in made] == list(range(1, len(made) + 1))
         parts = 0 if schedule.kind == "forward" else schedule.minibatches * schedule.microbatches
         assert sum(update.contributions for update in made) == parts
+        assert [update.through for update in made] == sorted({update.through for update in made})
+        assert not made or made[-1].through == schedule.minibatches
         assert (len(made) < len(updates[0])) == (len(workers) > 1 and bool(made))
+
+
+@given(schedules)
+@settings(deadline=None)
+def test_recomputation_comes_between_a_forward_and_its_backward(schedule: Schedule) -> None:
+    for actions in schedule.actions.values():
+        waiting: set[tuple[int, int]] = set()
+        recomputed = None
+        for action in actions:
+            match action:
+                case Forward(minibatch, microbatch):
+                    waiting.add((minibatch, microbatch))
+                case Recompute(minibatch, microbatch):
+                    assert (minibatch, microbatch) in waiting
+                    recomputed = (minibatch, microbatch)
+                case Backward(minibatch, microbatch):
+                    waiting.remove((minibatch, microbatch))
+                    assert recomputed in {None, (minibatch, microbatch)}
+                    recomputed = None
+                case Update() | AllReduce():
+                    assert recomputed is None, "weights change behind a recomputation"
+
+
+def test_recomputation_spares_what_is_used_at_once() -> None:
+    schedule = build_schedule(Pipeline.straight(1, 1), 3, recompute=True)
+    recomputed = [
+        [a.minibatch for a in schedule.actions[w] if isinstance(a, Recompute)] for w in (0, 1)
+    ]
+    assert recomputed == [[0, 1, 2], []]
+
+
+def test_flushed_1f1b_holds_fewer_microbatches_than_gpipe() -> None:
+    """PipeDream-Flush and DAPPLE: GPipe's bubble, but D − rank microbatches in flight."""
+    pipeline = Pipeline.straight(1, 1, 1, 1)
+    flushed = build_schedule(pipeline, 1, "1f1b-flush", microbatches=6)
+    assert passes(flushed, 3) == "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3 F0.4 B0.4 F0.5 B0.5"
+    assert passes(flushed, 2) == "F0.0 F0.1 B0.0 F0.2 B0.1 F0.3 B0.2 F0.4 B0.3 F0.5 B0.4 B0.5"
+    ends = [
+        max(t.end for t in play(schedule, lambda _, a: float(isinstance(a, Forward | Backward))))
+        for schedule in (flushed, build_schedule(pipeline, 1, "gpipe", microbatches=6))
+    ]
+    assert ends == [(6 + 4 - 1) * 2] * 2
+
+
+def test_accumulation_makes_one_update_of_several_minibatches() -> None:
+    schedule = build_schedule(Pipeline.straight(2, 1), 7, accumulate=3)
+    for worker in schedule.actions:
+        updates = [a for a in schedule.actions[worker] if isinstance(a, Update)]
+        assert updates == [Update(1, 3, 3), Update(2, 3, 6), Update(3, 1, 7)]
+
+
+def test_a_stage_updates_from_whole_multiples_that_give_each_replica_one() -> None:
+    schedule = build_schedule(Pipeline.straight(3, 1), 8, accumulate=2)
+    through = {
+        worker: [a.through for a in schedule.actions[worker] if isinstance(a, Update)]
+        for worker in (0, 3)
+    }
+    assert through == {0: [4, 8], 3: [2, 4, 6, 8]}
+
+
+def test_clipping_shares_the_norm_of_all_stages() -> None:
+    schedule = build_schedule(Pipeline.straight(2, 1), 1, "gpipe", 2, clip=True)
+    kinds = [a.content for a in schedule.actions[0] if isinstance(a, AllReduce)]
+    assert kinds == ["gradients", "squared_norm"]
+    assert [a.workers for a in schedule.actions[2] if isinstance(a, AllReduce)] == [(0, 1, 2)]
 
 
 @given(pipelines(), st.integers(1, 30))

@@ -85,7 +85,7 @@ def texts(figure: Figure) -> list[str]:
 def test_numbers_are_drawn_where_they_fit() -> None:
     wide = [TimedAction(0, Forward(7), 0, 1), TimedAction(0, Backward(123), 1, 2)]
     assert texts(draw(wide)) == ["7", "123"]
-    narrow = [*wide, TimedAction(0, Forward(8), 2, 2.01), TimedAction(0, Update(1, 1), 2.01, 9)]
+    narrow = [*wide, TimedAction(0, Forward(8), 2, 2.01), TimedAction(0, Update(1, 1, 1), 2.01, 9)]
     assert texts(draw(narrow)) == ["7", "123"]
     parts = [TimedAction(0, Forward(7, 0), 0, 1), TimedAction(0, Forward(7, 1), 1, 2)]
     assert texts(draw(parts)) == ["7.0", "7.1"]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from drlpp.capture import capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.task import ModelReference, Task
 from drlpp.training_options import Method
 
@@ -115,7 +115,7 @@ def test_synchronous_methods_equal_a_plain_loop(
     )
     spec, build = OPTIMIZERS[optimizer]
     deployment = session.deploy(placement, method, spec)
-    session.run(deployment, MINIBATCHES, _order())
+    session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
 
     module = ModelReference(name="tests.runtime.test_plain_training:unusual").build().module
@@ -136,7 +136,7 @@ def test_stashing_is_pipedreams_update_formula(session: ClusterSession) -> None:
     placement = Placement.from_assignment(stage_of, range(stages))
     spec = OptimizerSpec(name="sgd", options={"lr": rate, "momentum": 0.0})
     deployment = session.deploy(placement, Method(policy="stash"), spec)
-    session.run(deployment, MINIBATCHES, _order())
+    session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
 
     module = ModelReference(name="tests.runtime.test_plain_training:unusual").build().module

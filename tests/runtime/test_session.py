@@ -76,7 +76,7 @@ def test_timeline_is_the_schedule_as_it_ran(
 
 
 def test_sync_refuses_stale_schedules(captured: CapturedModel, session: ClusterSession) -> None:
-    with pytest.raises(InvalidInput, match="use schedule gpipe, or policy stash"):
+    with pytest.raises(InvalidInput, match="use schedule gpipe or 1f1b-flush"):
         session.measure(straight(captured, 0, 1), method=Method(policy="sync"))
 
 
