@@ -92,10 +92,10 @@ def smoothed_gradient(optimizer: Optimizer, weight: Tensor) -> Tensor | None:
 
 
 def add_adam_directions_(
-    weights: Sequence[Tensor],
-    first: Sequence[Tensor],
-    second: Sequence[Tensor],
-    steps: Sequence[float],
+    weights: list[Tensor],
+    first: list[Tensor],
+    second: list[Tensor],
+    steps: list[float],
     betas: tuple[float, float],
     eps: float,
     scale: float,
