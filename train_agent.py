@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drlpp.command_line import (
+    OPTIMIZER_HELP,
     ModelOptions,
+    OptimizerOptions,
     Size,
     SizeOption,
     build_console,
     model_reference,
+    optimizer_options,
     run_program,
 )
 
@@ -70,8 +73,9 @@ def main(
     policy: Annotated[
         str, typer.Option(help="Weight policy: pipeoptim, stash or vanilla.")
     ] = "pipeoptim",
-    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "adam",
+    optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
     lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,
+    optimizer_option: OptimizerOptions = [],  # noqa: B006 - typer copies it
     microbatches: Annotated[
         int, typer.Option(min=1, help="Of a minibatch, for the baseline GPipe.")
     ] = 4,
@@ -91,7 +95,7 @@ def main(
     if agent not in AGENTS:
         raise InvalidInput(f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}")
     method = asynchronous_method(policy)
-    optimizer_spec = OptimizerSpec.parse(optimizer, lr=lr)
+    optimizer_spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
     reference = model_reference(model, size, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)

@@ -1,4 +1,4 @@
-"""Options of a class that a user names: an optimizer of torch, a scheduler, or one of their own.
+"""A class that a user names, with its options: torch's optimizer, scheduler, or one of their own.
 
 Which options there are, what they are when not given, and what kind of value each takes stand in
 the signature of the class.
@@ -7,13 +7,15 @@ the signature of the class.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from inspect import Parameter, isclass, signature
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidInput
+from drlpp.files import Record, first_problem
 from drlpp.importing import find_factory
 
 Class = TypeVar("Class")
@@ -51,6 +53,82 @@ OptionValue = Annotated[
 ]
 
 
+class NamedClass(Record, ABC):
+    """A class by name, and its options.
+
+    One of torch's is checked when its description is made, one of the user's own only by
+    :meth:`check`, so that reading a file imports nothing that it names.
+
+    Attributes:
+        what: such a class is, for error messages.
+        hidden: arguments of such classes that are not the user's.
+        name: of a class of torch in lower case, or ``package.module:Class``.
+        options: arguments of the class.
+    """
+
+    what: ClassVar[str]
+    hidden: ClassVar[frozenset[str]]
+
+    name: str
+    options: dict[str, OptionValue] = Field(default_factory=dict)
+
+    @abstractmethod
+    def find(self) -> type:
+        """The class that ``name`` names.
+
+        Raises:
+            InvalidInput: if there is none, or it cannot work here.
+        """
+
+    @abstractmethod
+    def _try(self) -> None:
+        """Make one for a parameter that nobody uses; torch checks the values of its options."""
+
+    def check(self) -> None:
+        """See that there is such a class with these options.
+
+        Raises:
+            InvalidInput: if not, or if it cannot work here.
+        """
+        check_options(f"{self.what} {self.name}", self.find(), self.options, self.hidden)
+        try:
+            self._try()
+        except Exception as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> InvalidInput:
+        """In one line what the class itself does not accept."""
+        return InvalidInput(f"{self.what} {self.name}: {' '.join(str(error).split())}")
+
+    @model_validator(mode="after")
+    def _is_usable(self) -> Self:
+        if ":" not in self.name:
+            self.check()
+        return self
+
+    @classmethod
+    def _parse(cls, name: str, options: Mapping[str, object], **others: object) -> Self:
+        """Build from what a user typed; options that are None are left at their default."""
+        given = {key: value for key, value in options.items() if value is not None}
+        try:
+            spec = cls.model_validate({"name": name, "options": given, **others})
+        except ValidationError as error:
+            cause = error.errors()[0].get("ctx", {}).get("error")
+            if isinstance(cause, InvalidInput):
+                raise cause from None
+            raise InvalidInput(f"{cls.what} {name}: {first_problem(error)}") from None
+        spec.check()
+        return spec
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options as the class takes them: what is a list in a file is a tuple in torch."""
+        return {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in self.options.items()
+        }
+
+
 def option_text(value: object) -> str:
     """A value as a user would write it on the command line."""
     if isinstance(value, list | tuple):
@@ -68,7 +146,9 @@ def find_class(path: str, base: type[Class], what: str) -> type[Class]:
     """
     found: Any = find_factory(path, what, InvalidInput)
     if not isclass(found) or not issubclass(found, base):
-        raise InvalidInput(f"{what} {path!r} is not a subclass of {base.__module__}.{base.__name__}")
+        raise InvalidInput(
+            f"{what} {path!r} is not a subclass of {base.__module__}.{base.__name__}"
+        )
     return found
 
 

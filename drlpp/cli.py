@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from drlpp.command_line import (
+    OPTIMIZER_HELP,
     ModelOptions,
+    OptimizerOptions,
     Size,
     SizeOption,
     build_console,
     model_reference,
+    optimizer_options,
     run_program,
 )
 
@@ -64,9 +67,10 @@ def train(
     ] = "digits",
     epochs: Annotated[int, typer.Option(help="How often all samples are seen.")] = 5,
     optimizer: Annotated[
-        str | None, typer.Option(help="sgd, adam or adamw; else as measured.")
+        str | None, typer.Option(help=f"{OPTIMIZER_HELP}; else as measured.")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    optimizer_option: OptimizerOptions = [],  # noqa: B006 - typer copies it
     workers: Annotated[
         int | None, typer.Option(help="Number of workers, if not the placement's.")
     ] = None,
@@ -84,7 +88,7 @@ def train(
         data=data,
         epochs=epochs,
         optimizer_name=optimizer,
-        lr=lr,
+        optimizer_options=optimizer_options(optimizer_option, lr),
         workers=workers,
         out=out or placement.parent / "training",
         resume=resume,

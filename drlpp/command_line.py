@@ -36,6 +36,16 @@ ModelOptions = Annotated[
         help="Argument of the model's factory, such as batch_size=16; may be repeated.",
     ),
 ]
+OptimizerOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--optimizer-option",
+        metavar="KEY=VALUE",
+        help="Argument of the optimizer, such as weight_decay=0.1 or betas=[0.9,0.99]; may be "
+        "repeated.",
+    ),
+]
+OPTIMIZER_HELP = "Any of torch.optim by its name in lower case, or package.module:Class"
 
 
 def build_console() -> Console:
@@ -50,13 +60,47 @@ def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelRefer
         InvalidInput: if an option is not of the form KEY=VALUE.
     """
     arguments: dict[str, Option] = {}
-    for option in options:
-        key, separator, text = option.partition("=")
-        value = yaml.safe_load(text) if separator else None
+    for key, value in read_options(options, "model", "batch_size=16").items():
         if not isinstance(value, bool | int | float | str):
-            raise InvalidInput(f"model option {option!r}: expected KEY=VALUE, like batch_size=16")
+            raise InvalidInput(f"model option {key}={value}: expected a number or a word")
         arguments[key] = value
     return ModelReference.named(name, size, **arguments)
+
+
+def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, object]:
+    """An optimizer's options as given on the command line, the learning rate among them.
+
+    Raises:
+        InvalidInput: if an option is not of the form KEY=VALUE.
+    """
+    given = read_options(options, "optimizer", "weight_decay=0.1")
+    if lr is not None and "lr" in given:
+        raise InvalidInput(f"the learning rate is given twice: {lr:g} and {given['lr']}")
+    return given if lr is None else {**given, "lr": lr}
+
+
+def read_options(options: Sequence[str], what: str, example: str) -> dict[str, object]:
+    """Values by name; a value is written as in YAML.
+
+    Args:
+        options: each of the form KEY=VALUE.
+        what: takes the options, for the error message.
+        example: of an option, likewise.
+
+    Raises:
+        InvalidInput: if an option is of another form, or has no value.
+    """
+    values = {}
+    for option in options:
+        key, _, text = option.partition("=")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = None
+        if not key or value is None:
+            raise InvalidInput(f"{what} option {option!r}: expected KEY=VALUE, like {example}")
+        values[key] = value
+    return values
 
 
 def run_program(program: Callable[[], object], name: str) -> None:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from inspect import Parameter, isclass, signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import field_validator
 
-from drlpp.class_options import (
-    OptionValue,
-    check_options,
-    find_class,
-    option_defaults,
-    option_text,
-)
+from drlpp.class_options import NamedClass, find_class, option_defaults, option_text
 from drlpp.errors import InvalidInput
-from drlpp.files import Record, first_problem
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-
-# Which kernels run is the runtime's business, and nothing differentiates or records an update.
-_HIDDEN = frozenset({"params", "capturable", "differentiable", "foreach", "fused"})
 
 _DEFAULTS: dict[str, dict[str, float]] = {
     "sgd": {"lr": 0.01, "momentum": 0.9},
@@ -29,15 +19,13 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "adamw": {"lr": 0.0005},
 }
 
-class OptimizerSpec(Record):
+
+class OptimizerSpec(NamedClass):
     """An optimizer by name and its options.
 
     What is not given is as in torch, but for a learning rate of 0.01 and a momentum of 0.9 for
     sgd, and for adam and adamw half of torch's learning rate, since stale gradients want smaller
     steps.
-
-    An optimizer of torch is checked when its description is made, a class of the user's own only
-    by :meth:`parse` and :meth:`check`, so that reading a file imports nothing that it names.
 
     Attributes:
         name: of a class of ``torch.optim`` in lower case, such as ``adam``, or
@@ -45,19 +33,18 @@ class OptimizerSpec(Record):
         options: arguments of the class.
     """
 
+    what: ClassVar[str] = "optimizer"
+    # Which kernels run is the runtime's business, and nothing differentiates or records an update.
+    hidden: ClassVar[frozenset[str]] = frozenset(
+        {"params", "capturable", "differentiable", "foreach", "fused"}
+    )
+
     name: str = "sgd"
-    options: dict[str, OptionValue] = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod
     def _in_lower_case(cls, name: str) -> str:
         return name if ":" in name else name.lower()
-
-    @model_validator(mode="after")
-    def _is_usable(self) -> OptimizerSpec:
-        if ":" not in self.name:
-            self.check()
-        return self
 
     @classmethod
     def parse(cls, name: str, /, **options: object) -> OptimizerSpec:
@@ -66,31 +53,7 @@ class OptimizerSpec(Record):
         Raises:
             InvalidInput: if there is no such optimizer or option, or it cannot work here.
         """
-        given = {key: value for key, value in options.items() if value is not None}
-        try:
-            spec = cls.model_validate({"name": name, "options": given})
-        except ValidationError as error:
-            cause = error.errors()[0].get("ctx", {}).get("error")
-            if isinstance(cause, InvalidInput):
-                raise cause from None
-            raise InvalidInput(f"optimizer {name}: {first_problem(error)}") from None
-        spec.check()
-        return spec
-
-    def check(self) -> None:
-        """Make the optimizer once, for a parameter that nobody uses.
-
-        Raises:
-            InvalidInput: if there is no such optimizer or option, or it cannot work here.
-        """
-        import torch
-
-        kind = self.find()
-        check_options(f"optimizer {self.name}", kind, self.options, _HIDDEN)
-        try:
-            kind([torch.zeros(1, requires_grad=True)], **self.complete)
-        except Exception as error:
-            raise InvalidInput(f"optimizer {self.name}: {error}") from error
+        return cls._parse(name, options)
 
     def find(self) -> type[Optimizer]:
         """The class that ``name`` names.
@@ -115,20 +78,22 @@ class OptimizerSpec(Record):
             raise InvalidInput(f"optimizer {self.name} cannot train a pipeline: {reason}")
         return kind
 
+    def _try(self) -> None:
+        import torch
+
+        kind: Any = self.find()
+        kind([torch.zeros(1, requires_grad=True)], **self.complete)
+
     def value(self, option: str) -> Any:
         """The value of an option, given or default."""
         return self.complete[option]
 
     @property
     def complete(self) -> dict[str, Any]:
-        """All options with their values; what is a list in a file is a tuple, as in torch."""
-        declared = option_defaults(self.find(), _HIDDEN)
+        """All options with their values, as arguments of the class."""
+        declared = option_defaults(self.find(), self.hidden)
         defaults = {key: value for key, value in declared.items() if value is not Parameter.empty}
-        given = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in self.options.items()
-        }
-        return {**defaults, **_DEFAULTS.get(self.name, {}), **given}
+        return {**defaults, **_DEFAULTS.get(self.name, {}), **self.arguments}
 
     def __str__(self) -> str:
         """Name and options, without those that are switched off."""

@@ -124,13 +124,12 @@ def _(file: PlacementFile) -> RenderableType:
     for number, stage in enumerate(file.stages):
         accelerators = ", ".join(str(accelerator) for accelerator in stage.accelerators)
         table.add_row(str(number), accelerators, escape(", ".join(stage.operators)))
-    options = ", ".join(f"{name}={value:g}" for name, value in file.optimizer.complete.items())
     versions = file.versions
     return Group(
         title,
         table,
         _measurement_text(file.measurement),
-        f"schedule and policy: {file.method}; optimizer: {file.optimizer.name} ({options})",
+        f"schedule and policy: {file.method}; optimizer: {escape(str(file.optimizer))}",
         f"graph {file.graph_fingerprint}; drlpp {versions.drlpp}, torch {versions.torch}, "
         f"python {versions.python}",
         describe(file.cluster),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,28 +27,31 @@ def train_and_report(
     data: str,
     epochs: int,
     optimizer_name: str | None,
-    lr: float | None,
+    optimizer_options: Mapping[str, object],
     workers: int | None,
     out: Path,
     resume: bool,
     seed: int,
 ) -> None:
-    """Train and print how it goes."""
+    """Train and print how it goes.
+
+    Without a name of another optimizer, the options are for the one of the placement.
+    """
     console = build_console()
     document = read_placement(path)
     optimizer = document.optimizer
     if optimizer_name is not None:
-        optimizer = OptimizerSpec.parse(optimizer_name, lr=lr)
-    elif lr is not None:
-        optimizer = OptimizerSpec.parse(optimizer.name, **{**optimizer.options, "lr": lr})
+        optimizer = OptimizerSpec.parse(optimizer_name, **optimizer_options)
+    elif optimizer_options:
+        options = {**optimizer.options, **optimizer_options}
+        optimizer = OptimizerSpec.parse(optimizer.name, **options)
     banner = (
         f"training {document.model} on {document.cluster.accelerators} workers, "
-        f"{document.configuration} ({document.method}), {optimizer.name} with "
-        + ", ".join(f"{key}={value:g}" for key, value in optimizer.complete.items())
+        f"{document.configuration} ({document.method}), {optimizer}"
     )
 
     def on_begin() -> None:
-        console.print(banner)
+        console.print(banner, markup=False)
         bar_shown.enter_context(progress)
 
     progress = Progress(

@@ -10,7 +10,7 @@ are the moments, λ is the weight decay.
 
 This is the paper's prediction. The code released with it differs: it takes s = D − rank instead of
 D − rank − 1, and for SGD with momentum adds the gradient to a momentum that contains it already.
-Table I has ε under the root of v̂, torch beside it; here it is where torch has it.
+In Adam's rule ε stands beside the root of v̂, as in torch and in the paper's first version.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def smoothed_gradient(optimizer: Optimizer, weight: Tensor) -> Tensor | None:
 
 
 def add_adam_directions_(
-    weights: Sequence[Tensor],
-    first: Sequence[Tensor],
-    second: Sequence[Tensor],
-    steps: Sequence[float],
+    weights: list[Tensor],
+    first: list[Tensor],
+    second: list[Tensor],
+    steps: list[float],
     betas: tuple[float, float],
     eps: float,
     scale: float,

@@ -150,7 +150,7 @@ def test_a_killed_worker_fails_one_measurement_and_the_run_goes_on(tmp_path: Pat
     [
         (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, tuned"),
         (["--policy", "hope"], "policy 'hope' is unknown"),
-        (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are sgd, adam, adamw"),
+        (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
         (["--model", "tests.models:nothing"], "no function 'nothing'"),
     ],
 )

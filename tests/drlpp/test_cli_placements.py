@@ -72,7 +72,10 @@ def _change(*path: object, to: object) -> Callable[[dict[str, Any]], None]:
         (_change("kind", to="graph"), "expected a placement file, but it is a graph file"),
         (_change("method", "policy", to="hope"), "field 'method.policy'"),
         (_change("method", "schedule", to="gpipe"), "policy pipeoptim has no meaning on schedule"),
-        (_change("optimizer", "options", to={"lr": -1.0}), "lr of sgd is -1.0; expected 0 or more"),
+        (
+            _change("optimizer", "options", to={"lr": -1.0}),
+            "field 'optimizer': optimizer sgd: Invalid learning rate: -1.0",
+        ),
         (_change("cluster", "hosts", to=[]), "field 'cluster.hosts'"),
     ],
 )
@@ -126,7 +129,11 @@ def test_a_truncated_placement_is_told(
         (["--workers", "6"], "6 workers were asked for, but the placement is for 2"),
         (["--epochs", "0"], "epochs is 0; at least 1 is needed"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown"),
-        (["--lr", "-3"], "lr of sgd is -3.0"),
+        (["--lr", "-3"], "optimizer sgd: Invalid learning rate: -3.0"),
+        (["--optimizer-option", "momentum"], "optimizer option 'momentum': expected KEY=VALUE"),
+        (["--optimizer-option", "betas=[1"], "'betas=[1': expected KEY=VALUE, like weight_decay"),
+        (["--optimizer-option", "beta=1"], "optimizer sgd has no option 'beta'; it has lr"),
+        (["--lr", "1", "--optimizer-option", "lr=2"], "the learning rate is given twice: 1 and 2"),
         (["--data", "tests.models:without_loss"], "its factory failed with TypeError"),
     ],
 )

@@ -79,7 +79,7 @@ def _gradient(weight: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", _OPTIONS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_direction_is_that_of_the_last_step(kind: str, data: st.DataObject) -> None:
     """lr·ΔW_t = (1 − lr·λ)·W_{t−1} − W_t, where λ is zero unless the decay is decoupled."""
@@ -139,7 +139,7 @@ def test_before_the_first_update_nothing_is_known(kind: str) -> None:
         ("adafactor", {}),
         ("sgd", {"maximize": True}),
         ("adadelta", {"weight_decay": 0.1}),
-        ("tests.runtime.test_prediction:OwnAdam", {}),
+        (f"{__name__}:OwnAdam", {}),
     ],
 )
 def test_no_rule_is_told_and_not_guessed(name: str, options: dict[str, Any]) -> None:
