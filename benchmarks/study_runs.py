@@ -114,6 +114,23 @@ def search_jobs() -> list[Job]:
     ]
 
 
+def best_rate(results: Iterable[Result]) -> float:
+    """The learning rate for one task and optimizer, from searches at several.
+
+    The one with the lowest held-out loss, of those that are at most a tenth of the lowest at which
+    training diverges: a rate on the edge of stability without delay leaves nothing to compare with
+    it, as every asynchronous method diverges.
+    """
+    found = list(results)
+    edge = min((r.job.learning_rate for r in found if r.diverged), default=math.inf)
+    losses = {
+        r.job.learning_rate: r.loss
+        for r in found
+        if r.loss is not None and r.job.learning_rate <= edge / 10
+    }
+    return min(losses, key=losses.__getitem__)
+
+
 def minibatch_order(samples: int, epochs: int, seed: int) -> Tensor:
     """The samples of every minibatch, shuffled anew in every epoch, ``(minibatches, BATCH_SIZE)``.
 

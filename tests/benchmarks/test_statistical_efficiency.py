@@ -4,18 +4,22 @@ from pathlib import Path
 
 import pytest
 import study_report
+import study_runs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from study_methods import METHODS
+from study_methods import METHODS, StudyMethod
 from study_orderings import ORDERINGS, TABLE_IV, TABLE_IV_METHODS, Verdict, compare
 from study_report import by_cell, comparison_of, report, score, summary, write_report
 from study_runs import (
     BATCH_SIZE,
+    SEARCH_SEED,
     Job,
     Result,
+    best_rate,
     minibatch_order,
     read_results,
+    run_job,
     run_jobs,
     search_jobs,
     study_jobs,
@@ -107,9 +111,56 @@ def test_jobs_are_distinct_and_synchronous_methods_run_at_no_depth() -> None:
     assert len(jobs) == len(RATES) * 5 * (3 * asynchronous + len(METHODS) - asynchronous)
 
 
-def test_results_are_kept_and_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_run_is_plain_training_on_the_same_samples_in_order(
+    divided: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # GPipe with T = 1 has no delay; divided, it makes an update of every portion.
+    gpipe = StudyMethod(METHODS["GPipe"].build, divided=divided)
+    monkeypatch.setitem(study_runs.METHODS, "GPipe", gpipe)
+    monkeypatch.setattr(study_runs, "minibatch_order", lambda *given: minibatch_order(*given)[:3])
+    job = Job(task="digits", optimizer="sgd", learning_rate=0.01, method="GPipe", depth=4, seed=2)
+    result = run_job(job)
+
+    data = TASKS["digits"].load()
+    module = TASKS["digits"].reference(BATCH_SIZE).build(seed=2).module
+    optimizer = torch.optim.SGD(module.parameters(), 0.01, momentum=0.9, weight_decay=5e-4)
+    order = minibatch_order(len(data.train), 9, 2)[:3]
+    losses = []
+    for indices in order.view(-1, 8) if divided else order:
+        optimizer.zero_grad()
+        outputs = module(data.train.inputs[0][indices])
+        loss = torch.nn.functional.cross_entropy(outputs, data.train.targets[indices])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    outputs = module(*data.test.inputs)
+    held_out = torch.nn.functional.cross_entropy(outputs, data.test.targets).item()
+    correct = (outputs.argmax(1) == data.test.targets).float().mean().item()
+    tenth = losses[-2:] if divided else losses[-1:]
+    assert result.training_loss == pytest.approx(sum(tenth) / len(tenth), rel=1e-4)
+    assert result.loss == pytest.approx(held_out, rel=1e-4)
+    assert result.accuracy == pytest.approx(correct, abs=0.004)
+
+
+def test_the_best_rate_stays_away_from_where_training_diverges() -> None:
+    def searched(rate: float, loss: float | None) -> Result:
+        job = Job(
+            task="text",
+            optimizer="sgd",
+            learning_rate=rate,
+            method="GPipe",
+            depth=None,
+            seed=SEARCH_SEED,
+        )
+        return Result(job=job, loss=loss, accuracy=None, training_loss=loss, seconds=1)
+
+    found = [searched(0.03, 2.2), searched(0.1, 2.0), searched(0.3, 1.8)]
+    assert best_rate(found) == 0.3
+    assert best_rate([*found, searched(1.0, None)]) == 0.1
+
+
+def test_results_are_kept_and_not_made_again(tmp_path: Path) -> None:
     jobs = study_jobs({("digits", "sgd"): 0.1}, ["PipeOptim"], depths=(4,), seeds=(0, 1))
     path = tmp_path / "results.jsonl"
     complete = _result(jobs[0], 0.9)
