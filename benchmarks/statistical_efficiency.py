@@ -32,9 +32,8 @@ from study_runs import (
 
 from drlpp.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
-from drlpp.optimizer_spec import OptimizerName
 
-RATES: dict[tuple[str, OptimizerName], float] = {
+RATES: dict[tuple[str, str], float] = {
     ("digits", "sgd"): 0.01,
     ("digits", "adam"): 0.003,
     ("digits", "adamw"): 0.003,

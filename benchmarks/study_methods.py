@@ -13,29 +13,32 @@ class StudyMethod:
     """A row of the table.
 
     Attributes:
-        build: the method for a pipeline of so many stages and a run of so many minibatches.
-        synchronous: all weights are up to date, so the depth of the pipeline changes nothing,
-            and one run stands for all depths.
-        divided: a minibatch is run in as many parts as there are stages, with one update for all
-            of them (2BW); the others run it whole.
+        build: the method for a run of so many minibatches.
+        stages: of the pipeline that stands for all depths, where depth changes nothing; None for
+            methods whose weights depend on it.
     """
 
-    build: Callable[[int, int], Method]
-    synchronous: bool = False
-    divided: bool = False
-
-    def parts(self, depth: int) -> int:
-        """In how many parts a minibatch is run in a pipeline of ``depth`` stages."""
-        return depth if self.divided else 1
+    build: Callable[[int], Method]
+    stages: int | None = None
 
 
 METHODS: dict[str, StudyMethod] = {
     # T = 1 as in the paper, which makes GPipe the naive pipeline, without any staleness.
-    "GPipe": StudyMethod(
-        lambda depth, minibatches: Method(schedule="gpipe", policy="sync"), synchronous=True
+    "GPipe": StudyMethod(lambda minibatches: Method(schedule="gpipe", policy="sync"), stages=1),
+    "vanilla": StudyMethod(lambda minibatches: Method(policy="vanilla")),
+    "PipeDream": StudyMethod(lambda minibatches: Method(policy="stash")),
+    # Whatever the depth, every stage's gradients are of the weights one update before: as with
+    # vertical sync on two stages, without dividing minibatches (a test shows that they are equal).
+    "2BW": StudyMethod(lambda minibatches: Method(policy="stash-vertical"), stages=2),
+    "SpecTrain": StudyMethod(lambda minibatches: Method(policy="spectrain")),
+    "XPipe": StudyMethod(lambda minibatches: Method(policy="xpipe")),
+    # T1 and T2, annealed over the first quarter of the training as pipemare §3.1 suggests, with D
+    # as its appendix B.4 derives.
+    "PipeMare": StudyMethod(
+        lambda minibatches: Method(
+            policy="pipemare", annealing_minibatches=minibatches // 4, correction_decay=0.135
+        )
     ),
-    "vanilla": StudyMethod(lambda depth, minibatches: Method(policy="vanilla")),
-    "PipeDream": StudyMethod(lambda depth, minibatches: Method(policy="stash")),
-    "PipeOptim": StudyMethod(lambda depth, minibatches: Method(policy="pipeoptim")),
+    "PipeOptim": StudyMethod(lambda minibatches: Method(policy="pipeoptim")),
 }
 """By the name that the report shows, in the order of its columns."""

@@ -9,8 +9,6 @@ from enum import StrEnum
 
 from scipy import stats
 
-from drlpp.optimizer_spec import OptimizerName
-
 # Table IV: highest top-1 accuracy in %, for GNMT BLEU; None where the paper has no figure.
 TABLE_IV_METHODS = ("GPipe", "PipeDream", "2BW", "SpecTrain", "XPipe", "PipeOptim")
 TABLE_IV: tuple[tuple[str, str, tuple[float | None, ...]], ...] = (
@@ -37,7 +35,7 @@ class Ordering:
     """
 
     text: str
-    optimizer: OptimizerName
+    optimizer: str
     first: str
     second: str
     alike: bool = False

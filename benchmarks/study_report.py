@@ -22,14 +22,13 @@ from study_tasks import TASKS
 
 from drlpp.errors import InvalidInput
 from drlpp.files import write_atomically
-from drlpp.optimizer_spec import OptimizerName
 
 BEGIN = "<!-- results: written by benchmarks/statistical_efficiency.py report -->"
 END = "<!-- end of results -->"
 
-OPTIMIZER_TITLES: dict[OptimizerName, str] = {"sgd": "SGDM", "adam": "Adam", "adamw": "AdamW"}
+OPTIMIZER_TITLES: dict[str, str] = {"sgd": "SGDM", "adam": "Adam", "adamw": "AdamW"}
 
-Cell = tuple[str, OptimizerName, str, int]
+Cell = tuple[str, str, str, int]
 """Task, optimizer, method, depth."""
 
 
@@ -74,7 +73,7 @@ def report(results: Iterable[Result]) -> str:
 
 
 def by_cell(results: Iterable[Result]) -> dict[Cell, dict[int, Result]]:
-    """Results of every seed; those of a synchronous method stand at every depth."""
+    """Results of every seed; those that depth does not concern stand at every depth."""
     cells: defaultdict[Cell, dict[int, Result]] = defaultdict(dict)
     for result in results:
         job = result.job

@@ -22,7 +22,7 @@ from drlpp.capture import CapturedModel, capture
 from drlpp.data import Data
 from drlpp.errors import InvalidFile
 from drlpp.files import Record, first_problem
-from drlpp.optimizer_spec import OptimizerName, OptimizerSpec
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import Minibatches, run_reference
 
 DEPTHS = (4, 8, 16)
@@ -30,7 +30,7 @@ SEEDS = (0, 1, 2, 3, 4)
 SEARCH_SEED = 100
 
 # Momentum and weight decay are those of pipeoptim §V-A and §V-B; the rest is torch's default.
-OPTIONS: dict[OptimizerName, dict[str, float]] = {
+OPTIONS: dict[str, dict[str, float]] = {
     "sgd": {"momentum": 0.9, "weight_decay": 5e-4},
     "adam": {},
     "adamw": {},
@@ -38,10 +38,10 @@ OPTIONS: dict[OptimizerName, dict[str, float]] = {
 
 
 class Job(Record):
-    """One training run. ``depth`` is None for a synchronous method, which it does not concern."""
+    """One training run. ``depth`` is None for a method that it does not concern."""
 
     task: str
-    optimizer: OptimizerName
+    optimizer: str
     learning_rate: float
     method: str
     depth: int | None
@@ -72,7 +72,7 @@ class Result(Record):
 
 
 def study_jobs(
-    rates: dict[tuple[str, OptimizerName], float],
+    rates: dict[tuple[str, str], float],
     methods: Iterable[str],
     depths: Sequence[int] = DEPTHS,
     seeds: Sequence[int] = SEEDS,
@@ -93,7 +93,7 @@ def study_jobs(
         for ((task, optimizer), rate), seed, method in itertools.product(
             rates.items(), seeds, methods
         )
-        for depth in ([None] if METHODS[method].synchronous else depths)
+        for depth in ([None] if METHODS[method].stages else depths)
     ]
 
 
@@ -148,24 +148,21 @@ def run_job(job: Job) -> Result:
     task, method = TASKS[job.task], METHODS[job.method]
     data = _data(job.task)
     order = minibatch_order(len(data.train), task.epochs, job.seed)
-    # A synchronous run needs no more than one stage.
-    depth = job.depth or 1
-    # Divided minibatches are the same samples in the same order, in smaller portions.
-    parts = method.parts(depth)
-    portions = order.reshape(len(order) * parts, BATCH_SIZE // parts)
-    captured = _captured(job.task, portions.shape[1], job.seed)
+    depth = job.depth or method.stages
+    assert depth is not None
+    captured = _captured(job.task, BATCH_SIZE, job.seed)
     trained = run_reference(
         captured,
         even_stages(captured.graph, depth),
-        Minibatches(data.train.inputs, data.train.targets, portions),
-        len(portions),
-        method=method.build(depth, len(order)),
+        Minibatches(data.train.inputs, data.train.targets, order),
+        len(order),
+        method=method.build(len(order)),
         optimizer=OptimizerSpec.parse(
             job.optimizer, lr=job.learning_rate, **OPTIONS[job.optimizer]
         ),
         seed=job.seed,
     )
-    losses = list(trained.losses.values())[-len(portions) // 10 :]
+    losses = list(trained.losses.values())[-len(order) // 10 :]
     loss, accuracy = _evaluate(captured, trained.state, data)
     return Result(
         job=job,
@@ -218,7 +215,7 @@ def run_jobs(
     done = {result.job for result in read_results(path)}
     # Jobs that share a captured model follow each other.
     waiting = sorted(
-        (job for job in jobs if job not in done), key=lambda job: (job.task, job.seed, job.method)
+        (job for job in jobs if job not in done), key=lambda job: (job.seed, job.task, job.method)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     pool = ProcessPoolExecutor(

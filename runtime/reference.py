@@ -178,7 +178,7 @@ class _Replay:
         self._uses = weight_uses(schedule, method)
         self._rates = [self._rates_of(stage) for stage in range(len(executor._stages))]
         self._passed: dict[tuple[int, Part], _Passed] = {}
-        self._activations: dict[tuple[Part, StageOutput], Tensor] = {}
+        self._activations: dict[Part, dict[StageOutput, Tensor]] = defaultdict(dict)
         self._gradients: dict[tuple[Part, StageOutput], Tensor] = {}
         # For every stage and update, what its replicas found.
         self._pending: dict[int, list[Weights]] = defaultdict(list)
@@ -228,7 +228,7 @@ class _Replay:
         passed = self._call(stage, part, _private(weights), buffers)
         self._passed[worker, part] = passed
         for output, tensor in enumerate(passed.outputs):
-            self._activations[part, StageOutput(stage, output)] = tensor.detach()
+            self._activations[part][StageOutput(stage, output)] = tensor.detach()
         if passed.loss is not None:
             self._losses[part] = passed.loss.item()
 
@@ -256,7 +256,7 @@ class _Replay:
                     return outputs[index]
                 case StageOutput():
                     if argument not in received:
-                        tensor = self._activations[part, argument].clone()
+                        tensor = self._activations[part][argument].clone()
                         received[argument] = tensor.requires_grad_(
                             tensor.is_floating_point() or tensor.is_complex()
                         )
@@ -280,19 +280,14 @@ class _Replay:
         # Other weights than its forward's: those that autograd saved are replaced.
         _overwrite(passed.weights, weights)
         self._pending[stage].append(_backward(passed, part, stage, self._gradients))
-        if self._schedule.pipeline.incoming(stage) == ():
-            for key in [key for key in self._activations if key[0] == part]:
-                self._release(key)
-
-    def _release(self, key: tuple[Part, StageOutput]) -> None:
-        """Activations of a part that has left the pipeline, but for other input stages."""
-        part, _ = key
-        if not any(waiting == part for _, waiting in self._passed):
-            del self._activations[key]
+        if all(waiting != part for _, waiting in self._passed):
+            self._activations.pop(part, None)
 
     def _mean(self, stage: int) -> Weights:
         """The mean over the contributions, of the weights that all of them have a gradient for."""
         parts = self._pending[stage]
+        if len(parts) == 1:
+            return parts[0]
         names = [name for name in parts[0] if all(name in part for part in parts)]
         return {name: torch.stack([part[name] for part in parts]).mean(0) for name in names}
 

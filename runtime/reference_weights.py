@@ -191,11 +191,12 @@ class StageHistory:
             del self.versions[version]
 
     def _follow(self, name: str, gradient: Tensor, before: Tensor) -> None:
-        """The moving averages of Table I."""
+        """The moving averages of Table I, as far as the policy predicts with them."""
         self._steps[name] += 1
-        first, second = self._xpipe_moments
-        first[name] = 0.9 * first[name] + 0.1 * gradient
-        second[name] = 0.999 * second[name] + 0.001 * gradient * gradient.conj()
+        if self.method.policy == "xpipe" and self.optimizer.name not in {"adam", "adamw"}:
+            _average(self._xpipe_moments, name, gradient, (0.9, 0.999))
+        if self.method.policy not in {"pipeoptim", "spectrain", "xpipe"}:
+            return
         if self.optimizer.name in _WITH_COUPLED_DECAY:
             gradient = gradient + self._options["weight_decay"] * before
         if self.optimizer.name == "sgd":
@@ -203,7 +204,13 @@ class StageHistory:
             momentum = self._options["momentum"]
             self._momentum[name] = momentum * self._momentum[name] + kept * gradient
         elif self.optimizer.name in {"adam", "adamw", "nadam", "radam", "adamax"}:
-            first, second = self._moments
-            beta1, beta2 = self._betas
-            first[name] = beta1 * first[name] + (1 - beta1) * gradient
-            second[name] = beta2 * second[name] + (1 - beta2) * gradient * gradient.conj()
+            _average(self._moments, name, gradient, self._betas)
+
+
+def _average(
+    moments: tuple[Weights, Weights], name: str, gradient: Tensor, betas: tuple[float, float]
+) -> None:
+    """m_t = β1 · m_{t−1} + (1 − β1) · g_t and v_t = β2 · v_{t−1} + (1 − β2) · g_t²."""
+    (first, second), (beta1, beta2) = moments, betas
+    first[name] = beta1 * first[name] + (1 - beta1) * gradient
+    second[name] = beta2 * second[name] + (1 - beta2) * gradient * gradient.conj()

@@ -8,7 +8,7 @@ import study_runs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from study_methods import METHODS, StudyMethod
+from study_methods import METHODS
 from study_orderings import ORDERINGS, TABLE_IV, TABLE_IV_METHODS, Verdict, compare
 from study_report import by_cell, comparison_of, report, score, summary, write_report
 from study_runs import (
@@ -29,6 +29,9 @@ from study_text import VOCABULARY, encode, topics_text
 
 from drlpp.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.runtime import Minibatches, run_reference
+from drlpp.training_options import Method
 
 RATES = {(task, optimizer): 0.01 for task in TASKS for optimizer in ("sgd", "adam", "adamw")}
 
@@ -59,21 +62,6 @@ def test_models_are_cut_into_stages_that_all_hold_weights(
     assert {(edge.source, edge.target) for edge in edges} >= {(k, k + 1) for k in range(depth - 1)}
 
 
-def test_a_divided_minibatch_gives_the_gradients_of_the_whole() -> None:
-    # What 2BW relies on; batch normalisation would fail here.
-    task = TASKS["digits"].reference(BATCH_SIZE).build()
-    assert task.loss is not None
-    data = TASKS["digits"].load()
-    images, targets = data.train.inputs[0][:BATCH_SIZE], data.train.targets[:BATCH_SIZE]
-    weights = list(task.module.parameters())
-    whole = torch.autograd.grad(task.loss(task.module(images), targets), weights)
-    parts = zip(images.split(2), targets.split(2), strict=True)
-    losses = [task.loss(task.module(some), right) for some, right in parts]
-    divided = torch.autograd.grad(torch.stack(losses).mean(), weights)
-    for one, other in zip(whole, divided, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
 def test_text_has_the_documented_shape() -> None:
     assert len(VOCABULARY) == len(set(VOCABULARY)) == 96
     data = topics_text(SEQUENCE_LENGTH)
@@ -101,23 +89,48 @@ def test_every_epoch_sees_a_sample_at_most_once(samples: int, epochs: int, seed:
     assert torch.equal(order, minibatch_order(samples, epochs, seed))
 
 
-def test_jobs_are_distinct_and_synchronous_methods_run_at_no_depth() -> None:
+def test_2bw_is_a_delay_of_one_whatever_the_depth() -> None:
+    """4 stages, with minibatches in 4 parts, give the weights of vertical sync on 2 stages."""
+    task = TASKS["digits"]
+    data = task.load()
+    order = minibatch_order(len(data.train), 1, 0)[:6]
+    optimizer = OptimizerSpec.parse("sgd", lr=0.01)
+    states = []
+    for parts, depth, method in (
+        (4, 4, Method(policy="2bw", accumulate=4)),
+        (1, 2, METHODS["2BW"].build(6)),
+    ):
+        captured = capture(task.reference(BATCH_SIZE // parts), seed=0)
+        portions = order.reshape(len(order) * parts, BATCH_SIZE // parts)
+        states.append(
+            run_reference(
+                captured,
+                even_stages(captured.graph, depth),
+                Minibatches(data.train.inputs, data.train.targets, portions),
+                len(portions),
+                method=method,
+                optimizer=optimizer,
+            ).state
+        )
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], rtol=1e-3, atol=1e-5)
+        assert not torch.equal(value, captured.state[name]) or "norm" in name
+
+
+def test_jobs_are_distinct_and_some_methods_run_at_no_depth() -> None:
     jobs = study_jobs(RATES, METHODS)
     assert len(jobs) == len(set(jobs))
     assert not set(jobs) & set(search_jobs())
     for job in jobs:
-        assert (job.depth is None) == METHODS[job.method].synchronous
-    asynchronous = sum(not method.synchronous for method in METHODS.values())
-    assert len(jobs) == len(RATES) * 5 * (3 * asynchronous + len(METHODS) - asynchronous)
+        assert (job.depth is None) == (METHODS[job.method].stages is not None)
+    once = sum(method.stages is not None for method in METHODS.values())
+    assert len(jobs) == len(RATES) * 5 * (3 * (len(METHODS) - once) + once)
 
 
-@pytest.mark.parametrize("divided", [False, True])
 def test_a_run_is_plain_training_on_the_same_samples_in_order(
-    divided: bool, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # GPipe with T = 1 has no delay; divided, it makes an update of every portion.
-    gpipe = StudyMethod(METHODS["GPipe"].build, divided=divided)
-    monkeypatch.setitem(study_runs.METHODS, "GPipe", gpipe)
+    # GPipe with T = 1 has no delay.
     monkeypatch.setattr(study_runs, "minibatch_order", lambda *given: minibatch_order(*given)[:3])
     job = Job(task="digits", optimizer="sgd", learning_rate=0.01, method="GPipe", depth=4, seed=2)
     result = run_job(job)
@@ -127,7 +140,7 @@ def test_a_run_is_plain_training_on_the_same_samples_in_order(
     optimizer = torch.optim.SGD(module.parameters(), 0.01, momentum=0.9, weight_decay=5e-4)
     order = minibatch_order(len(data.train), 9, 2)[:3]
     losses = []
-    for indices in order.view(-1, 8) if divided else order:
+    for indices in order:
         optimizer.zero_grad()
         outputs = module(data.train.inputs[0][indices])
         loss = torch.nn.functional.cross_entropy(outputs, data.train.targets[indices])
@@ -137,7 +150,7 @@ def test_a_run_is_plain_training_on_the_same_samples_in_order(
     outputs = module(*data.test.inputs)
     held_out = torch.nn.functional.cross_entropy(outputs, data.test.targets).item()
     correct = (outputs.argmax(1) == data.test.targets).float().mean().item()
-    tenth = losses[-2:] if divided else losses[-1:]
+    tenth = losses[-1:]
     assert result.training_loss == pytest.approx(sum(tenth) / len(tenth), rel=1e-4)
     assert result.loss == pytest.approx(held_out, rel=1e-4)
     assert result.accuracy == pytest.approx(correct, abs=0.004)
