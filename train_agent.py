@@ -14,6 +14,8 @@ import typer
 
 from drlpp.command_line import (
     OPTIMIZER_HELP,
+    POLICY_HELP,
+    MethodOptions,
     ModelOptions,
     OptimizerOptions,
     Size,
@@ -21,6 +23,7 @@ from drlpp.command_line import (
     build_console,
     model_reference,
     optimizer_options,
+    read_options,
     run_program,
 )
 
@@ -70,9 +73,8 @@ def main(
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the final comparison.")] = 7,
-    policy: Annotated[
-        str, typer.Option(help="Weight policy: pipeoptim, stash or vanilla.")
-    ] = "pipeoptim",
+    policy: Annotated[str, typer.Option(help=f"{POLICY_HELP}.")] = "pipeoptim",
+    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
     lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006 - typer copies it
@@ -90,11 +92,11 @@ def main(
     from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession
-    from drlpp.training_options import asynchronous_method
+    from drlpp.training_options import choose_method
 
     if agent not in AGENTS:
         raise InvalidInput(f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}")
-    method = asynchronous_method(policy)
+    method = choose_method(policy, read_options(method_option, "method", "accumulate=4"))
     optimizer_spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
     reference = model_reference(model, size, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
@@ -104,7 +106,7 @@ def main(
         "workers": workers,
         "agent": agent,
         "minibatches": minibatches,
-        "policy": policy,
+        "method": method.model_dump(),
         "optimizer": optimizer_spec.model_dump(),
         "seed": seed,
     }
@@ -206,15 +208,15 @@ def _contenders(
     from drlpp.errors import RunFailure
     from drlpp.planners import PLANNERS
     from drlpp.runtime import BASELINES, Contender
-    from drlpp.training_options import Method
+    from drlpp.training_options import choose_method
 
     best = memory.best()
     if best is None:
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
         raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
     methods = {
-        "data-parallel": Method(policy="sync"),
-        "gpipe": Method(schedule="gpipe", policy="sync", microbatches=microbatches),
+        "data-parallel": choose_method("sync", {"schedule": "1f1b"}, method),
+        "gpipe": choose_method("sync", {"microbatches": microbatches}, method),
         "pipedream": method,
     }
     return [

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from drlpp.capture import CapturedModel, capture
     from drlpp.errors import DRLPPError, InvalidInput, RunFailure
     from drlpp.graph import OpGraph
+    from drlpp.learning_rate import LearningRateSchedule
     from drlpp.measurement import FailedMeasurement, Measurement
     from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.placement import Placement
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from drlpp.runtime import ClusterSession, TrainingResult, train
     from drlpp.schedule import build_schedule
     from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method
+    from drlpp.training_options import Method
 
 _HOME = {
     "Task": "drlpp.task",
@@ -35,6 +36,7 @@ _HOME = {
     "build_schedule": "drlpp.schedule",
     "Method": "drlpp.training_options",
     "OptimizerSpec": "drlpp.optimizer_spec",
+    "LearningRateSchedule": "drlpp.learning_rate",
     "PLANNERS": "drlpp.planners",
     "ClusterSession": "drlpp.runtime",
     "Measurement": "drlpp.measurement",
@@ -58,6 +60,7 @@ __all__ = [
     "build_schedule",
     "Method",
     "OptimizerSpec",
+    "LearningRateSchedule",
     "PLANNERS",
     "ClusterSession",
     "Measurement",

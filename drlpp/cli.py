@@ -9,6 +9,8 @@ import typer
 
 from drlpp.command_line import (
     OPTIMIZER_HELP,
+    POLICY_HELP,
+    MethodOptions,
     ModelOptions,
     OptimizerOptions,
     Size,
@@ -16,8 +18,10 @@ from drlpp.command_line import (
     build_console,
     model_reference,
     optimizer_options,
+    read_options,
     run_program,
 )
+from drlpp.errors import InvalidInput
 
 app = typer.Typer(
     help="Find the fastest pipeline placement of a PyTorch model, and train with it.",
@@ -66,11 +70,31 @@ def train(
         str, typer.Option(help="A name (digits), or package.module:factory.")
     ] = "digits",
     epochs: Annotated[int, typer.Option(help="How often all samples are seen.")] = 5,
+    policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; else as measured.")] = None,
+    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
     optimizer: Annotated[
         str | None, typer.Option(help=f"{OPTIMIZER_HELP}; else as measured.")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    optimizer_option: OptimizerOptions = [],  # noqa: B006 - typer copies it
+    optimizer_option: OptimizerOptions = [],  # noqa: B006
+    lr_schedule: Annotated[
+        str | None,
+        typer.Option(help="A scheduler of torch, like cosineannealing, or package.module:Class."),
+    ] = None,
+    lr_schedule_option: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="T_max=10 and the like; interval=minibatch to count minibatches instead of "
+            "epochs; warm_up=100 minibatches of linear increase; may be repeated.",
+        ),
+    ] = [],  # noqa: B006
+    synchronous_epochs: Annotated[
+        int, typer.Option(help="Epochs at the beginning that flush before every update.")
+    ] = 0,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Minibatches between checkpoints within an epoch; 0 for none.")
+    ] = 0,
     workers: Annotated[
         int | None, typer.Option(help="Number of workers, if not the placement's.")
     ] = None,
@@ -81,14 +105,28 @@ def train(
     seed: Annotated[int, typer.Option(help="Of weights, order of samples and dropout.")] = 0,
 ) -> None:
     """Train the model of a placement with that placement, and evaluate it on held-out data."""
+    from drlpp.learning_rate import LearningRateSchedule
+    from drlpp.placement_file import read_placement
+    from drlpp.training_options import choose_method
     from drlpp.training_report import train_and_report
 
+    document = read_placement(placement)
+    method_options = read_options(method_option, "method", "accumulate=4")
+    schedule_options = read_options(lr_schedule_option, "schedule", "T_max=10")
+    if schedule_options and lr_schedule is None:
+        raise InvalidInput("options of a learning-rate schedule need its name: --lr-schedule")
     train_and_report(
         placement,
+        document,
         data=data,
         epochs=epochs,
-        optimizer_name=optimizer,
-        optimizer_options=optimizer_options(optimizer_option, lr),
+        method=choose_method(policy, method_options, document.method),
+        optimizer=document.optimizer.changed(optimizer, optimizer_options(optimizer_option, lr)),
+        learning_rate=LearningRateSchedule.parse(lr_schedule, **schedule_options)
+        if lr_schedule
+        else None,
+        synchronous_epochs=synchronous_epochs,
+        checkpoint_every=checkpoint_every,
         workers=workers,
         out=out or placement.parent / "training",
         resume=resume,

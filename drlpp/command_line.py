@@ -48,6 +48,21 @@ OptimizerOptions = Annotated[
 OPTIMIZER_HELP = "Any of torch.optim by its name in lower case, or package.module:Class"
 
 
+POLICY_HELP = (
+    "Weight policy: pipeoptim, stash (PipeDream), stash-vertical, 2bw, spectrain, xpipe, "
+    "pipemare, vanilla, or sync"
+)
+MethodOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--method-option",
+        metavar="KEY=VALUE",
+        help="schedule (1f1b, 1f1b-flush, gpipe), microbatches, accumulate, recompute, precision, "
+        "clip_norm, annealing_minibatches (PipeMare's T1), correction_decay (T2); may be repeated.",
+    ),
+]
+
+
 def build_console() -> Console:
     """Where a program prints: as wide as the terminal, and wide enough for tables elsewhere."""
     return Console(width=None if sys.stdout.isatty() else 110)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import Parameter, isclass, signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,6 +55,16 @@ class OptimizerSpec(NamedClass):
             InvalidInput: if there is no such optimizer or option, or it cannot work here.
         """
         return cls._parse(name, options)
+
+    def changed(self, name: str | None, options: Mapping[str, object]) -> OptimizerSpec:
+        """Another optimizer, or without a name this one with other options.
+
+        Raises:
+            InvalidInput: if there is no such optimizer or option, or it cannot work here.
+        """
+        if name is None and not options:
+            return self
+        return self.parse(name or self.name, **{**({} if name else self.options), **options})
 
     def find(self) -> type[Optimizer]:
         """The class that ``name`` names.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
@@ -26,6 +27,9 @@ POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 Precision = Literal["float32", "bfloat16"]
 
+SUGGESTED_CORRECTION_DECAY = 0.135
+"""D ≈ exp(−2), which pipemare derives in appendix B.4."""
+
 
 class Method(Record):
     """A schedule, the weight policy on it, and how passes are computed.
@@ -47,7 +51,7 @@ class Method(Record):
         annealing_minibatches: K of PipeMare's learning-rate rescheduling (T1, pipemare eq. 4);
             0 leaves it out.
         correction_decay: D of PipeMare's discrepancy correction (T2, pipemare §3.2); 0 leaves it
-            out. The paper suggests values near 0.135.
+            out.
     """
 
     schedule: Literal["1f1b", "1f1b-flush", "gpipe"] = "1f1b"
@@ -122,19 +126,41 @@ class Method(Record):
         )
 
 
-def asynchronous_method(policy: str, **options: object) -> Method:
-    """1F1B with a weight policy as a user names it; options that are None keep their default.
+def choose_method(
+    policy: str | None = None,
+    options: Mapping[str, object] | None = None,
+    base: Method | None = None,
+) -> Method:
+    """A method as a user asks for it: ``base`` with another policy, or other options.
+
+    What belongs to another policy or schedule is left behind: a policy other than sync means 1F1B,
+    a schedule that flushes means sync. PipeMare without options gets its discrepancy correction.
 
     Raises:
-        InvalidInput: if there is no such policy, it needs a flush, or an option does not fit.
+        InvalidInput: if there is no such policy or option, or they do not fit together.
     """
-    choices = [name for name in POLICIES if name != "sync"]
-    if policy not in choices:
-        raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(choices)}")
-    given = {key: value for key, value in options.items() if value is not None}
+    given = dict(options or {})
+    if policy is not None and policy not in POLICIES:
+        raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(POLICIES)}")
+    values = (base or Method()).model_dump()
+    policy = policy or _policy_of(given.get("schedule"), values)
+    if policy != values["policy"]:
+        # Of the other policy; PipeMare's techniques, and microbatches, belong to some only.
+        kept = ("accumulate", "recompute", "precision", "clip_norm")
+        values = {"policy": policy} | {key: values[key] for key in kept}
+        if policy == "sync":
+            values["schedule"] = "gpipe"
     if policy == "pipemare" and not {"annealing_minibatches", "correction_decay"} & given.keys():
-        given["correction_decay"] = 0.135
+        values.setdefault("correction_decay", SUGGESTED_CORRECTION_DECAY)
     try:
-        return Method.model_validate({"policy": policy, **given})
+        return Method.model_validate({**values, **given})
     except ValidationError as error:
-        raise InvalidInput(f"policy {policy}: {first_problem(error)}") from None
+        raise InvalidInput(f"method {policy}: {first_problem(error)}") from None
+
+
+def _policy_of(schedule: object, values: Mapping[str, object]) -> object:
+    if schedule is None:
+        return values["policy"]
+    if schedule != "1f1b":
+        return "sync"
+    return values["policy"] if values["policy"] != "sync" else Method().policy

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -17,37 +17,32 @@ from rich.progress import (
 
 from drlpp.command_line import build_console
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement_file import read_placement
+from drlpp.placement_file import PlacementFile
 from drlpp.runtime import EpochReport, Observer, train
+from drlpp.training_options import Method
 
 
 def train_and_report(
     path: Path,
+    document: PlacementFile,
     *,
-    data: str,
+    method: Method,
+    optimizer: OptimizerSpec,
     epochs: int,
-    optimizer_name: str | None,
-    optimizer_options: Mapping[str, object],
-    workers: int | None,
     out: Path,
-    resume: bool,
-    seed: int,
+    **options: Any,
 ) -> None:
-    """Train and print how it goes.
+    """Train with the placement in ``path``, and print how it goes.
 
-    Without a name of another optimizer, the options are for the one of the placement.
+    Args:
+        path: of the placement, for error messages.
+        document: what it contains.
+        method, optimizer, epochs, out, options: as in :func:`drlpp.runtime.train`.
     """
     console = build_console()
-    document = read_placement(path)
-    optimizer = document.optimizer
-    if optimizer_name is not None:
-        optimizer = OptimizerSpec.parse(optimizer_name, **optimizer_options)
-    elif optimizer_options:
-        options = {**optimizer.options, **optimizer_options}
-        optimizer = OptimizerSpec.parse(optimizer.name, **options)
     banner = (
         f"training {document.model} on {document.cluster.accelerators} workers, "
-        f"{document.configuration} ({document.method}), {optimizer}"
+        f"{document.configuration} ({method}), {optimizer}"
     )
 
     def on_begin() -> None:
@@ -80,14 +75,12 @@ def train_and_report(
     with ExitStack() as bar_shown:
         result = train(
             path,
-            data=data,
-            epochs=epochs,
+            method=method,
             optimizer=optimizer,
-            workers=workers,
+            epochs=epochs,
             out=out,
-            resume=resume,
-            seed=seed,
             observer=Observer(on_begin, on_progress, on_epoch),
+            **options,
         )
     if result.module_score is not None:
         console.print(

@@ -126,7 +126,7 @@ class WorkerPool:
                     raise getattr(errors, answer.failure)(answer.reason)
                 if isinstance(answer, Progress):
                     if on_progress:
-                        on_progress(answer.version)
+                        on_progress(answer.through)
                     continue
                 answers[worker] = answer
                 waiting.discard(worker)

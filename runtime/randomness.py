@@ -36,7 +36,8 @@ def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -
         # A graph is traced anew where it is loaded: this call has to stay in it.
         return handle_torch_function(seeded, values, name, operator, *args, **kwargs)
     digest = hashlib.blake2b(f"{_pass_key} {name}".encode(), digest_size=7).digest()
-    torch.manual_seed(int.from_bytes(digest, "big"))
+    # The processor's generator alone: torch.manual_seed notes a stack trace for other devices.
+    torch.default_generator.manual_seed(int.from_bytes(digest, "big"))
     return operator(*args, **kwargs)
 
 

@@ -240,6 +240,7 @@ class ClusterSession:
         """
         begin = time.perf_counter()
         method, optimizer = method or self.method, optimizer or self.optimizer
+        optimizer.check()
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
         commands = deployment_commands(

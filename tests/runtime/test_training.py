@@ -1,5 +1,7 @@
 """Training with a placement: it learns, resumes exactly, and gives back the user's own weights."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -7,11 +9,14 @@ import torch
 
 from drlpp.capture import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
+from drlpp.data import load_data
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
+from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
-from drlpp.runtime import TrainingResult, train
+from drlpp.runtime import Deployment, TrainingResult, train
+from drlpp.runtime.trainer import Trainer
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
@@ -83,6 +88,133 @@ def test_resumed_training_equals_uninterrupted_training(
     assert _same_weights(second, whole)
     assert not _same_weights(first, whole)
     assert [report.loss for report in second.epochs] == [report.loss for report in whole.epochs]
+
+
+class _Stopped(Exception):
+    pass
+
+
+@contextmanager
+def _killed_after_saving(monkeypatch: pytest.MonkeyPatch, times: int) -> Iterator[None]:
+    """Let the training inside end as if it had been killed right after a checkpoint."""
+    save = Trainer._save
+    saved = []
+
+    def save_and_stop(trainer: Trainer, deployment: Deployment) -> dict[str, torch.Tensor]:
+        state = save(trainer, deployment)
+        saved.append(state)
+        if len(saved) == times:
+            raise _Stopped
+        return state
+
+    with monkeypatch.context() as patch, pytest.raises(_Stopped):  # noqa: PT012
+        patch.setattr(Trainer, "_save", save_and_stop)
+        yield
+
+
+@pytest.mark.parametrize("stopped_after", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("accelerators", "method"),
+    [
+        ((0, 1, 2), Method(policy="pipeoptim")),
+        ((0, 0, 1), Method(policy="stash")),
+        ((0, 1, 2), Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.1)),
+        ((0, 1), Method(policy="2bw", accumulate=2)),
+    ],
+)
+def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
+    captured: CapturedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    accelerators: tuple[int, ...],
+    method: Method,
+    stopped_after: int,
+) -> None:
+    """Two epochs of 12 minibatches, checkpoints every 5: learning rates and warm-up go on, too."""
+    document = placement_file(captured, *accelerators, method=method)
+    options = {
+        "data": DATA,
+        "epochs": 2,
+        "learning_rate": LearningRateSchedule.parse("linear", interval="minibatch", total_iters=20),
+        "synchronous_epochs": 1 if method.policy == "pipemare" else 0,
+    }
+    whole = train(document, out=tmp_path / "whole", **options)
+    with _killed_after_saving(monkeypatch, stopped_after):
+        train(document, out=tmp_path / "parts", checkpoint_every=5, **options)
+    rest = train(document, out=tmp_path / "parts", checkpoint_every=5, resume=True, **options)
+    assert _same_weights(rest, whole)
+    assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
+
+
+def test_training_killed_twice_in_an_epoch_goes_on(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = placement_file(captured, 0, 1, 2)
+    options = {"data": DATA, "epochs": 1, "checkpoint_every": 3}
+    whole = train(document, out=tmp_path / "whole", **options)
+    for attempt in range(2):
+        with _killed_after_saving(monkeypatch, 1):
+            train(document, out=tmp_path / "parts", resume=attempt > 0, **options)
+    rest = train(document, out=tmp_path / "parts", resume=True, **options)
+    assert _same_weights(rest, whole)
+
+
+def test_a_method_that_flushes_goes_on_exactly_under_another_placement(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
+    two, three = (
+        placement_file(captured, *accelerators, method=method)
+        for accelerators in ((0, 1), (0, 1, 1))
+    )
+    options = {"data": DATA, "epochs": 2, "checkpoint_every": 4}
+    whole = train(two, out=tmp_path / "whole", **options)
+    with _killed_after_saving(monkeypatch, 2):
+        train(two, out=tmp_path / "parts", **options)
+    rest = train(three, out=tmp_path / "parts", resume=True, **options)
+    for name, value in whole.state_dict.items():
+        torch.testing.assert_close(rest.state_dict[name], value, rtol=1e-4, atol=1e-6)
+    assert [r.loss for r in rest.epochs] == pytest.approx([r.loss for r in whole.epochs], rel=1e-5)
+
+
+def test_minibatches_in_flight_are_sent_again_under_another_placement(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline of one stage has no staleness: from the checkpoint on it is plain training."""
+    options = {"data": DATA, "epochs": 1, "checkpoint_every": 5}
+    with _killed_after_saving(monkeypatch, 1):
+        train(placement_file(captured, 0, 1, 2), out=tmp_path, **options)
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["position"] == 5
+    in_flight = [set(stage["stage"]["parts"]) for _, stage in sorted(saved["in_flight"].items())]
+    assert in_flight == [{(5, 0), (6, 0)}, {(5, 0)}, set()]
+    result = train(placement_file(captured, 0), out=tmp_path, resume=True, **options)
+
+    task = captured.reference.build()
+    task.module.load_state_dict(saved["model"])
+    weights = dict(task.module.named_parameters())
+    adam = torch.optim.Adam(weights.values(), lr=0.01)
+    for name, weight in weights.items():
+        adam.state[weight] = saved["optimizer"][name]
+    data = load_data(DATA, task.inputs, task.targets)
+    order = torch.randperm(96, generator=torch.Generator().manual_seed(1)).view(12, 8)
+    assert task.loss is not None
+    for indices in order[5:]:
+        adam.zero_grad()
+        task.loss(
+            task.module(data.train.inputs[0][indices]), data.train.targets[indices]
+        ).backward()
+        adam.step()
+    for name, value in task.module.state_dict().items():
+        torch.testing.assert_close(result.state_dict[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: Path) -> None:
+    document = placement_file(captured, 0)
+    with pytest.raises(InvalidInput, match="checkpoint_every is -1; 0 or more is expected"):
+        train(document, data=DATA, out=tmp_path, checkpoint_every=-1)
+    with pytest.raises(InvalidInput, match="synchronous_epochs is -2"):
+        train(document, data=DATA, out=tmp_path, synchronous_epochs=-2)
 
 
 def test_another_number_of_workers_is_refused(captured: CapturedModel, tmp_path: Path) -> None:
