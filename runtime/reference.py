@@ -8,7 +8,7 @@ it needs no worker for a stage, it also trains at depths that this machine has n
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +20,7 @@ from drlpp.capture import CapturedModel, capture_microbatch
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.minibatches import Minibatches
+from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.randomness import begin_pass
 from drlpp.runtime.reference_weights import StageHistory, Weights
 from drlpp.runtime.run_commands import RunOptions
@@ -74,9 +75,10 @@ def run_reference(
     optimizer: OptimizerSpec,
     seed: int = 0,
     options: RunOptions | None = None,
+    delays: RandomDelays | None = None,
 ) -> ReferenceResult:
     """Train on ``count`` minibatches as ``placement`` would, in this process."""
-    executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed)
+    executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed, delays)
     losses = executor.run(count, options)
     return ReferenceResult(executor.state(), losses)
 
@@ -91,6 +93,9 @@ class ReferenceExecutor:
         method: schedule and weight policy.
         optimizer: makes the updates.
         seed: of dropout.
+        delays: let every gradient that a stage computes be applied after a random delay, beside
+            what the method itself delays; with a method that flushes this is Hogwild-style
+            asynchrony (pipemare, appendix E).
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class ReferenceExecutor:
         method: Method,
         optimizer: OptimizerSpec,
         seed: int = 0,
+        delays: RandomDelays | None = None,
     ) -> None:
         self._captured = captured
         self._pipeline = placement.pipeline(captured.graph)
@@ -125,6 +131,10 @@ class ReferenceExecutor:
                 delay,
             )
             for program, delay in zip(self._programs, self._delays, strict=True)
+        ]
+        self._arriving = [
+            _DelayedGradients(delays, stage) if delays else None
+            for stage in range(len(self._programs))
         ]
         values = captured.state | captured.constants
         self._buffers = {
@@ -302,9 +312,33 @@ class _Replay:
             norm = self._norms.get(version, _norm(list(gradient.values())))
             scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
             gradient = {name: value * scale for name, value in gradient.items()}
+        rate = self._rates[stage][version - 1]
+        arriving = self._executor._arriving[stage]
+        if arriving is not None:
+            gradient, factor = arriving.next(gradient)
+            rate *= factor
         # No part reaches back further than to the oldest version that one in flight has met.
         reach = 2 * self._method.accumulate + 2 * len(self._schedule.pipeline.workers)
-        history.update(gradient, self._rates[stage][version - 1], history.newest - reach)
+        history.update(gradient, rate, history.newest - reach)
+
+
+class _DelayedGradients:
+    """The gradients of a stage on their way to its weights."""
+
+    def __init__(self, delays: RandomDelays, stage: int) -> None:
+        self._delays = delays
+        self._stage = stage
+        self._sampler = delays.sampler(stage)
+        self._computed: deque[Weights] = deque(maxlen=delays.longest + 1)
+        self._updates = 0
+
+    def next(self, computed: Weights) -> tuple[Weights, float]:
+        """The gradient that arrives when ``computed`` is sent off, and T1's factor for it."""
+        self._computed.append(computed)
+        delay = min(self._sampler.draw(), len(self._computed) - 1)
+        factor = self._delays.rate_factor(self._stage, self._updates)
+        self._updates += 1
+        return self._computed[-1 - delay], factor
 
 
 def _private(weights: Weights) -> Weights:
