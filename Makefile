@@ -26,12 +26,12 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	rm -rf .typecheck && mkdir -p .typecheck/drlpp
 	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
-	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp
-	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml ../train_agent.py ../benchmarks/*.py
+	ln -s $(addprefix $(CURDIR)/,benchmarks train_agent.py) .typecheck/
+	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp -p benchmarks -m train_agent
 
 # Timings, which have no place in the tests.
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/repeatability.py
+	$(BIN)/python -m benchmarks.repeatability
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

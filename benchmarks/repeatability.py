@@ -1,6 +1,6 @@
 """How well does a measurement repeat? The same placements, ten times each in one session.
 
-    make bench        or        python benchmarks/repeatability.py --model alexnet --times 10
+    make bench        or        python -m benchmarks.repeatability --model alexnet --times 10
 
 The placements take turns, so that drift of the machine hits all alike. Reported for each: the
 median, the coefficient of variation (standard deviation over mean) of the ten measurements, and

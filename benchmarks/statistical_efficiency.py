@@ -1,8 +1,8 @@
 """How good is a model after a fixed number of epochs, with each weight policy (pipeoptim §V-B)?
 
-    python benchmarks/statistical_efficiency.py search      # learning rates, on GPipe alone
-    python benchmarks/statistical_efficiency.py run         # every method; goes on where it stopped
-    python benchmarks/statistical_efficiency.py report      # into docs/statistical-efficiency.md
+    python -m benchmarks.statistical_efficiency search      # learning rates, on GPipe alone
+    python -m benchmarks.statistical_efficiency run         # every method; goes on where it stopped
+    python -m benchmarks.statistical_efficiency report      # into docs/statistical-efficiency.md
 
 Two tasks, three optimizers, pipelines of 4, 8 and 16 stages and five seeds. All training is done by
 the reference executor, in which a stage costs no process, so deep pipelines need no machine.
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from study_methods import METHODS
-from study_report import report as report_text
-from study_report import summary, write_report
-from study_runs import (
+
+from benchmarks.study_methods import METHODS
+from benchmarks.study_report import report as report_text
+from benchmarks.study_report import summary, write_report
+from benchmarks.study_runs import (
     SEEDS,
     Job,
     Result,
@@ -29,7 +30,6 @@ from study_runs import (
     search_jobs,
     study_jobs,
 )
-
 from drlpp.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from study_methods import METHODS
-from study_orderings import (
+from benchmarks.study_methods import METHODS
+from benchmarks.study_orderings import (
     ORDERINGS,
     TABLE_IV,
     TABLE_IV_METHODS,
@@ -17,9 +17,8 @@ from study_orderings import (
     compare,
     tally,
 )
-from study_runs import DEPTHS, OPTIONS, SEARCH_SEED, Result
-from study_tasks import TASKS
-
+from benchmarks.study_runs import DEPTHS, OPTIONS, SEARCH_SEED, Result
+from benchmarks.study_tasks import TASKS
 from drlpp.errors import InvalidInput
 from drlpp.files import write_atomically
 

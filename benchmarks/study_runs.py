@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 from pydantic import ValidationError
-from study_methods import METHODS
-from study_tasks import BATCH_SIZE, TASKS, even_stages
 from torch import Tensor
 
+from benchmarks.study_methods import METHODS
+from benchmarks.study_tasks import BATCH_SIZE, TASKS, even_stages
 from drlpp.capture import CapturedModel, capture
 from drlpp.data import Data
 from drlpp.errors import InvalidFile

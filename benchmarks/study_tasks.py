@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from study_text import VOCABULARY, topics_text
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.study_text import VOCABULARY, topics_text
 from drlpp.data import Data, digits
 from drlpp.graph import OpGraph
 from drlpp.placement import Placement
@@ -163,7 +163,7 @@ class StudyTask:
 TASKS = {
     "digits": StudyTask(
         title="CNN, digits, accuracy in %",
-        model="study_tasks:digits_cnn",
+        model="benchmarks.study_tasks:digits_cnn",
         load=lambda: digits(digits_cnn().inputs),
         epochs=9,
         classes=10,
@@ -175,7 +175,7 @@ TASKS = {
     ),
     "text": StudyTask(
         title="Residual LSTM, text, loss in nats",
-        model="study_tasks:character_lstm",
+        model="benchmarks.study_tasks:character_lstm",
         load=lambda: topics_text(SEQUENCE_LENGTH),
         epochs=1,
         classes=len(VOCABULARY),

@@ -66,7 +66,7 @@ class LearningRateSchedule(NamedClass):
 
     @classmethod
     def parse(
-        cls, name: str, /, *, interval: str = "epoch", warm_up: int = 0, **options: object
+        cls, name: str, /, *, interval: object = "epoch", warm_up: object = 0, **options: object
     ) -> LearningRateSchedule:
         """Build from a name as a user types it; options that are None are left at their default.
 

@@ -84,7 +84,7 @@ class Method(Record):
         return self
 
     def __str__(self) -> str:
-        parts = [self.schedule]
+        parts: list[str] = [self.schedule]
         if self.microbatches > 1:
             parts.append(f"{self.microbatches} microbatches")
         parts.append(self.policy)
@@ -143,19 +143,19 @@ def choose_method(
     if policy is not None and policy not in POLICIES:
         raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(POLICIES)}")
     values = (base or Method()).model_dump()
-    policy = policy or _policy_of(given.get("schedule"), values)
-    if policy != values["policy"]:
+    chosen = policy or _policy_of(given.get("schedule"), values)
+    if chosen != values["policy"]:
         # Of the other policy; PipeMare's techniques, and microbatches, belong to some only.
         kept = ("accumulate", "recompute", "precision", "clip_norm")
-        values = {"policy": policy} | {key: values[key] for key in kept}
-        if policy == "sync":
+        values = {"policy": chosen} | {key: values[key] for key in kept}
+        if chosen == "sync":
             values["schedule"] = "gpipe"
-    if policy == "pipemare" and not {"annealing_minibatches", "correction_decay"} & given.keys():
+    if chosen == "pipemare" and not {"annealing_minibatches", "correction_decay"} & given.keys():
         values.setdefault("correction_decay", SUGGESTED_CORRECTION_DECAY)
     try:
         return Method.model_validate({**values, **given})
     except ValidationError as error:
-        raise InvalidInput(f"method {policy}: {first_problem(error)}") from None
+        raise InvalidInput(f"method {chosen}: {first_problem(error)}") from None
 
 
 def _policy_of(schedule: object, values: Mapping[str, object]) -> object:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from drlpp.capture import CapturedModel
 from drlpp.errors import InvalidInput
@@ -90,3 +94,23 @@ def deployment_commands(
                 in_flight=in_flight,
             )
     return commands
+
+
+def merge_stages(
+    captured: CapturedModel, stages: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """From what the workers of all stages collected, the whole model's state.
+
+    Returns:
+        Weights and buffers by name, as in the model's ``state_dict``, and the optimizer's state by
+        parameter.
+    """
+    model = dict(captured.state)
+    optimizer: dict[str, Any] = {}
+    for stage in stages:
+        # A stage also holds constants, which no state_dict of the model has.
+        model |= {n: value for n, value in stage["model"].items() if n in model}
+        optimizer.update(stage["optimizer"])
+    for alias, name in captured.aliases.items():
+        model[alias] = model[name]
+    return model, optimizer

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.runtime.communication import Mailbox
-from drlpp.runtime.stage_runner import EvaluationRunner, StageRunner
+from drlpp.runtime.evaluation_runner import EvaluationRunner
+from drlpp.runtime.stage_runner import StageRunner
 from drlpp.runtime.stages import StageOutput
 from drlpp.schedule import (
     Action,

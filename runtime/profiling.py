@@ -13,7 +13,8 @@ from torch import Tensor
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.commands import LinkTimes, OperatorTimes
 from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.stage_runner import Loss, RunPlan, StageRunner
+from drlpp.runtime.passes import Loss
+from drlpp.runtime.stage_runner import RunPlan, StageRunner
 from drlpp.runtime.stages import StageOutput, StageProgram
 from drlpp.training_options import Method
 from drlpp.versions import WeightUse

@@ -34,13 +34,14 @@ from drlpp.runtime.commands import (
     Run,
     RunResult,
 )
-from drlpp.runtime.deployment import Deployment, deployment_commands
+from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.run_commands import RunOptions, run_commands
+from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.stage_runner import RunPlan
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.windows import Window, measurement_of
-from drlpp.schedule import Schedule, Update, build_schedule
+from drlpp.schedule import Schedule, build_schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
 from drlpp.training_options import Method
@@ -158,23 +159,12 @@ class ClusterSession:
         except RunFailure as failure:
             self.timeline = ()
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
-        start = min(result.times[0][0] for result in results.values())
-        self.timeline = tuple(
-            TimedAction(worker, action, begin - start, end - start)
-            for worker, actions in schedule.actions.items()
-            for action, (begin, end) in zip(actions, results[worker].times, strict=True)
-        )
+        self.timeline = timeline_of(schedule, results)
         return measurement_of(schedule, results, window)
 
     def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
         """A few minibatches from the middle of the last measurement, as they really ran."""
-        updates = [timed for timed in self.timeline if isinstance(timed.action, Update)]
-        if not updates:
-            return ()
-        whole = max(timed.end for timed in updates)
-        span = whole * minibatches / len({timed.action for timed in updates})
-        begin, end = (whole - span) / 2, (whole + span) / 2
-        return tuple(timed for timed in self.timeline if timed.start >= begin and timed.end <= end)
+        return middle_of(self.timeline, minibatches)
 
     def profile(self, repeats: int = 10) -> tuple[Profile, Cluster]:
         """Time every operator on one worker, and the link between two.
@@ -360,7 +350,8 @@ class ClusterSession:
         Of replicas, the first one's buffers (running statistics) are taken.
         """
         leaders = [workers[0] for workers in deployment.pipeline.stages]
-        return self._merge(self._collect(deployment, leaders, in_flight=False))
+        stages = self._collect(deployment, leaders, in_flight=False)
+        return merge_stages(self.captured, stages.values())
 
     def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
         """All that :meth:`deploy` needs to go on from here, as plain data for ``torch.save``.
@@ -370,8 +361,8 @@ class ClusterSession:
         """
         stages = self._collect(deployment, deployment.pipeline.workers, in_flight=True)
         in_flight = {worker: stage["in_flight"] for worker, stage in stages.items()}
-        leaders = {workers[0]: stages[workers[0]] for workers in deployment.pipeline.stages}
-        model, optimizer = self._merge(leaders)
+        leaders = [stages[workers[0]] for workers in deployment.pipeline.stages]
+        model, optimizer = merge_stages(self.captured, leaders)
         return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
 
     def _collect(
@@ -381,19 +372,6 @@ class ClusterSession:
         paths = {worker: self._path(f"stage-{worker}.pt") for worker in workers}
         self._command({worker: Collect(path, in_flight) for worker, path in paths.items()})
         return {worker: torch.load(path, weights_only=True) for worker, path in paths.items()}
-
-    def _merge(
-        self, stages: Mapping[int, dict[str, Any]]
-    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        model = dict(self.captured.state)
-        optimizer: dict[str, Any] = {}
-        for stage in stages.values():
-            # A stage also holds constants, which no state_dict of the model has.
-            model |= {n: value for n, value in stage["model"].items() if n in model}
-            optimizer.update(stage["optimizer"])
-        for alias, name in self.captured.aliases.items():
-            model[alias] = model[name]
-        return model, optimizer
 
     # Workers
 

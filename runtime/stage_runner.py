@@ -19,51 +19,15 @@ from drlpp.runtime.optimizers import (
     load_optimizer_state,
     named_optimizer_state,
 )
+from drlpp.runtime.passes import Loss, Received, StageValues, as_sent, passes_in
 from drlpp.runtime.policies import Stash, build_policy
 from drlpp.runtime.randomness import begin_pass
-from drlpp.runtime.stages import Argument, Buffer, ModelInput, StageOutput, StageProgram, Weight
+from drlpp.runtime.stages import StageOutput, StageProgram
 from drlpp.schedule import Part
-from drlpp.training_options import Method, Precision
+from drlpp.training_options import Method
 from drlpp.versions import WeightUse
 
-Loss = Callable[..., Tensor]
-Received = dict[StageOutput, Tensor]
-
 _POLICY_STATE = "weight_policy"
-
-
-@dataclass(frozen=True)
-class _Values:
-    """Everything that a stage's arguments can stand for."""
-
-    inputs: Sequence[Tensor]
-    received: Mapping[StageOutput, Tensor]
-    weights: Mapping[str, Tensor]
-    buffers: Mapping[str, Tensor]
-
-    def __getitem__(self, argument: Argument) -> Tensor:
-        match argument:
-            case Weight(name):
-                return self.weights[name]
-            case Buffer(name):
-                return self.buffers[name]
-            case ModelInput(index):
-                return self.inputs[index]
-            case StageOutput():
-                return self.received[argument]
-
-    def call(self, program: StageProgram) -> tuple[Tensor, ...]:
-        """The outputs of the stage."""
-        return program.function(*(self[argument] for argument in program.arguments))
-
-    def results(self, program: StageProgram, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """What the model returns, on the last stage."""
-        return [
-            outputs[result.index]
-            if isinstance(result, StageOutput) and result.stage == program.stage
-            else self[result]
-            for result in program.results
-        ]
 
 
 @dataclass
@@ -230,7 +194,7 @@ class StageRunner:
             key: value.requires_grad_(value.is_floating_point() or value.is_complex())
             for key, value in received.items()
         }
-        values = _Values(
+        values = StageValues(
             self.minibatches.inputs(part),
             leaves,
             dict(zip(self.names, weights, strict=True)),
@@ -397,48 +361,3 @@ class StageRunner:
     def _overwrite(self, values: Sequence[Tensor]) -> None:
         with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
             torch._foreach_copy_(self.weights, list(values))
-
-
-def passes_in(precision: Precision) -> torch.autocast:
-    """Run the operators inside in this precision."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
-
-
-def as_sent(program: StageProgram, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Outputs of a stage, those that other stages read in the type that these expect."""
-    expected = {index: spec.dtype for specs in program.sends.values() for index, spec in specs}
-    return [
-        output.to(getattr(torch, expected[index])) if index in expected else output
-        for index, output in enumerate(outputs)
-    ]
-
-
-@dataclass
-class EvaluationRunner:
-    """Forward passes of a stage in evaluation mode, on the weights of the runner that trains it.
-
-    Attributes:
-        program: the stage, cut from the evaluation graph.
-        trained: the same stage in training.
-        score: gives one number for each sample from the model's flat outputs and the targets
-            (last stage).
-        minibatches: where inputs and targets come from.
-        scores: of every part, one number for each sample.
-    """
-
-    program: StageProgram
-    trained: StageRunner
-    score: Loss | None
-    minibatches: Minibatches
-    scores: dict[Part, Tensor] = field(default_factory=dict)
-
-    def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
-        """Perform the forward pass of ``part``; nothing is kept for a backward."""
-        with torch.no_grad(), passes_in(self.trained.method.precision):
-            state = self.trained.weights_and_buffers()
-            values = _Values(self.minibatches.inputs(part), received, state, state)
-            outputs = values.call(self.program)
-            if self.score is not None:
-                results = values.results(self.program, outputs)
-                self.scores[part] = self.score(*results, self.minibatches.targets(part))
-        return as_sent(self.program, outputs)

@@ -38,10 +38,11 @@ from drlpp.runtime.commands import (
     Stop,
 )
 from drlpp.runtime.communication import Mailbox, build_group
+from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.executor import Executor
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.profiling import time_link, time_operators
-from drlpp.runtime.stage_runner import EvaluationRunner, StageRunner
+from drlpp.runtime.stage_runner import StageRunner
 from drlpp.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25

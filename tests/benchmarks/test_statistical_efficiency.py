@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-import study_report
-import study_runs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from study_methods import METHODS
-from study_orderings import ORDERINGS, TABLE_IV, TABLE_IV_METHODS, Verdict, compare
-from study_report import by_cell, comparison_of, report, score, summary, write_report
-from study_runs import (
+
+from benchmarks import study_report, study_runs
+from benchmarks.study_methods import METHODS
+from benchmarks.study_orderings import ORDERINGS, TABLE_IV, TABLE_IV_METHODS, Verdict, compare
+from benchmarks.study_report import by_cell, comparison_of, report, score, summary, write_report
+from benchmarks.study_runs import (
     BATCH_SIZE,
     SEARCH_SEED,
     Job,
@@ -24,9 +24,8 @@ from study_runs import (
     search_jobs,
     study_jobs,
 )
-from study_tasks import SEQUENCE_LENGTH, TASKS, even_stages
-from study_text import VOCABULARY, encode, topics_text
-
+from benchmarks.study_tasks import SEQUENCE_LENGTH, TASKS, even_stages
+from benchmarks.study_text import VOCABULARY, encode, topics_text
 from drlpp.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.optimizer_spec import OptimizerSpec

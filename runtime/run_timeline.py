@@ -1,0 +1,30 @@
+"""The timeline of a run, as its actions really took place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from drlpp.runtime.commands import RunResult
+from drlpp.schedule import Schedule, Update
+from drlpp.timeline import TimedAction
+
+
+def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[TimedAction, ...]:
+    """All actions of a run without cuts, in seconds since its first began."""
+    start = min(result.times[0][0] for result in results.values())
+    return tuple(
+        TimedAction(worker, action, begin - start, end - start)
+        for worker, actions in schedule.actions.items()
+        for action, (begin, end) in zip(actions, results[worker].times, strict=True)
+    )
+
+
+def middle_of(timeline: Sequence[TimedAction], minibatches: int) -> tuple[TimedAction, ...]:
+    """The actions of a few minibatches from the middle of a run."""
+    updates = [timed for timed in timeline if isinstance(timed.action, Update)]
+    if not updates:
+        return ()
+    whole = max(timed.end for timed in updates)
+    span = whole * minibatches / len({timed.action for timed in updates})
+    begin, end = (whole - span) / 2, (whole + span) / 2
+    return tuple(timed for timed in timeline if timed.start >= begin and timed.end <= end)
