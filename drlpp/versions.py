@@ -9,6 +9,7 @@ replicated stages, branches, accumulated gradients, and while the pipeline fills
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -101,7 +102,7 @@ def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, Weig
             use = WeightUse(newest, later, stashed=newest)
             match method.policy:
                 case "stash-vertical":
-                    version = max(v for v in range(newest + 1) if contained[v] <= entered[part])
+                    version = min(newest, _newest_within(contained, entered[part]))
                     use = WeightUse(newest, later, stashed=version)
                 case "2bw":
                     version = _previous_version(contained, part)
@@ -152,8 +153,12 @@ def _previous_version(contained: list[int], part: Part) -> int:
     The microbatches of update t+1 use W_{t−1}: w^(t+1) = w^(t) − ν · ∇f(w^(t−1)).
     """
     minibatch, _ = part
-    update = max(version for version, before in enumerate(contained) if before <= minibatch)
-    return max(update - 1, 0)
+    return max(_newest_within(contained, minibatch) - 1, 0)
+
+
+def _newest_within(contained: list[int], minibatches: int) -> int:
+    """The newest version that contains no more than the first so many minibatches."""
+    return bisect_right(contained, minibatches) - 1
 
 
 def _too_few_accumulated(schedule: Schedule, method: Method) -> InvalidInput:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 
 from torch import Tensor
 
-from drlpp.cut import cut_schedule
+from drlpp.cut import Segment, cut_schedule
 from drlpp.runtime.commands import Run
 from drlpp.runtime.stage_runner import RunPlan
-from drlpp.schedule import Action, Part, Recompute, Schedule
+from drlpp.schedule import Action, Backward, Forward, Part, Recompute, Schedule, Update
 from drlpp.training_options import Method
 from drlpp.update_rates import update_rates
-from drlpp.versions import weight_uses
+from drlpp.versions import WeightUse, weight_uses
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,16 @@ def run_commands(
         )
         for worker in schedule.actions
     }
+    recomputed = {w: _recomputed(actions) for w, actions in schedule.actions.items()}
     pipeline = schedule.pipeline
     for number, segment in enumerate(segments):
         yield {
             worker: Run(
                 actions=part.actions,
                 plan=RunPlan(
-                    uses={p: use for p, use in uses[worker].items() if p in part.unfinished},
+                    uses=_uses_in(part, uses[worker]),
                     rates=rates[worker],
-                    recomputed=_recomputed(schedule.actions[worker]),
+                    recomputed=recomputed[worker],
                     kept=part.in_flight if number < len(segments) - 1 else frozenset(),
                     version=part.version,
                 ),
@@ -92,6 +94,20 @@ def run_commands(
             )
             for worker, part in segment.items()
         }
+
+
+def _uses_in(segment: Segment, uses: Mapping[Part, WeightUse]) -> dict[Part, WeightUse]:
+    """Of the parts that pass in a segment, and of later ones that need its versions."""
+    passing = segment.in_flight.union(
+        (action.minibatch, action.microbatch)
+        for action in segment.actions
+        if isinstance(action, Forward | Backward)
+    )
+    newest = segment.version + sum(isinstance(action, Update) for action in segment.actions)
+    # Parts come in order, and so do the versions that they use.
+    later = dropwhile(lambda part: part <= segment.last, uses)
+    ahead = takewhile(lambda part: uses[part].stashed <= newest, later)
+    return {part: uses[part] for part in (*sorted(passing), *ahead)}
 
 
 def _recomputed(actions: Sequence[Action]) -> frozenset[Part]:

@@ -84,7 +84,6 @@ def test_a_cut_lies_behind_the_update_of_its_minibatch_with_others_in_flight() -
         assert updates == [1, 2]
         assert {minibatch for minibatch, _ in first[worker].in_flight} == flight
         assert second[worker].version == 2
-        assert {b for b, _ in second[worker].unfinished} == {2, 3, 4, 5}
     # The activations that the earlier stages have sent ahead wait at the later ones.
     assert [a.message.minibatch for a in first[2].actions if isinstance(a, Receive)] == [0, 1, 2]
     assert isinstance(first[2].actions[-1], Receive)
