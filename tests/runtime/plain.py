@@ -1,4 +1,4 @@
-"""Training without the runtime, to hold the workers against: the user's module, an ordinary loop."""
+"""Training without the runtime, to hold workers against: the user's module, an ordinary loop."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

@@ -46,7 +46,9 @@ def placements(draw: st.DrawFn, graph: OpGraph) -> Placement:
             "stages": [
                 {
                     "operators": tuple(i for i, k in enumerate(stage_of) if k == stage),
-                    "accelerators": tuple(w for w, k in sorted(stage_of_worker.items()) if k == stage),
+                    "accelerators": tuple(
+                        w for w, k in sorted(stage_of_worker.items()) if k == stage
+                    ),
                 }
                 for stage in used
             ]
@@ -76,7 +78,9 @@ def methods(draw: st.DrawFn, placement: Placement) -> tuple[Method, int]:
 
 @given(data=st.data())
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
-def test_synchronous_methods_equal_a_plain_loop(session: ClusterSession, data: st.DataObject) -> None:
+def test_synchronous_methods_equal_a_plain_loop(
+    session: ClusterSession, data: st.DataObject
+) -> None:
     placement = data.draw(placements(session.graph))
     method, together = data.draw(methods(placement))
     event(f"{len(placement.stages)} stages")
