@@ -48,10 +48,11 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> fx
     graph = traced.graph
     for node in graph.find_nodes(op="call_module", target="_guards_fn"):
         graph.erase_node(node)
+    _inline_regions(traced, what)
     for node in list(graph.nodes):
+        # Also of types, which autocast changes.
         if node.op == "call_function" and operator_type(node).startswith("_assert"):
             graph.erase_node(node)
-    _inline_regions(traced, what)
     graph.eliminate_dead_code()
     _replace_in_place(graph)
     _check_shapes(graph, what)
