@@ -20,10 +20,11 @@ from drlpp.capture import CapturedModel, capture_microbatch
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.minibatches import Minibatches
+from drlpp.runtime.precision import passes_in
 from drlpp.runtime.randomness import begin_pass
 from drlpp.runtime.reference_weights import StageHistory, Weights
 from drlpp.runtime.run_commands import RunOptions
-from drlpp.runtime.stage_runner import as_sent, passes_in
+from drlpp.runtime.stage_runner import as_sent
 from drlpp.runtime.stages import (
     Argument,
     Buffer,

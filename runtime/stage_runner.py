@@ -20,10 +20,11 @@ from drlpp.runtime.optimizers import (
     named_optimizer_state,
 )
 from drlpp.runtime.policies import Stash, build_policy
+from drlpp.runtime.precision import passes_in
 from drlpp.runtime.randomness import begin_pass
 from drlpp.runtime.stages import Argument, Buffer, ModelInput, StageOutput, StageProgram, Weight
 from drlpp.schedule import Part
-from drlpp.training_options import Method, Precision
+from drlpp.training_options import Method
 from drlpp.versions import WeightUse
 
 Loss = Callable[..., Tensor]
@@ -397,11 +398,6 @@ class StageRunner:
     def _overwrite(self, values: Sequence[Tensor]) -> None:
         with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
             torch._foreach_copy_(self.weights, list(values))
-
-
-def passes_in(precision: Precision) -> torch.autocast:
-    """Run the operators inside in this precision."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def as_sent(program: StageProgram, outputs: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from drlpp.capture import CapturedModel
 from drlpp.graph import TensorSpec
 from drlpp.placement import Placement
+from drlpp.runtime.precision import exempt_operators
 from drlpp.runtime.randomness import with_seeded_operators
 
 
@@ -124,6 +125,8 @@ def cut_stages(
                 if value.index not in wanted:
                     wanted.append(value.index)
     parts = {k: portable(whole.get_submodule(str(call.target))) for k, call in calls.items()}
+    for part in parts.values():
+        exempt_operators(part)
     travelling = {
         (source, target): tuple((index, _output_spec(parts[source], index)) for index in wanted)
         for (source, target), wanted in needs.items()
