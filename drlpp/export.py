@@ -23,6 +23,9 @@ from torch.utils import _pytree as pytree
 from drlpp.aten import operator_type, viewed, written
 from drlpp.errors import InvalidModel
 
+EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
+"""In the ``meta`` of nodes that a model runs with autocast disabled."""
+
 _HINT = (
     "torch.export has to see the same operators whatever the values of the tensors are, and "
     "outputs that are tensors, tuples, lists or dicts"
@@ -48,10 +51,11 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> fx
     graph = traced.graph
     for node in graph.find_nodes(op="call_module", target="_guards_fn"):
         graph.erase_node(node)
+    _inline_regions(traced, what)
     for node in list(graph.nodes):
+        # Also of types, which autocast changes.
         if node.op == "call_function" and operator_type(node).startswith("_assert"):
             graph.erase_node(node)
-    _inline_regions(traced, what)
     graph.eliminate_dead_code()
     _replace_in_place(graph)
     _check_shapes(graph, what)
@@ -93,6 +97,7 @@ def _inline_regions(traced: fx.GraphModule, what: str) -> None:
     """Put the operators of ``torch.no_grad`` and ``autocast(enabled=False)`` regions in place.
 
     The results of a region without gradients are detached, which is the same to its readers.
+    Operators of a region without autocast are marked.
 
     Raises:
         InvalidModel: for control flow and other functions that take graphs as arguments.
@@ -104,13 +109,17 @@ def _inline_regions(traced: fx.GraphModule, what: str) -> None:
             continue
         match operator_type(node), node.args:
             case "wrap_with_set_grad_enabled", (bool(gradients), fx.Node() as body, *arguments):
-                detached = not gradients
+                detached, exempt = not gradients, EXEMPT_FROM_AUTOCAST in node.meta
             case "wrap_with_autocast", (_, _, False, _, fx.Node() as body, *arguments):
-                detached = False
+                detached, exempt = False, True
             case name, _:
                 hint = "call autocast outside the model" if "autocast" in name else "rewrite it"
                 raise InvalidModel(f"{what} uses {name}, which cannot be cut into stages; {hint}")
-        pending += _inline(traced, node, body, arguments, detached)
+        copied = _inline(traced, node, body, arguments, detached)
+        if exempt:
+            for inner in copied:
+                inner.meta[EXEMPT_FROM_AUTOCAST] = True
+        pending += copied
 
 
 def _inline(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.passes import Loss, Received, StageValues, as_sent, passes_in
+from drlpp.runtime.passes import Loss, Received, StageValues, as_sent
+from drlpp.runtime.precision import passes_in
 from drlpp.runtime.stage_runner import StageRunner
 from drlpp.runtime.stages import StageProgram
 from drlpp.schedule import Part

@@ -80,16 +80,24 @@ class SingleGradients(Gradients):
 
 @dataclass
 class _Bucket:
-    """Gradients of some weights in one flat tensor, which travels between replicas as a whole."""
+    """Gradients of some weights in one flat tensor, which travels between replicas as a whole.
+
+    Behind the gradients ``flat`` has a number for each weight, in the order of ``members``: 1 where
+    there is a gradient, so that the sum counts the replicas that have one.
+    """
 
     flat: Tensor
-    members: set[int]
+    members: list[int]
     waiting: set[int] = field(default_factory=set)
     work: dist.Work | None = None
 
     @property
     def real(self) -> Tensor:
         return torch.view_as_real(self.flat) if self.flat.is_complex() else self.flat
+
+    @property
+    def counts(self) -> Tensor:
+        return self.flat[-len(self.members) :]
 
 
 class SharedGradients(Gradients):
@@ -100,8 +108,8 @@ class SharedGradients(Gradients):
     share: that of the weights reversed, since a backward comes to the last ones first.
 
     Gradients are copied, not kept: autograd may return one tensor for two weights, or one that is
-    being sent to another stage. A weight that no contribution has a gradient for gets none, so
-    that the optimizer leaves it alone; which weights these are is the same on all replicas.
+    being sent to another stage. A weight that no contribution has a gradient for, on any replica,
+    gets none, so that the optimizer leaves it alone.
 
     Args:
         weights: the parameters.
@@ -127,7 +135,6 @@ class SharedGradients(Gradients):
         self._bucket_of = {i: b for b in self._buckets for i in b.members}
         self._empty = True
         self._reached = [False] * len(weights)
-        self._reached_before = [True] * len(weights)
         self._next = 0
         self._hooked = False
 
@@ -142,11 +149,10 @@ class SharedGradients(Gradients):
             else:
                 group.append(index)
         for group in groups:
-            first = self._weights[group[0]]
-            flat = first.new_zeros(sum(self._weights[i].numel() for i in group))
-            self._buckets.append(_Bucket(flat, set(group)))
             sizes = [self._weights[i].numel() for i in group]
-            for index, part in zip(group, flat.split(sizes), strict=True):
+            flat = self._weights[group[0]].new_zeros(sum(sizes) + len(group))
+            self._buckets.append(_Bucket(flat, group))
+            for index, part in zip(group, flat.split([*sizes, len(group)]), strict=False):
                 self._parts[index] = part.view(self._weights[index].shape)
 
     @contextmanager
@@ -182,6 +188,8 @@ class SharedGradients(Gradients):
         assert self._sum is not None
         while self._next < len(self._buckets) and not self._buckets[self._next].waiting:
             bucket = self._buckets[self._next]
+            reached = [float(self._reached[index]) for index in bucket.members]
+            bucket.counts.copy_(torch.tensor(reached))
             bucket.work = self._sum(bucket.real)
             self._next += 1
 
@@ -215,10 +223,9 @@ class SharedGradients(Gradients):
     def finish_sum(self) -> None:
         """Sum what is not on its way, and wait for all."""
         if self._empty:
-            # A replica without a minibatch in this round adds zeros, for the weights of before.
+            # A replica without a minibatch in this round adds zeros.
             for bucket in self._buckets:
                 bucket.flat.zero_()
-            self._reached = list(self._reached_before)
         if not self._hooked:
             self._next = 0
             for bucket in self._buckets:
@@ -228,6 +235,8 @@ class SharedGradients(Gradients):
             assert bucket.work is not None
             bucket.work.wait()
             bucket.work = None
+            for index, count in zip(bucket.members, bucket.counts.real.tolist(), strict=True):
+                self._reached[index] = count > 0
         self._hooked = False
 
     def sums(self) -> list[Tensor]:
@@ -246,7 +255,6 @@ class SharedGradients(Gradients):
             else:
                 weight.grad = part
         self._empty = True
-        self._reached_before = self._reached
         self._reached = [False] * len(self._weights)
 
     def state(self) -> list[Tensor | None]:

@@ -1,4 +1,4 @@
-"""Calling a stage: what its arguments stand for, and the types that it computes and sends in."""
+"""Calling a stage: what its arguments stand for, and the types that its outputs travel in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from drlpp.runtime.stages import Argument, Buffer, ModelInput, StageOutput, StageProgram, Weight
-from drlpp.training_options import Precision
 
 Loss = Callable[..., Tensor]
 Received = dict[StageOutput, Tensor]
@@ -47,11 +46,6 @@ class StageValues:
             else self[result]
             for result in program.results
         ]
-
-
-def passes_in(precision: Precision) -> torch.autocast:
-    """Run the operators inside in this precision."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def as_sent(program: StageProgram, outputs: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -85,7 +85,7 @@ class WorkerPool:
         Args:
             commands: by worker.
             timeout_seconds: without any word from a worker after which the trial counts as hung.
-            on_progress: called with the versions that the last stage has made.
+            on_progress: called with the minibatches that the last stage's weights contain so far.
 
         Raises:
             RunFailure: a worker was lost, failed, or did not answer; none is left after that.

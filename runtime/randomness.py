@@ -41,13 +41,19 @@ def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -
     return operator(*args, **kwargs)
 
 
-def seed_random_operators(module: fx.GraphModule) -> None:
-    """Let every random operator of a graph go through :func:`seeded`, named by its node."""
-    for node in module.graph.nodes:
+def with_seeded_operators(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph, but every random operator goes through :func:`seeded`, named by its node.
+
+    To be called for the whole model: a part of it has names of its own.
+    """
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    graph.set_codegen(module.graph._codegen)
+    for node in graph.nodes:
         operator = node.target
         if isinstance(operator, OpOverload) and (
             torch.Tag.nondeterministic_seeded in operator.tags
         ):
             node.args = (node.name, operator, *node.args)
             node.target = seeded
-    module.recompile()
+    return fx.GraphModule(module, graph)

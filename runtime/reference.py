@@ -20,7 +20,8 @@ from drlpp.capture import CapturedModel, capture_microbatch
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.passes import as_sent, passes_in
+from drlpp.runtime.passes import as_sent
+from drlpp.runtime.precision import passes_in
 from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.randomness import begin_pass
 from drlpp.runtime.reference_weights import StageHistory, Weights

@@ -19,8 +19,9 @@ from drlpp.runtime.optimizers import (
     load_optimizer_state,
     named_optimizer_state,
 )
-from drlpp.runtime.passes import Loss, Received, StageValues, as_sent, passes_in
+from drlpp.runtime.passes import Loss, Received, StageValues, as_sent
 from drlpp.runtime.policies import Stash, build_policy
+from drlpp.runtime.precision import passes_in
 from drlpp.runtime.randomness import begin_pass
 from drlpp.runtime.stages import StageOutput, StageProgram
 from drlpp.schedule import Part

@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 from drlpp.capture import CapturedModel
 from drlpp.graph import TensorSpec
 from drlpp.placement import Placement
-from drlpp.runtime.randomness import seed_random_operators
+from drlpp.runtime.precision import exempt_operators
+from drlpp.runtime.randomness import with_seeded_operators
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def cut_stages(
         graph_module: the graph to cut instead of the training graph, with the same node names
             (the evaluation graph).
     """
-    module = captured.module if graph_module is None else graph_module
+    module = with_seeded_operators(captured.module if graph_module is None else graph_module)
     stage_of = placement.stage_of_operator(len(captured.graph))
     whole = split_module(
         module,
@@ -125,7 +126,7 @@ def cut_stages(
                     wanted.append(value.index)
     parts = {k: portable(whole.get_submodule(str(call.target))) for k, call in calls.items()}
     for part in parts.values():
-        seed_random_operators(part)
+        exempt_operators(part)
     travelling = {
         (source, target): tuple((index, _output_spec(parts[source], index)) for index in wanted)
         for (source, target), wanted in needs.items()

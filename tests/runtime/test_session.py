@@ -75,6 +75,17 @@ def test_timeline_is_the_schedule_as_it_ran(
     assert min(timed.start for timed in session.timeline) == 0
 
 
+def test_progress_is_told_while_a_run_goes_on(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    seen: list[int] = []
+    deployment = session.deploy(straight(captured, 0, 1))
+    while not seen:
+        session.run(deployment, 500, on_progress=seen.append)
+    assert seen == sorted(set(seen))
+    assert 0 < seen[0] <= seen[-1] <= 500
+
+
 def test_sync_refuses_stale_schedules(captured: CapturedModel, session: ClusterSession) -> None:
     with pytest.raises(InvalidInput, match="use schedule gpipe or 1f1b-flush"):
         session.measure(straight(captured, 0, 1), method=Method(policy="sync"))
