@@ -73,7 +73,9 @@ def main(
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the final comparison.")] = 7,
-    policy: Annotated[str, typer.Option(help=f"{POLICY_HELP}.")] = "pipeoptim",
+    policy: Annotated[
+        str | None, typer.Option(help=f"{POLICY_HELP}.", show_default="pipeoptim")
+    ] = None,
     method_option: MethodOptions = [],  # noqa: B006 - typer copies it
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
     lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,

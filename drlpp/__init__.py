@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from drlpp.runtime import ClusterSession, TrainingResult, train
     from drlpp.schedule import build_schedule
     from drlpp.task import ModelReference, Task
-    from drlpp.training_options import Method
+    from drlpp.training_options import Method, choose_method
 
 _HOME = {
     "Task": "drlpp.task",
@@ -35,6 +35,7 @@ _HOME = {
     "read_placement": "drlpp.placement_file",
     "build_schedule": "drlpp.schedule",
     "Method": "drlpp.training_options",
+    "choose_method": "drlpp.training_options",
     "OptimizerSpec": "drlpp.optimizer_spec",
     "LearningRateSchedule": "drlpp.learning_rate",
     "PLANNERS": "drlpp.planners",
@@ -59,6 +60,7 @@ __all__ = [
     "read_placement",
     "build_schedule",
     "Method",
+    "choose_method",
     "OptimizerSpec",
     "LearningRateSchedule",
     "PLANNERS",

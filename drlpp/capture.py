@@ -115,12 +115,7 @@ def capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedMo
         InvalidModel: if the graph depends on the batch size.
     """
     task = captured.task
-    if microbatches < 1 or task.batch_size % microbatches:
-        raise InvalidInput(
-            f"a minibatch of {task.batch_size} samples cannot be divided into {microbatches} equal "
-            "microbatches; choose a number that divides it"
-        )
-    size = task.batch_size // microbatches
+    size = microbatch_size(task, microbatches)
     assert task.targets is not None
     part = task._replace(
         inputs=tuple(value[:size] for value in task.inputs), targets=task.targets[:size]
@@ -132,6 +127,20 @@ def capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedMo
             f"{task.batch_size}; use schedules without microbatches for it"
         )
     return result
+
+
+def microbatch_size(task: Task, microbatches: int) -> int:
+    """Samples of a microbatch.
+
+    Raises:
+        InvalidInput: if the minibatch cannot be divided evenly.
+    """
+    if microbatches < 1 or task.batch_size % microbatches:
+        raise InvalidInput(
+            f"a minibatch of {task.batch_size} samples cannot be divided into {microbatches} equal "
+            "microbatches; choose a number that divides it"
+        )
+    return task.batch_size // microbatches
 
 
 def mean_square(outputs: Any, targets: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ def train(
         method=choose_method(policy, method_options, document.method),
         optimizer=document.optimizer.changed(optimizer, optimizer_options(optimizer_option, lr)),
         learning_rate=LearningRateSchedule.parse(lr_schedule, **schedule_options)
-        if lr_schedule
+        if lr_schedule is not None
         else None,
         synchronous_epochs=synchronous_epochs,
         checkpoint_every=checkpoint_every,

@@ -155,7 +155,8 @@ def _check_version(path: Path, version: object, expected: type[Document]) -> Non
 
 
 def first_problem(error: ValidationError) -> str:
-    """What pydantic found wrong first, in one line that names the field."""
+    """What pydantic found wrong first, in one line that names the field if it is one."""
     problem = error.errors()[0]
-    field = ".".join(str(part) for part in problem["loc"]) or "the file"
-    return f"field '{field}': {problem['msg'].removeprefix('Value error, ')}"
+    field = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"field '{field}': {message}" if field else message

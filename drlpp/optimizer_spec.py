@@ -35,9 +35,10 @@ class OptimizerSpec(NamedClass):
     """
 
     what: ClassVar[str] = "optimizer"
-    # Which kernels run is the runtime's business, and nothing differentiates or records an update.
+    # Which kernels run is the runtime's business, nothing differentiates or records an update, and
+    # a loss is not maximized.
     hidden: ClassVar[frozenset[str]] = frozenset(
-        {"params", "capturable", "differentiable", "foreach", "fused"}
+        {"params", "capturable", "differentiable", "foreach", "fused", "maximize"}
     )
 
     name: str = "sgd"
@@ -64,7 +65,9 @@ class OptimizerSpec(NamedClass):
         """
         if name is None and not options:
             return self
-        return self.parse(name or self.name, **{**({} if name else self.options), **options})
+        if name is None:
+            return self.parse(self.name, **{**self.options, **options})
+        return self.parse(name, **options)
 
     def find(self) -> type[Optimizer]:
         """The class that ``name`` names.

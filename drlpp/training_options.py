@@ -114,6 +114,10 @@ class Method(Record):
             clip=bool(self.clip_norm) and self.schedule != "1f1b",
         )
 
+    def steady_schedule(self, pipeline: Pipeline) -> Schedule:
+        """Long enough for the steady state, in which stages differ in what they delay."""
+        return self.schedule_for(pipeline, 2 * (len(pipeline.workers) + 1) * self.accumulate)
+
     def synchronous(self) -> Method:
         """The same with a flush before every update: PipeMare's warm-up (W, pipemare §4)."""
         return self.model_copy(
@@ -134,12 +138,18 @@ def choose_method(
     """A method as a user asks for it: ``base`` with another policy, or other options.
 
     What belongs to another policy or schedule is left behind: a policy other than sync means 1F1B,
-    a schedule that flushes means sync. PipeMare without options gets its discrepancy correction.
+    a schedule that flushes means sync. PipeMare has its discrepancy correction unless ``correction_decay`` is 0.
 
     Raises:
         InvalidInput: if there is no such policy or option, or they do not fit together.
     """
     given = dict(options or {})
+    if "policy" in given:
+        raise InvalidInput("policy is not an option of a method, but its name; use --policy")
+    unknown = sorted(given.keys() - Method.model_fields.keys())
+    if unknown:
+        known = ", ".join(name for name in Method.model_fields if name != "policy")
+        raise InvalidInput(f"a method has no option {unknown[0]!r}; it has {known}")
     if policy is not None and policy not in POLICIES:
         raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(POLICIES)}")
     values = (base or Method()).model_dump()
@@ -150,16 +160,16 @@ def choose_method(
         values = {"policy": chosen} | {key: values[key] for key in kept}
         if chosen == "sync":
             values["schedule"] = "gpipe"
-    if chosen == "pipemare" and not {"annealing_minibatches", "correction_decay"} & given.keys():
+    if chosen == "pipemare":
         values.setdefault("correction_decay", SUGGESTED_CORRECTION_DECAY)
     try:
         return Method.model_validate({**values, **given})
     except ValidationError as error:
-        raise InvalidInput(f"method {chosen}: {first_problem(error)}") from None
+        raise InvalidInput(f"policy {chosen}: {first_problem(error)}") from None
 
 
 def _policy_of(schedule: object, values: Mapping[str, object]) -> object:
-    if schedule is None:
+    if schedule in {None, values["schedule"]}:
         return values["policy"]
     if schedule != "1f1b":
         return "sync"

@@ -60,6 +60,12 @@ def train_and_report(
         transient=True,
     )
 
+    def on_other_placement() -> None:
+        console.print(
+            "the checkpoint is of another placement or method: its weights are gone on with, and "
+            "minibatches that were in flight are sent again"
+        )
+
     def on_progress(epoch: int, done: int, total: int) -> None:
         progress.update(bar, epoch=epoch, completed=done, total=total)
 
@@ -79,7 +85,7 @@ def train_and_report(
             optimizer=optimizer,
             epochs=epochs,
             out=out,
-            observer=Observer(on_begin, on_progress, on_epoch),
+            observer=Observer(on_begin, on_progress, on_epoch, on_other_placement),
             **options,
         )
     if result.module_score is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
-from drlpp.errors import InvalidPlacement
+from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement
 from drlpp.placement import Placement
@@ -71,9 +71,10 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         placement = Placement.from_assignment(stage_of_operator, stage_of_accelerator)
         try:
             placement.validate_for(self.graph, self.accelerators)
-        except InvalidPlacement as error:
+            outcome, _ = self.memory.measure(placement)
+        except InvalidInput as error:
+            # Also one that the method cannot run, such as 2BW with too many minibatches in flight.
             return self._penalty("invalid placement", str(error))
-        outcome, _ = self.memory.measure(placement)
         if isinstance(outcome, FailedMeasurement):
             return self._penalty(outcome.failure, outcome.reason)
         seconds = outcome.seconds_per_minibatch

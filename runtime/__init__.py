@@ -3,6 +3,7 @@
 from drlpp.runtime.comparison import BASELINES, Comparison, Contender, compare
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.minibatches import Minibatches
+from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
 from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session import ClusterSession, TimeSpent
@@ -25,5 +26,6 @@ __all__ = [
     "RunOptions",
     "ReferenceExecutor",
     "ReferenceResult",
+    "RandomDelays",
     "run_reference",
 ]

@@ -62,20 +62,10 @@ def deployment_commands(
         InvalidInput: policy sync on a schedule in which weights become stale.
     """
     pipeline = placement.pipeline(captured.graph)
-    # Long enough to be in steady state, where stages differ in what they delay.
-    minibatches = 2 * (len(pipeline.workers) + 1) * method.accumulate
-    schedule = method.schedule_for(pipeline, minibatches)
-    weight_uses(schedule, method)
+    delays = stage_delays(pipeline, method, placement.configuration)
     programs = cut_stages(captured, placement)
     commands: dict[int, Deploy] = {}
     for stage, workers in enumerate(pipeline.stages):
-        delay = stage_delay(schedule, stage)
-        if method.policy == "sync" and delay:
-            raise InvalidInput(
-                f"policy sync cannot run a {placement.configuration} placement on a "
-                f"{method.schedule} schedule, where weights change between forward and "
-                "backward; use schedule gpipe or 1f1b-flush, or another policy"
-            )
         is_last = stage == len(pipeline.stages) - 1
         payload = pickle.dumps((programs[stage], portable(captured.loss) if is_last else None))
         for worker in workers:
@@ -86,7 +76,7 @@ def deployment_commands(
                 stage=payload,
                 method=method,
                 optimizer=optimizer,
-                delay=delay,
+                delay=delays[stage],
                 shared_updates=len(workers) > 1 or method.microbatches * method.accumulate > 1,
                 seed=seed,
                 timeout_seconds=_GROUP_TIMEOUT_SECONDS,
@@ -94,6 +84,24 @@ def deployment_commands(
                 in_flight=in_flight,
             )
     return commands
+
+
+def stage_delays(pipeline: Pipeline, method: Method, configuration: str) -> list[int]:
+    """s of every stage in steady state.
+
+    Raises:
+        InvalidInput: if the method cannot run on such a pipeline.
+    """
+    schedule = method.steady_schedule(pipeline)
+    weight_uses(schedule, method)
+    delays = [stage_delay(schedule, stage) for stage in range(len(pipeline.stages))]
+    if method.policy == "sync" and any(delays):
+        raise InvalidInput(
+            f"policy sync cannot run a {configuration} placement on a {method.schedule} schedule, "
+            "where weights change between forward and backward; use schedule gpipe or 1f1b-flush, "
+            "or another policy"
+        )
+    return delays
 
 
 def merge_stages(

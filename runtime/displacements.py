@@ -16,6 +16,7 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from drlpp.runtime.prediction import (
     adam_direction,
+    has_rule,
     last_gradient_needed,
     predict_weights_,
     smoothed_gradient,
@@ -193,7 +194,7 @@ class AdamStep(Displacement):
 
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         super().__init__(weights, optimizer)
-        self._is_adam = isinstance(optimizer, Adam | AdamW)
+        self._is_adam = type(optimizer) in {Adam, AdamW} and has_rule(optimizer)
         self._moments: PolicyState = [{} for _ in self.weights]
 
     def before_update(self) -> None:

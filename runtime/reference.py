@@ -120,9 +120,7 @@ class ReferenceExecutor:
             model = capture_microbatch(captured, method.microbatches)
         self._loss = model.loss
         self._programs = cut_stages(model, placement)
-        steady = method.schedule_for(
-            self._pipeline, 2 * (len(self._pipeline.workers) + 1) * method.accumulate
-        )
+        steady = method.steady_schedule(self._pipeline)
         self._delays = [stage_delay(steady, stage) for stage in range(len(self._programs))]
         self._stages = [
             StageHistory(

@@ -1,7 +1,8 @@
 """The weights of one stage in the reference executor: every version, and the papers' formulas.
 
-Nothing here is shared with the workers' weight policies. Each formula is written as the paper has
-it, from gradients and versions that are kept, where the workers read an optimizer's state.
+The counts of :mod:`drlpp.versions` are shared with the workers' weight policies, and have tests of
+their own; nothing else is. Each formula is written as the paper has it, from gradients and versions
+that are kept, where the workers read an optimizer's state.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from drlpp.versions import WeightUse
 
 Weights = dict[str, Tensor]
 
-_WITH_COUPLED_DECAY = {"sgd", "adam", "nadam", "radam", "adamax"}
+_WITH_TWO_MOMENTS = {"adam", "adamw", "nadam", "radam", "adamax"}
 
 
 @dataclass
@@ -52,6 +53,7 @@ class StageHistory:
         zeros = {name: torch.zeros_like(w) for name, w in self.initial.items()}
         self._momentum: Weights = dict(zeros)
         self._moments: tuple[Weights, Weights] = (dict(zeros), dict(zeros))
+        self._largest: Weights = dict(zeros)
         self._xpipe_moments: tuple[Weights, Weights] = (dict(zeros), dict(zeros))
         self._trajectory: Weights = dict(zeros)
         self._last_step: Weights = dict(zeros)
@@ -113,8 +115,8 @@ class StageHistory:
         match self.optimizer.name:
             case "sgd" if self._options["momentum"] and not self._is_nesterov:
                 return self._momentum[name]
-            case "adam" | "adamw" if not self._options["amsgrad"]:
-                return self._adam(self._moments, name, self._betas, self._options["eps"])
+            case "adam" | "adamw":
+                return self._own_adam(name)
             case _:
                 return self._last_step[name] / self._rate if self._rate else self._last_step[name]
 
@@ -122,7 +124,7 @@ class StageHistory:
         """m, the smoothed gradients; of other optimizers their first moment, or the gradient."""
         if self.optimizer.name == "sgd" and self._options["momentum"]:
             return self._momentum[name]
-        if self.optimizer.name in {"adam", "adamw", "nadam", "radam", "adamax"}:
+        if self.optimizer.name in _WITH_TWO_MOMENTS:
             return self._moments[0][name]
         assert self._torch is not None
         state = self._torch.state[self._newest[name]]
@@ -134,8 +136,14 @@ class StageHistory:
     def _xpipe_direction(self, name: str) -> Tensor:
         """Adam's step, of the optimizer's own moments if it is Adam, else with Adam's defaults."""
         if self.optimizer.name in {"adam", "adamw"}:
-            return self._adam(self._moments, name, self._betas, self._options["eps"])
+            return self._own_adam(name)
         return self._adam(self._xpipe_moments, name, (0.9, 0.999), 1e-8)
+
+    def _own_adam(self, name: str) -> Tensor:
+        """Of the optimizer's moments; AMSGrad takes the largest second moment so far."""
+        first, second = self._moments
+        moments = (first, self._largest if self._options["amsgrad"] else second)
+        return self._adam(moments, name, self._betas, self._options["eps"])
 
     def _adam(
         self, moments: tuple[Weights, Weights], name: str, betas: tuple[float, float], eps: float
@@ -151,6 +159,12 @@ class StageHistory:
     @property
     def _is_nesterov(self) -> bool:
         return bool(self._options["nesterov"])
+
+    @property
+    def _decay_is_decoupled(self) -> bool:
+        return bool(
+            self.optimizer.name == "adamw" or self._options.get("decoupled_weight_decay", False)
+        )
 
     @property
     def _betas(self) -> tuple[float, float]:
@@ -186,7 +200,12 @@ class StageHistory:
             for name in after:
                 step = after[name] - before[name]
                 self._trajectory[name] = decay * self._trajectory[name] + (1 - decay) * step
-        self._last_step = {name: before[name] - after[name] for name in after}
+        # Decoupled decay is no part of ΔW, as in Table I for AdamW.
+        decay = rate * self._options.get("weight_decay", 0.0) if self._decay_is_decoupled else 0.0
+        self._last_step = {
+            name: (before[name] - after[name]) - (decay * before[name] if name in gradient else 0.0)
+            for name in after
+        }
         for version in [v for v in self.versions if v < needed_from]:
             del self.versions[version]
 
@@ -197,14 +216,17 @@ class StageHistory:
             _average(self._xpipe_moments, name, gradient, (0.9, 0.999))
         if self.method.policy not in {"pipeoptim", "spectrain", "xpipe"}:
             return
-        if self.optimizer.name in _WITH_COUPLED_DECAY:
-            gradient = gradient + self._options["weight_decay"] * before
+        if not self._decay_is_decoupled:
+            gradient = gradient + self._options.get("weight_decay", 0.0) * before
         if self.optimizer.name == "sgd":
             kept = 1.0 if self._steps[name] == 1 else 1 - self._options["dampening"]
             momentum = self._options["momentum"]
             self._momentum[name] = momentum * self._momentum[name] + kept * gradient
-        elif self.optimizer.name in {"adam", "adamw", "nadam", "radam", "adamax"}:
+        elif self.optimizer.name in _WITH_TWO_MOMENTS:
             _average(self._moments, name, gradient, self._betas)
+            if self._options.get("amsgrad"):
+                largest = torch.maximum(self._largest[name], self._moments[1][name])
+                self._largest[name] = largest
 
 
 def _average(

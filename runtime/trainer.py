@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from drlpp.data import Data
 from drlpp.errors import InvalidFile
 from drlpp.files import replacing
 from drlpp.learning_rate import LearningRateSchedule
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.commands import RunResult
 from drlpp.runtime.deployment import Deployment
@@ -40,11 +41,15 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class Observer:
-    """Told how training goes: when it begins, every few minibatches, and after every epoch."""
+    """Told how training goes: when it begins, every few minibatches, and after every epoch.
+
+    ``on_other_placement`` is called if a checkpoint of another placement or method is gone on with.
+    """
 
     on_begin: Callable[[], None] = lambda: None
     on_progress: Callable[[int, int, int], None] = lambda epoch, done, total: None
     on_epoch: Callable[[EpochReport], None] = lambda report: None
+    on_other_placement: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,19 @@ class TrainingPlan:
     learning_rate: LearningRateSchedule | None = None
     synchronous_epochs: int = 0
     checkpoint_every: int = 0
+
+    def rates(self, optimizer: OptimizerSpec, minibatches_per_epoch: int) -> list[float] | None:
+        """The learning rate of every minibatch, None if it stays the optimizer's.
+
+        Raises:
+            InvalidInput: if the schedule does not suit the training.
+        """
+        if self.learning_rate is None:
+            return None
+        minibatches = self.epochs * minibatches_per_epoch
+        return self.learning_rate.rates(
+            float(optimizer.value("lr")), minibatches, minibatches_per_epoch
+        )
 
 
 @dataclass
@@ -108,10 +126,7 @@ class Trainer:
         self._batch = session.captured.task.batch_size
         self._count = len(data.train) // self._batch
         self._progress = _Progress()
-        base = float(session.optimizer.value("lr"))
-        self._rates: Sequence[float] | None = None
-        if plan.learning_rate is not None:
-            self._rates = plan.learning_rate.rates(base, plan.epochs * self._count, self._count)
+        self._rates = plan.rates(session.optimizer, self._count)
         # Training and held-out samples are one set for the workers, told apart by their indices.
         session.use_samples(
             [torch.cat(pair) for pair in zip(data.train.inputs, data.test.inputs, strict=True)],
@@ -130,6 +145,8 @@ class Trainer:
         deployment = self.session.deploy(
             placement, checkpoint=self.checkpoint if saved else None, in_flight=same
         )
+        if saved is not None and not same:
+            self.observer.on_other_placement()
         goes_on = same and self._progress.position > 0
         state: dict[str, Tensor] = {}
         with SummaryWriter(str(self.folder)) as board:
@@ -263,8 +280,7 @@ def _identity(placement: Placement, session: ClusterSession) -> str:
 
 def _minibatches_together(deployment: Deployment) -> int:
     """The fewest minibatches after which all stages have made whole updates."""
-    probe = 4 * len(deployment.pipeline.workers) * deployment.method.accumulate
-    schedule = deployment.method.schedule_for(deployment.pipeline, probe)
+    schedule = deployment.method.steady_schedule(deployment.pipeline)
     first_updates = [
         next(action.through for action in actions if isinstance(action, Update))
         for actions in schedule.actions.values()

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from drlpp.capture import capture
+from drlpp.capture import capture, microbatch_size
 from drlpp.data import Samples, load_data
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.files import replacing
@@ -16,6 +16,7 @@ from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.run_folder import open_run_folder
+from drlpp.runtime.deployment import stage_delays
 from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.trainer import EpochReport, Observer, Trainer, TrainingPlan, whole_minibatches
 from drlpp.training_options import Method
@@ -96,6 +97,7 @@ def train(
         )
     method = method or document.method
     optimizer = optimizer or document.optimizer
+    optimizer.check()
     captured = capture(document.model, seed=seed)
     try:
         resolved = document.resolve(captured.graph)
@@ -110,6 +112,11 @@ def train(
             "(module, inputs, targets, loss)"
         )
     samples = load_data(data, captured.task.inputs, captured.task.targets)
+    plan = TrainingPlan(epochs, seed, learning_rate, synchronous_epochs, checkpoint_every)
+    # Whatever cannot work is told before the folder is claimed.
+    plan.rates(optimizer, len(samples.train) // captured.task.batch_size)
+    microbatch_size(captured.task, method.microbatches)
+    stage_delays(resolved.pipeline(captured.graph), method, resolved.configuration)
     settings = {
         "model": document.model.model_dump(),
         "graph_fingerprint": document.graph_fingerprint,
@@ -120,7 +127,6 @@ def train(
         "seed": seed,
     }
     folder = open_run_folder(Path(out), "drlpp train", settings, resume=resume)
-    plan = TrainingPlan(epochs, seed, learning_rate, synchronous_epochs, checkpoint_every)
     with ClusterSession(captured, known, method=method, optimizer=optimizer, seed=seed) as session:
         trainer = Trainer(session, samples, folder, plan, observer)
         observer.on_begin()

@@ -1,4 +1,4 @@
-"""The workers' weights after N minibatches equal the reference executor's (DESIGN §6)."""
+"""The workers' weights after N minibatches equal the reference executor's for every method."""
 
 from collections.abc import Iterator
 
@@ -50,6 +50,15 @@ OPTIMIZERS = {
     "rmsprop": OptimizerSpec(name="rmsprop", options={"lr": 0.005, "eps": 1e-2}),
     "adagrad": OptimizerSpec(name="adagrad", options={"lr": 0.01, "eps": 1e-4}),
     "adadelta": OptimizerSpec(name="adadelta", options={"lr": 0.5, "eps": 1e-4}),
+    "decoupled-adam": OptimizerSpec(
+        name="adam",
+        options={"lr": 0.01, "eps": 1e-4, "weight_decay": 0.1, "decoupled_weight_decay": True},
+    ),
+    "decoupled-nadam": OptimizerSpec(
+        name="nadam",
+        options={"lr": 0.01, "eps": 1e-4, "weight_decay": 0.1, "decoupled_weight_decay": True},
+    ),
+    "amsgrad": OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4, "amsgrad": True}),
     # These have no rule of their own: the direction is that of their last step.
     "asgd": OptimizerSpec(name="asgd", options={"lr": 0.05}),
     "lion": OptimizerSpec(name="tests.models:Lion", options={"lr": 0.003}),
@@ -98,7 +107,7 @@ def test_predictions_for_every_optimizer_equal_the_reference(
     _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
 
 
-@pytest.mark.parametrize("optimizer", ["plain-sgd", "rmsprop"])
+@pytest.mark.parametrize("optimizer", ["plain-sgd", "rmsprop", "amsgrad"])
 def test_xpipe_predicts_with_adam_whatever_the_optimizer(
     captured: CapturedModel, session: ClusterSession, optimizer: str
 ) -> None:
