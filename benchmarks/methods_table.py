@@ -1,6 +1,6 @@
 """Does every method compute what its formula says, and how many versions of weights does it hold?
 
-    python -m benchmarks.methods_table        # into docs/methods.md; about ten minutes
+    python -m benchmarks.methods_table        # into docs/methods.md; many minutes
 
 For every method, optimizer and shape of a pipeline: the workers' weights after 50 minibatches in
 float32 against the reference executor's, and the versions of its weights that a worker held. For
@@ -10,7 +10,7 @@ every method: the memory that its weights took, as the system saw it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.markdown_document import write_between
 from benchmarks.table_differences import Cell, comparison
-from benchmarks.table_memory import WIDE_SHAPES, memory_meter, wide_model
+from benchmarks.table_memory import WIDE_DATA_PARALLEL, WIDE_SHAPES, memory_meter, wide_model
 from benchmarks.table_report import BEGIN, END, CellKey, MemoryKey, report, worth_doubling
 from benchmarks.table_rows import METHODS, OPTIMIZERS, SHAPES
 from drlpp.command_line import build_console, run_program
@@ -38,7 +38,7 @@ def main(
 ) -> None:
     """Measure everything and write the tables into the document."""
     console, started = build_console(), time.monotonic()
-    # Before ten minutes of work, not after.
+    # A document without the marks is told of before all the work, not after.
     write_between(document, BEGIN, END, "Being measured.\n")
     cells: dict[CellKey, Cell] = {}
     for method in METHODS:
@@ -65,20 +65,25 @@ def differences(keys: Iterable[CellKey], dtype: str) -> dict[CellKey, Cell]:
     return cells
 
 
-def measure_memory(
-    console: Console, methods: Sequence[str] = tuple(METHODS)
-) -> tuple[dict[MemoryKey, float], dict[MemoryKey, float]]:
+def measure_memory(console: Console) -> tuple[dict[MemoryKey, float], dict[MemoryKey, float]]:
     """Resident memory over weights: of methods with SGDM, and of PipeOptim without a rule."""
     memory: dict[MemoryKey, float] = {}
     generic_memory: dict[MemoryKey, float] = {}
-    captured = wide_model()
-    for shape in WIDE_SHAPES:
-        with memory_meter(captured, shape) as meter:
-            for method in methods:
-                memory[method, shape] = meter.versions(METHODS[method], OPTIMIZERS["SGDM"])
-                console.print(f"{method}, {shape}: {memory[method, shape]:.2f} × its weights")
-            method, optimizer = GENERIC
-            generic_memory[method, shape] = meter.versions(METHODS[method], OPTIMIZERS[optimizer])
+    captured, optimizer = wide_model(), OPTIMIZERS["SGDM"]
+    for shape, placement in WIDE_SHAPES.items():
+        with memory_meter(captured, placement) as meter:
+            for name, row in METHODS.items():
+                if not row.data_parallel:
+                    memory[name, shape] = meter.versions(row, optimizer)
+                    console.print(f"{name}, {shape}: {memory[name, shape]:.2f} × its weights")
+            name, without_rule = GENERIC
+            generic_memory[name, shape] = meter.versions(METHODS[name], OPTIMIZERS[without_rule])
+    with memory_meter(captured, WIDE_DATA_PARALLEL) as meter:
+        for name, row in METHODS.items():
+            if row.data_parallel:
+                memory |= dict.fromkeys(
+                    ((name, shape) for shape in WIDE_SHAPES), meter.versions(row, optimizer)
+                )
     return memory, generic_memory
 
 

@@ -34,21 +34,21 @@ WIDE_SHAPES = {
     "straight": _placement([0, 1, 2, 3], (0, 1, 2, 3)),
     "2-1-1": _placement([0, 0, 1, 2], (0, 0, 1, 2)),
 }
-_DATA_PARALLEL = _placement([0, 0, 0, 0], (0, 0, 0, 0))
+WIDE_DATA_PARALLEL = _placement([0, 0, 0, 0], (0, 0, 0, 0))
 
 
 class MemoryMeter:
-    """Workers that hold the wide model in one shape.
+    """Workers that hold the wide model in one placement.
 
     Args:
         session: holds it, with four workers.
-        placement: of all methods but data parallelism.
+        placement: of all methods.
     """
 
     def __init__(self, session: ClusterSession, placement: Placement) -> None:
         self._session = session
         self._placement = placement
-        self._naive: dict[tuple[Placement, int, str], dict[int, RunResult]] = {}
+        self._naive: dict[tuple[int, str], dict[int, RunResult]] = {}
 
     def versions(self, row: TableMethod, optimizer: OptimizerSpec) -> float:
         """Weights and what a method holds beside them, over weights; of the worker with the most.
@@ -56,34 +56,29 @@ class MemoryMeter:
         Raises:
             InvalidInput: on a system that does not tell a process's peak memory.
         """
-        placement = _DATA_PARALLEL if row.data_parallel else self._placement
-        results = self._run(row, placement, optimizer)
+        results = self._run(row, optimizer)
         if not all(result.peak_memory_bytes for result in results.values()):
             raise InvalidInput(
                 "peak memory is read from /proc/self/status, which this system does not have; "
                 "measure on Linux"
             )
-        naive = self._naive_results(row.method, placement, optimizer)
+        naive = self._naive_results(row.method, optimizer)
         return max(
             1 + (result.peak_memory_bytes - naive[worker].peak_memory_bytes) / result.weight_bytes
             for worker, result in results.items()
         )
 
-    def _naive_results(
-        self, method: Method, placement: Placement, optimizer: OptimizerSpec
-    ) -> dict[int, RunResult]:
+    def _naive_results(self, method: Method, optimizer: OptimizerSpec) -> dict[int, RunResult]:
         """Of the naive schedule that sums up as many gradients for an update."""
         accumulate = method.accumulate * method.microbatches
-        key = (placement, accumulate, str(optimizer))
+        key = (accumulate, str(optimizer))
         if key not in self._naive:
             naive = Method(schedule="gpipe", policy="sync", accumulate=accumulate)
-            self._naive[key] = self._run(TableMethod(naive), placement, optimizer)
+            self._naive[key] = self._run(TableMethod(naive), optimizer)
         return self._naive[key]
 
-    def _run(
-        self, row: TableMethod, placement: Placement, optimizer: OptimizerSpec
-    ) -> dict[int, RunResult]:
-        deployment = self._session.deploy(placement, row.method, optimizer)
+    def _run(self, row: TableMethod, optimizer: OptimizerSpec) -> dict[int, RunResult]:
+        deployment = self._session.deploy(self._placement, row.method, optimizer)
         together: Mapping[int, RunResult] = {}
         for minibatches, options in row.runs(MINIBATCHES):
             _, results = self._session.run(deployment, minibatches, options)
@@ -100,7 +95,10 @@ def wide_model() -> CapturedModel:
 
 
 @contextmanager
-def memory_meter(captured: CapturedModel, shape: str) -> Iterator[MemoryMeter]:
-    """Start workers, which have held nothing else, for the wide model in a shape."""
+def memory_meter(captured: CapturedModel, placement: Placement) -> Iterator[MemoryMeter]:
+    """Start workers for the wide model in a placement.
+
+    They have held no other: pages of the model's file that a worker once read stay resident.
+    """
     with ClusterSession(captured, WORKERS) as session:
-        yield MemoryMeter(session, WIDE_SHAPES[shape])
+        yield MemoryMeter(session, placement)
