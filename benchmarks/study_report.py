@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.markdown_document import table, write_between
 from benchmarks.study_methods import METHODS
 from benchmarks.study_orderings import (
     ORDERINGS,
@@ -19,8 +20,6 @@ from benchmarks.study_orderings import (
 )
 from benchmarks.study_runs import DEPTHS, OPTIONS, SEARCH_SEED, Result
 from benchmarks.study_tasks import TASKS
-from drlpp.errors import InvalidInput
-from drlpp.files import write_atomically
 
 BEGIN = "<!-- results: written by benchmarks/statistical_efficiency.py report -->"
 END = "<!-- end of results -->"
@@ -37,15 +36,7 @@ def write_report(document: Path, text: str) -> None:
     Raises:
         InvalidInput: if it is not a file with both marks.
     """
-    content = document.read_text(encoding="utf-8") if document.is_file() else ""
-    before, begin, rest = content.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise InvalidInput(
-            f"{document}: expected a Markdown file with the lines '{BEGIN}' and '{END}', between "
-            "which the results are written"
-        )
-    write_atomically(document, f"{before}{BEGIN}\n\n{text}\n{END}{after}".encode())
+    write_between(document, BEGIN, END, text)
 
 
 def report(results: Iterable[Result]) -> str:
@@ -148,7 +139,7 @@ def _results_table(cells: Mapping[Cell, Mapping[int, Result]]) -> list[str]:
         for optimizer in OPTIONS
         for depth in DEPTHS
     ]
-    return _markdown(["task", "optimizer", "stages", *METHODS], rows)
+    return table(["task", "optimizer", "stages", *METHODS], rows)
 
 
 def _table_iv() -> list[str]:
@@ -156,7 +147,7 @@ def _table_iv() -> list[str]:
         [optimizer, model, *("–" if value is None else f"{value:.2f}" for value in values)]
         for optimizer, model, values in TABLE_IV
     ]
-    return _markdown(["optimizer", "model, data", *TABLE_IV_METHODS], rows)
+    return table(["optimizer", "model, data", *TABLE_IV_METHODS], rows)
 
 
 def _orderings_table(cells: Mapping[Cell, Mapping[int, Result]]) -> list[str]:
@@ -172,7 +163,7 @@ def _orderings_table(cells: Mapping[Cell, Mapping[int, Result]]) -> list[str]:
             ]
         )
     headings = [f"{task}, {depth}" for task, depth in places]
-    return _markdown(["statement", *headings, "in all"], rows)
+    return table(["statement", *headings, "in all"], rows)
 
 
 def _comparison_text(comparison: Comparison | None) -> str:
@@ -195,9 +186,4 @@ def _search_table(results: Sequence[Result]) -> list[str]:
             key=lambda r: (r.job.task, list(OPTIONS).index(r.job.optimizer), r.job.learning_rate),
         )
     ]
-    return _markdown(["task", "optimizer", "rate", "held-out loss", "accuracy in %"], rows)
-
-
-def _markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
+    return table(["task", "optimizer", "rate", "held-out loss", "accuracy in %"], rows)
