@@ -155,8 +155,13 @@ def _passed(actions: Sequence[Action], kind: type[Forward | Backward]) -> frozen
 
 
 def _settled(actions: Sequence[Action], index: int) -> int:
-    """The first place behind ``index`` where a worker can stop: nothing is left half done."""
+    """The first place behind ``index`` where a worker can stop: nothing is left half done.
+
+    What an update needs is behind it; a replica without a part goes on to the next at once.
+    """
     end = index + 1
-    while end < len(actions) and isinstance(actions[end], Send | AllReduce | Update):
+    while not isinstance(actions[end - 1], Update) and end < len(actions):
+        if not isinstance(actions[end], Send | AllReduce | Update):
+            break
         end += 1
     return end

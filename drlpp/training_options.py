@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal, get_args
 
@@ -27,6 +28,8 @@ POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 Precision = Literal["float32", "bfloat16"]
 
+_WRITE_IN_PLACE = {"vanilla", "spectrain", "xpipe", "pipeoptim", "pipemare"}
+
 SUGGESTED_CORRECTION_DECAY = 0.135
 """D ≈ exp(−2), which pipemare derives in appendix B.4."""
 
@@ -44,7 +47,8 @@ class Method(Record):
             are in flight.
         recompute: compute activations again for the backward pass instead of keeping them.
         precision: ``bfloat16`` runs the passes under torch's autocast; weights, gradients and
-            updates stay as they are.
+            updates stay as they are. Policies whose backward uses other weights than its forward
+            need ``recompute`` with it.
         clip_norm: gradients whose norm is larger are scaled down to it. On schedules that flush it
             is the norm over all stages; an asynchronous stage cannot wait for the others, and
             takes the norm of its own gradients. 0 does not clip.
@@ -72,6 +76,11 @@ class Method(Record):
             )
         if self.schedule == "1f1b" and self.microbatches > 1:
             raise ValueError("schedule 1f1b has no microbatches; use gpipe or 1f1b-flush for them")
+        if self.precision != "float32" and self.policy in _WRITE_IN_PLACE and not self.recompute:
+            raise ValueError(
+                f"in {self.precision}, autocast keeps copies of the weights of a forward, and "
+                f"policy {self.policy} needs newer ones in the backward; use recompute=true"
+            )
         techniques = bool(self.annealing_minibatches or self.correction_decay)
         if techniques != (self.policy == "pipemare"):
             raise ValueError(
@@ -118,12 +127,27 @@ class Method(Record):
         """Long enough for the steady state, in which stages differ in what they delay."""
         return self.schedule_for(pipeline, 2 * (len(pipeline.workers) + 1) * self.accumulate)
 
-    def synchronous(self) -> Method:
-        """The same with a flush before every update: PipeMare's warm-up (W, pipemare §4)."""
+    def minibatches_together(self, pipeline: Pipeline) -> int:
+        """The fewest minibatches after which all stages have made whole updates."""
+        if self.schedule != "1f1b":
+            return self.accumulate
+        return math.lcm(
+            *(
+                -(-len(replicas) // self.accumulate) * self.accumulate
+                for replicas in pipeline.stages
+            )
+        )
+
+    def synchronous(self, pipeline: Pipeline) -> Method:
+        """The same with a flush before every update: PipeMare's warm-up (W, pipemare §4).
+
+        All stages make one update of as many minibatches as make whole updates of each of them.
+        """
         return self.model_copy(
             update={
-                "schedule": "gpipe",
+                "schedule": "1f1b-flush",
                 "policy": "sync",
+                "accumulate": self.minibatches_together(pipeline),
                 "annealing_minibatches": 0,
                 "correction_decay": 0.0,
             }
@@ -138,7 +162,8 @@ def choose_method(
     """A method as a user asks for it: ``base`` with another policy, or other options.
 
     What belongs to another policy or schedule is left behind: a policy other than sync means 1F1B,
-    a schedule that flushes means sync. PipeMare has its discrepancy correction unless ``correction_decay`` is 0.
+    a schedule that flushes means sync. PipeMare has its discrepancy correction unless
+    ``correction_decay`` is 0.
 
     Raises:
         InvalidInput: if there is no such policy or option, or they do not fit together.

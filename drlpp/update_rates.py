@@ -34,7 +34,8 @@ def update_rates(
             its first.
     """
     found: list[float] = []
-    delay = 1 + stage_delay(schedule, schedule.pipeline.stage_of(worker))
+    steady = method.steady_schedule(schedule.pipeline)
+    delay = 1 + stage_delay(steady, schedule.pipeline.stage_of(worker))
     first = 0
     for action in schedule.actions[worker]:
         if not isinstance(action, Update):

@@ -90,6 +90,8 @@ def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, Weig
         InvalidInput: if the schedule cannot provide what the policy needs.
     """
     versions = {worker: weight_versions(schedule, worker) for worker in schedule.actions}
+    if method.policy == "2bw":
+        _check_accumulation(schedule.pipeline, method)
     if method.policy == "stash-vertical":
         entered = _contained_when_entering(schedule, versions)
     uses: dict[int, dict[Part, WeightUse]] = {}
@@ -106,8 +108,6 @@ def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, Weig
                     use = WeightUse(newest, later, stashed=version)
                 case "2bw":
                     version = _previous_version(contained, part)
-                    if version > newest:
-                        raise _too_few_accumulated(schedule, method)
                     use = WeightUse(newest, later, stashed=version)
                 case "pipeoptim":
                     use = WeightUse(newest, later, newest, forward_lead=later - newest)
@@ -161,17 +161,18 @@ def _newest_within(contained: list[int], minibatches: int) -> int:
     return bisect_right(contained, minibatches) - 1
 
 
-def _too_few_accumulated(schedule: Schedule, method: Method) -> InvalidInput:
-    pipeline = schedule.pipeline
+def _check_accumulation(pipeline: Pipeline, method: Method) -> None:
+    """PipeDream-2BW accumulates over m ≥ D microbatches."""
     needed = max(
         flight * len(workers)
         for flight, workers in zip(pipeline.in_flight, pipeline.stages, strict=True)
     )
-    return InvalidInput(
-        f"policy 2bw keeps two versions of the weights, so an update needs the gradients of at "
-        f"least as many minibatches as are in flight, {needed} with this placement; accumulate is "
-        f"{method.accumulate}"
-    )
+    if method.accumulate < needed:
+        raise InvalidInput(
+            f"policy 2bw keeps two versions of the weights, so an update needs the gradients of at "
+            f"least as many minibatches as are in flight, {needed} with this placement; accumulate "
+            f"is {method.accumulate}"
+        )
 
 
 def _updates_until_input(pipeline: Pipeline, stage: int, contained: list[int]) -> int:

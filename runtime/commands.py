@@ -36,7 +36,7 @@ class Deploy:
         workers: of the whole placement, in the order of their ranks.
         replicas: the workers that hold this stage.
         stage: the pickled program of the stage, for the last stage with the loss.
-        method, optimizer, delay, shared_updates, seed: as in ``StageRunner``.
+        method, optimizer, delay, seed: as in ``StageRunner``.
         timeout_seconds: after which a message counts as lost.
         checkpoint_path: a file with weights, buffers and optimizer state to go on from.
         in_flight: also with the parts that were in flight.
@@ -49,7 +49,6 @@ class Deploy:
     method: Method
     optimizer: OptimizerSpec
     delay: int
-    shared_updates: bool
     seed: int
     timeout_seconds: float
     checkpoint_path: str | None = None

@@ -77,7 +77,6 @@ def deployment_commands(
                 method=method,
                 optimizer=optimizer,
                 delay=delays[stage],
-                shared_updates=len(workers) > 1 or method.microbatches * method.accumulate > 1,
                 seed=seed,
                 timeout_seconds=_GROUP_TIMEOUT_SECONDS,
                 checkpoint_path=str(checkpoint) if checkpoint else None,

@@ -8,7 +8,7 @@ and PipeMare's discrepancy correction (T2) looks back along the weights' recent 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from drlpp.runtime.prediction import (
     adam_direction,
+    has_first_moment,
     has_rule,
     last_gradient_needed,
     predict_weights_,
@@ -95,6 +96,9 @@ class OptimizerRule(Displacement):
         return last_gradient_needed(self.optimizer)
 
 
+_PIECE = 65536
+
+
 class LastStep(Displacement):
     """PipeOptim for any other optimizer: ΔW_t = (W_{t−1} − W_t) / lr, its last step.
 
@@ -115,24 +119,31 @@ class LastStep(Displacement):
         self._rate = float(self.optimizer.param_groups[0]["lr"])
 
     def move_(self, lead: int, rate_sum: float) -> None:
-        """Ŵ = W_t + (W_t − W_{t−1}) · rate_sum / lr; one weight after another."""
+        """Ŵ = W_t + (W_t − W_{t−1}) · rate_sum / lr, a piece after another."""
         self._ratio = rate_sum / self._rate
-        for weight, previous in zip(self.weights, self._cache, strict=True):
+        for weight, previous in self._pieces():
             moved = weight.add(weight.sub(previous), alpha=self._ratio)
             previous.copy_(weight)
             weight.copy_(moved)
 
+    def _pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Small parts of every weight and of what is kept of it."""
+        for weight, kept in zip(self.weights, self._cache, strict=True):
+            # Both are contiguous, as the stage's runner makes them.
+            yield from zip(weight.view(-1).split(_PIECE), kept.view(-1).split(_PIECE), strict=True)
+
     def displace_(self, lead: int, rate_sum: float) -> None:
         """Move, and leave W_t in the storage of W_{t−1}."""
-        # Without a step so far, or with a rate of zero in it, nothing is known about the direction.
-        if self._rate and rate_sum:
+        # Without a step so far nothing is known about the direction; and W_{t−1} could not be
+        # recovered from a tiny part of the step.
+        if rate_sum > 1e-4 * self._rate > 0:
             self.move_(lead, rate_sum)
 
     def recover_(self) -> None:
         """W_t again bit for bit, and W_{t−1} to rounding."""
         if self._ratio is None:
             return
-        for weight, current in zip(self.weights, self._cache, strict=True):
+        for weight, current in self._pieces():
             step = weight.sub(current)
             weight.copy_(current)
             current.sub_(step, alpha=1 / self._ratio)
@@ -147,7 +158,7 @@ class LastStep(Displacement):
 
     def load_state(self, state: PolicyState) -> None:
         """Take over W_{t−1}."""
-        if state and all(state):
+        if state and all("previous" in known for known in state):
             self._cache = [known["previous"].clone() for known in state]
             self._rate = state[0]["rate"].item()
 
@@ -169,10 +180,12 @@ class SmoothedGradient(Displacement):
     @property
     def reads_last_gradient(self) -> bool:
         """Of an optimizer without a first moment."""
-        return True
+        return not has_first_moment(self.optimizer)
 
     def state(self) -> PolicyState:
-        """The last gradients, which not every optimizer's state has."""
+        """The last gradients, of an optimizer without a first moment."""
+        if not self.reads_last_gradient:
+            return super().state()
         return [{} if w.grad is None else {"gradient": w.grad} for w in self.weights]
 
     def load_state(self, state: PolicyState) -> None:
@@ -236,8 +249,9 @@ class AdamStep(Displacement):
 
     def load_state(self, state: PolicyState) -> None:
         """Take over moments."""
-        if state:
-            self._moments = [{k: v.clone() for k, v in moments.items()} for moments in state]
+        for moments, known in zip(self._moments, state, strict=True):
+            if known.keys() == {"first", "second", "step"}:
+                moments.update({key: value.clone() for key, value in known.items()})
 
 
 class Trajectory(Displacement):
@@ -279,5 +293,5 @@ class Trajectory(Displacement):
 
     def load_state(self, state: PolicyState) -> None:
         """Take over δ."""
-        if state and all(state):
+        if state and all("trajectory" in known for known in state):
             self._trajectory = [known["trajectory"].clone() for known in state]

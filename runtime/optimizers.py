@@ -15,6 +15,7 @@ from drlpp.runtime.prediction import last_gradient_needed
 OptimizerState = dict[str, dict[str, Any]]
 
 _LAST_GRADIENT = "last_gradient"
+_GROUP = "group"
 
 
 def build_optimizer(
@@ -50,6 +51,8 @@ def named_optimizer_state(
     state = {}
     for name, weight in zip(names, weights, strict=True):
         state[name] = dict(optimizer.state.get(weight, {}))
+        # The rate of the last update, and what an optimizer keeps for all weights together.
+        state[name][_GROUP] = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
         if weight.grad is not None and last_gradient_needed(optimizer):
             state[name][_LAST_GRADIENT] = weight.grad
     return state
@@ -69,5 +72,6 @@ def load_optimizer_state(
                 for key, value in state[name].items()
             }
             weight.grad = kept.pop(_LAST_GRADIENT, None)
+            optimizer.param_groups[0].update(kept.pop(_GROUP, {}))
             if kept:
                 optimizer.state[weight] = kept

@@ -71,10 +71,13 @@ def predict_weights_(weights: Sequence[Tensor], optimizer: Optimizer, rate_sum: 
 def last_gradient_needed(optimizer: Optimizer) -> bool:
     """Whether a prediction reads the weights' ``grad``, so that they belong to the state."""
     rule = _rule(optimizer)
-    if rule is not None and rule.reads_gradient(optimizer.param_groups[0]):
-        return True
-    states = optimizer.state.values()
-    return not any(key in state for state in states for key in _SMOOTHED)
+    return rule is not None and rule.reads_gradient(optimizer.param_groups[0])
+
+
+def has_first_moment(optimizer: Optimizer) -> bool:
+    """Whether an optimizer of these options keeps a momentum, or averages gradients."""
+    group = optimizer.param_groups[0]
+    return bool(group.get("momentum") or group.get("centered") or "betas" in group)
 
 
 def smoothed_gradient(optimizer: Optimizer, weight: Tensor) -> Tensor | None:

@@ -41,7 +41,6 @@ def time_operators(
             method=Method(schedule="gpipe", policy="sync"),
             optimizer=optimizer,
             delay=0,
-            shared_updates=False,
             loss=loss if program.stage == len(programs) - 1 else None,
             minibatches=minibatches,
         )

@@ -149,7 +149,9 @@ class ReferenceExecutor:
         options = options or RunOptions()
         for stage in self._stages:
             stage.begin()
-        method = self._method.synchronous() if options.synchronous else self._method
+        method = self._method
+        if options.synchronous:
+            method = method.synchronous(self._pipeline)
         schedule = method.schedule_for(self._pipeline, count)
         minibatches = self._minibatches
         if options.order is not None:
@@ -193,6 +195,8 @@ class _Replay:
         self._pending: dict[int, list[Weights]] = defaultdict(list)
         self._norms: dict[int, Tensor] = {}
         self._losses: dict[Part, float] = {}
+        stages = len(executor._programs)
+        self._stages_left: dict[Part, int] = defaultdict(lambda: stages)
 
     def _rates_of(self, stage: int) -> list[float]:
         """The learning rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
@@ -206,7 +210,7 @@ class _Replay:
                 if annealing:
                     step = self._options.asynchronous_before + first
                     power = 1 - min(step / annealing, 1)
-                    delay = 1 + stage_delay(self._schedule, stage)
+                    delay = 1 + self._executor._delays[stage]
                     rate = rate / delay**power
                 rates.append(rate)
                 first = action.through
@@ -289,7 +293,8 @@ class _Replay:
         # Other weights than its forward's: those that autograd saved are replaced.
         _overwrite(passed.weights, weights)
         self._pending[stage].append(_backward(passed, part, stage, self._gradients))
-        if all(waiting != part for _, waiting in self._passed):
+        self._stages_left[part] -= 1
+        if not self._stages_left[part]:
             self._activations.pop(part, None)
 
     def _mean(self, stage: int) -> Weights:

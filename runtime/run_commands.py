@@ -11,7 +11,7 @@ from torch import Tensor
 from drlpp.cut import Segment, cut_schedule
 from drlpp.runtime.commands import Run
 from drlpp.runtime.stage_runner import RunPlan
-from drlpp.schedule import Action, Backward, Forward, Part, Recompute, Schedule, Update
+from drlpp.schedule import Action, AllReduce, Backward, Forward, Part, Recompute, Schedule, Update
 from drlpp.training_options import Method
 from drlpp.update_rates import update_rates
 from drlpp.versions import WeightUse, weight_uses
@@ -74,6 +74,7 @@ def run_commands(
         for worker in schedule.actions
     }
     recomputed = {w: _recomputed(actions) for w, actions in schedule.actions.items()}
+    shared = {w: _several_contribute(actions) for w, actions in schedule.actions.items()}
     pipeline = schedule.pipeline
     for number, segment in enumerate(segments):
         yield {
@@ -85,6 +86,7 @@ def run_commands(
                     recomputed=recomputed[worker],
                     kept=part.in_flight if number < len(segments) - 1 else frozenset(),
                     version=part.version,
+                    shared=shared[worker],
                 ),
                 order=options.order,
                 first_minibatch=options.first_minibatch,
@@ -108,6 +110,15 @@ def _uses_in(segment: Segment, uses: Mapping[Part, WeightUse]) -> dict[Part, Wei
     later = dropwhile(lambda part: part <= segment.last, uses)
     ahead = takewhile(lambda part: uses[part].stashed <= newest, later)
     return {part: uses[part] for part in (*sorted(passing), *ahead)}
+
+
+def _several_contribute(actions: Sequence[Action]) -> bool:
+    """Whether an update has several contributions, or any is summed over replicas."""
+    return any(
+        (isinstance(action, Update) and action.contributions > 1)
+        or (isinstance(action, AllReduce) and action.content == "gradients")
+        for action in actions
+    )
 
 
 def _recomputed(actions: Sequence[Action]) -> frozenset[Part]:

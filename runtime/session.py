@@ -280,7 +280,9 @@ class ClusterSession:
         """
         self._check_held(deployment)
         options = options or RunOptions()
-        method = deployment.method.synchronous() if options.synchronous else deployment.method
+        method = deployment.method
+        if options.synchronous:
+            method = method.synchronous(deployment.pipeline)
         schedule = method.schedule_for(deployment.pipeline, minibatches)
         places = sorted(place for place in cuts if place < minibatches and place > (start or 0))
         results: dict[int, RunResult] = {}

@@ -55,6 +55,7 @@ class RunPlan:
         recomputed: parts whose activations are computed again.
         kept: parts that a checkpoint at the end of this run finds in flight.
         version: of the weights at its beginning, if it goes on with an earlier run.
+        shared: whether several parts or replicas contribute to one update.
     """
 
     uses: Mapping[Part, WeightUse]
@@ -62,6 +63,7 @@ class RunPlan:
     recomputed: frozenset[Part] = frozenset()
     kept: frozenset[Part] = frozenset()
     version: int = 0
+    shared: bool = False
 
 
 @dataclass
@@ -74,7 +76,6 @@ class StageRunner:
         method: the weight policy, and how passes are computed.
         optimizer: what updates the weights.
         delay: s of this stage in steady state.
-        shared_updates: whether several parts or replicas contribute to one update.
         loss: gives the loss from the model's flat outputs and the targets (last stage).
         minibatches: where inputs and targets come from.
         sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
@@ -90,7 +91,6 @@ class StageRunner:
     method: Method
     optimizer: OptimizerSpec
     delay: int
-    shared_updates: bool
     loss: Loss | None
     minibatches: Minibatches
     sum_over_replicas: SumOverReplicas | None = None
@@ -113,15 +113,7 @@ class StageRunner:
             policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
             load_optimizer_state(self._optimizer, self.names, weights, known)
             self._policy.load_state(policy_state)
-        self._gradients: Gradients = (
-            SharedGradients(
-                weights,
-                self.sum_over_replicas,
-                keep_last=self._policy.reads_last_gradient,
-            )
-            if self.shared_updates
-            else SingleGradients(weights)
-        )
+        self._gradients: Gradients = SingleGradients(weights)
         self._squared_norm: float | None = None
         self._in_flight: dict[Part, _InFlight] = {}
         self._plan = RunPlan({}, ())
@@ -134,8 +126,16 @@ class StageRunner:
         self._plan = plan
         self.version = plan.version
         self._policy.begin(plan.uses, plan.rates, plan.version)
+        if plan.shared != isinstance(self._gradients, SharedGradients):
+            self._gradients = self._collector(plan.shared)
         self.peak_weight_bytes = 0
         self._note_weight_bytes()
+
+    def _collector(self, shared: bool) -> Gradients:
+        if not shared:
+            return SingleGradients(self.weights)
+        keep_last = self._policy.reads_last_gradient
+        return SharedGradients(self.weights, self.sum_over_replicas, keep_last=keep_last)
 
     @property
     def weights(self) -> list[Tensor]:
@@ -279,7 +279,10 @@ class StageRunner:
         """Scale the gradients as ``torch.nn.utils.clip_grad_norm_`` does for this norm."""
         scale = self.method.clip_norm / (norm + 1e-6)
         if scale < 1:
-            torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], scale)
+            for weight in self.weights:
+                if weight.grad is not None:
+                    # Not in place: autograd may give one tensor to two weights, or to a message.
+                    weight.grad = weight.grad * scale
 
     def weights_and_buffers(self) -> dict[str, Tensor]:
         """Current values by name."""
@@ -340,7 +343,9 @@ class StageRunner:
         self._gradients.load_state(state["gradients"])
         for part, known in state["parts"].items():
             received = {StageOutput(*key): value for key, value in known["received"].items()}
-            passed = _InFlight(received)
+            # The next checkpoint may find it in flight still.
+            weights = known["weights"] if part in plan.kept else None
+            passed = _InFlight(received, weights=weights)
             if part not in plan.recomputed:
                 passed.outputs, passed.loss = self._replay(part, received, known["weights"])
             self._in_flight[part] = passed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,7 +22,7 @@ from drlpp.runtime.commands import RunResult
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session import ClusterSession
-from drlpp.schedule import Part, Update
+from drlpp.schedule import Part
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,7 @@ class Trainer:
             self._save(deployment)
 
         begin = time.perf_counter()
-        schedule, results = self.session.run(
+        _, results = self.session.run(
             deployment,
             self._count - began,
             options,
@@ -222,13 +221,13 @@ class Trainer:
         )
         seconds = time.perf_counter() - begin
         losses = before | _losses(results, began)
-        for minibatch in range(self._count):
-            parts = [losses[minibatch, part] for part in range(schedule.microbatches)]
+        of_minibatch = _mean_losses(losses)
+        for minibatch, loss in enumerate(of_minibatch):
             step = (epoch - 1) * self._count + minibatch
-            board.add_scalar("train/loss", sum(parts) / len(parts), step)
+            board.add_scalar("train/loss", loss, step)
         report = EpochReport(
             epoch=epoch,
-            loss=sum(losses.values()) / len(losses),
+            loss=sum(of_minibatch) / len(of_minibatch),
             score=self._evaluate(deployment),
             minibatches_per_second=(self._count - done) / seconds,
         )
@@ -246,7 +245,7 @@ class Trainer:
         """Places where every stage has just made an update of all minibatches so far."""
         if not self.plan.checkpoint_every:
             return []
-        together = _minibatches_together(deployment)
+        together = deployment.method.minibatches_together(deployment.pipeline)
         every = -(-self.plan.checkpoint_every // together) * together
         return list(range(every, self._count - began, every))
 
@@ -273,16 +272,14 @@ def _losses(results: Mapping[int, RunResult], began: int) -> dict[Part, float]:
     }
 
 
+def _mean_losses(losses: Mapping[Part, float]) -> list[float]:
+    """Of every minibatch, the mean over its parts; their number may change on resuming."""
+    parts: dict[int, list[float]] = {}
+    for (minibatch, _), loss in losses.items():
+        parts.setdefault(minibatch, []).append(loss)
+    return [sum(of_one) / len(of_one) for _, of_one in sorted(parts.items())]
+
+
 def _identity(placement: Placement, session: ClusterSession) -> str:
     """What two checkpoints have in common whose parts in flight suit each other."""
     return f"{placement.model_dump_json()} {session.method.model_dump_json()}"
-
-
-def _minibatches_together(deployment: Deployment) -> int:
-    """The fewest minibatches after which all stages have made whole updates."""
-    schedule = deployment.method.steady_schedule(deployment.pipeline)
-    first_updates = [
-        next(action.through for action in actions if isinstance(action, Update))
-        for actions in schedule.actions.values()
-    ]
-    return math.lcm(*first_updates)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +38,9 @@ class Window:
         together = method.accumulate
         if method.schedule != "1f1b":
             return cls(2 * together, _round_up(minibatches, together), tail=0, step=together)
-        rounds = math.lcm(*(_round_up(len(replicas), together) for replicas in pipeline.stages))
-        step = rounds if rounds <= minibatches else 1
+        rounds = method.minibatches_together(pipeline)
+        # A window inside of one update would measure nothing.
+        step = rounds if together > 1 or rounds <= minibatches else 1
         flight = max(
             depth * len(replicas)
             for depth, replicas in zip(pipeline.in_flight, pipeline.stages, strict=True)

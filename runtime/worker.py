@@ -178,7 +178,6 @@ class Worker:
             method=command.method,
             optimizer=command.optimizer,
             delay=command.delay,
-            shared_updates=command.shared_updates,
             loss=loss,
             minibatches=Minibatches(self._samples, self._labels),
             sum_over_replicas=self._sum_over_replicas if self._replicas else None,

@@ -135,6 +135,24 @@ def test_a_truncated_placement_is_told(
         (["--optimizer-option", "beta=1"], "optimizer sgd has no option 'beta'; it has lr"),
         (["--lr", "1", "--optimizer-option", "lr=2"], "the learning rate is given twice: 1 and 2"),
         (["--data", "tests.models:without_loss"], "its factory failed with TypeError"),
+        (["--policy", "gpipe"], "policy 'gpipe' is unknown; there are sync, vanilla, stash"),
+        (["--policy", "2bw"], "minibatches as are in flight, 2 with this placement; accumulate"),
+        (["--policy", "sync", "--method-option", "schedule=1f1b"], "policy sync cannot run a 1-1"),
+        (["--method-option", "policy=stash"], "policy is not an option of a method"),
+        (["--method-option", "microbatch=2"], "a method has no option 'microbatch'; it has sched"),
+        (["--method-option", "microbatches=2"], "schedule 1f1b has no microbatches"),
+        (
+            ["--method-option", "schedule=gpipe", "--method-option", "microbatches=3"],
+            "samples cannot be divided into 3 equal microbatches",
+        ),
+        (["--method-option", "precision=bfloat16"], "use recompute=true"),
+        (["--lr-schedule", "cosine"], "learning-rate schedule 'cosine' is unknown"),
+        (["--lr-schedule-option", "T_max=3"], "need its name: --lr-schedule"),
+        (
+            ["--lr-schedule", "exponential", "--lr-schedule-option", "gamma=-1"],
+            "gives the learning rate -",
+        ),
+        (["--checkpoint-every", "-5"], "checkpoint_every is -5"),
     ],
 )
 def test_bad_options_are_one_line_and_claim_no_folder(

@@ -93,3 +93,22 @@ def test_a_schedule_that_flushes_has_nothing_in_flight_at_a_cut() -> None:
     schedule = build_schedule(Pipeline.straight(2, 1), 6, "1f1b-flush", 4)
     for segment in cut_schedule(schedule, [3])[:-1]:
         assert all(not part.in_flight for part in segment.values())
+
+
+@given(schedules_and_cuts())
+@settings(deadline=None)
+def test_a_cut_between_whole_updates_lies_behind_the_same_minibatches_everywhere(
+    given_: tuple[Schedule, list[int]],
+) -> None:
+    schedule, cuts = given_
+    updates = {
+        worker: {a.through for a in actions if isinstance(a, Update)}
+        for worker, actions in schedule.actions.items()
+    }
+    whole = [cut for cut in cuts if all(cut in of_worker for of_worker in updates.values())]
+    reached = dict.fromkeys(updates, 0)
+    for cut, segment in zip(whole, cut_schedule(schedule, whole), strict=False):
+        for worker, part in segment.items():
+            made = [a.through for a in part.actions if isinstance(a, Update)]
+            reached[worker] = max([reached[worker], *made])
+        assert set(reached.values()) == {cut}

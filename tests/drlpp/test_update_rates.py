@@ -25,8 +25,14 @@ def test_t1_goes_on_in_the_next_run_and_leaves_synchronous_ones_alone() -> None:
     schedule = T1.schedule_for(STRAIGHT, 4)
     later = update_rates(schedule, 0, T1, [0.5], asynchronous_before=4)
     assert later == pytest.approx([0.5 / 4 ** (1 - k / 8) for k in range(4, 8)])
-    flushed = T1.synchronous().schedule_for(STRAIGHT, 4)
-    assert update_rates(flushed, 0, T1.synchronous(), [0.5]) == [0.5] * 4
+    flushing = T1.synchronous(STRAIGHT)
+    flushed = flushing.schedule_for(STRAIGHT, 4)
+    assert update_rates(flushed, 0, flushing, [0.5]) == [0.5] * 4
+
+
+def test_t1s_delay_is_that_of_the_steady_state_however_short_the_run() -> None:
+    first = [update_rates(T1.schedule_for(STRAIGHT, n), 0, T1, [1.0])[0] for n in (1, 2, 3, 9)]
+    assert first == [0.25] * 4
 
 
 def test_an_update_of_several_minibatches_takes_the_rate_of_the_last() -> None:

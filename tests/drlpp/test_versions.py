@@ -141,6 +141,7 @@ def test_2bw_needs_two_versions_or_says_that_it_cannot(
         return
     for parts in uses.values():
         for use in parts.values():
+            assert use.stashed <= use.newest_in_forward
             assert 0 <= use.newest_in_backward - use.stashed <= 1
 
 

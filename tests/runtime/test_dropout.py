@@ -10,6 +10,7 @@ from drlpp.capture import CapturedModel, capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.randomness import begin_pass, seeded
 from drlpp.training_options import Method
 from tests.runtime.plain import in_a_row, random_order
 from tests.runtime.regularized import BATCH, REFERENCE, SAMPLES, branching, samples
@@ -48,6 +49,18 @@ def _assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_every_operator_and_part_has_numbers_of_its_own() -> None:
+    def numbers(seed: int, part: tuple[int, int], name: str) -> tuple[float, ...]:
+        begin_pass(seed, part)
+        return tuple(seeded(name, torch.rand, 4).tolist())
+
+    known = (3, (5, 1), "dropout")
+    others = [(4, (5, 1), "dropout"), (3, (6, 1), "dropout"), (3, (5, 0), "dropout")]
+    others.append((3, (5, 1), "dropout_1"))
+    assert numbers(*known) == numbers(*known)
+    assert len({numbers(*one) for one in [known, *others]}) == 5
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -15,7 +15,7 @@ from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
-from drlpp.runtime import Deployment, TrainingResult, train
+from drlpp.runtime import Deployment, Observer, TrainingResult, train
 from drlpp.runtime.trainer import Trainer
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
@@ -146,14 +146,22 @@ def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
     assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
 
 
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("policy", ["vanilla", "pipeoptim"])
 def test_training_killed_twice_in_an_epoch_goes_on(
-    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captured: CapturedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str,
+    every: int,
 ) -> None:
-    document = placement_file(captured, 0, 1, 2)
-    options = {"data": DATA, "epochs": 1, "checkpoint_every": 3}
+    """With a checkpoint after every minibatch, some are in flight over several of them."""
+    method = Method.model_validate({"policy": policy})
+    document = placement_file(captured, 0, 1, 2, method=method)
+    options = {"data": DATA, "epochs": 1, "checkpoint_every": every}
     whole = train(document, out=tmp_path / "whole", **options)
     for attempt in range(2):
-        with _killed_after_saving(monkeypatch, 1):
+        with _killed_after_saving(monkeypatch, 2 if every == 1 else 1):
             train(document, out=tmp_path / "parts", resume=attempt > 0, **options)
     rest = train(document, out=tmp_path / "parts", resume=True, **options)
     assert _same_weights(rest, whole)
@@ -207,6 +215,59 @@ def test_minibatches_in_flight_are_sent_again_under_another_placement(
         adam.step()
     for name, value in task.module.state_dict().items():
         torch.testing.assert_close(result.state_dict[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (Method(policy="stash"), Method(schedule="gpipe", policy="sync", microbatches=2)),
+        (Method(schedule="gpipe", policy="sync", microbatches=4), Method(policy="pipeoptim")),
+        (Method(policy="spectrain"), Method(policy="xpipe")),
+        (Method(policy="xpipe"), Method(policy="pipemare", correction_decay=0.1)),
+        (Method(policy="pipemare", correction_decay=0.1), Method(policy="spectrain")),
+    ],
+)
+def test_training_goes_on_with_another_method(
+    captured: CapturedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: Method,
+    then: Method,
+) -> None:
+    document = placement_file(captured, 0, 1).model_copy(
+        update={"optimizer": OptimizerSpec(name="sgd", options={"lr": 0.05})}
+    )
+    options = {"data": DATA, "epochs": 2, "checkpoint_every": 5}
+    with _killed_after_saving(monkeypatch, 1):
+        train(document, out=tmp_path, method=first, **options)
+    told = []
+    observer = Observer(on_other_placement=lambda: told.append(True))
+    result = train(document, out=tmp_path, method=then, resume=True, observer=observer, **options)
+    assert told == [True]
+    assert [report.epoch for report in result.epochs] == [1, 2]
+    assert result.epochs[1].loss < result.epochs[0].loss
+
+
+def test_a_rate_that_changes_is_not_lost_for_predictions(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nesterov with weight decay predicts from the rate of the last update."""
+    optimizer = OptimizerSpec(
+        name="sgd", options={"lr": 0.1, "nesterov": True, "weight_decay": 0.1}
+    )
+    document = placement_file(captured, 0, 1, 2).model_copy(update={"optimizer": optimizer})
+    options = {
+        "data": DATA,
+        "epochs": 2,
+        "checkpoint_every": 4,
+        "learning_rate": LearningRateSchedule.parse("exponential", gamma=0.8, interval="minibatch"),
+    }
+    whole = train(document, out=tmp_path / "whole", **options)
+    for stopped_after in (1, 3):
+        out = tmp_path / str(stopped_after)
+        with _killed_after_saving(monkeypatch, stopped_after):
+            train(document, out=out, **options)
+        assert _same_weights(train(document, out=out, resume=True, **options), whole)
 
 
 def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: Path) -> None:

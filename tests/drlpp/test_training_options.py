@@ -1,0 +1,108 @@
+"""Methods as users ask for them."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from drlpp.errors import InvalidInput
+from drlpp.pipeline import Pipeline
+from drlpp.training_options import SUGGESTED_CORRECTION_DECAY, Method, choose_method
+
+GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
+PARALLEL = Method(policy="sync")
+STASH = Method(policy="stash", accumulate=2, recompute=True)
+
+
+@pytest.mark.parametrize(
+    ("base", "policy", "options", "wanted"),
+    [
+        (None, None, {}, Method()),
+        (None, "stash", {}, Method(policy="stash")),
+        (GPIPE, None, {}, GPIPE),
+        (GPIPE, "stash", {}, Method(policy="stash")),
+        (GPIPE, None, {"microbatches": 8}, GPIPE.model_copy(update={"microbatches": 8})),
+        (GPIPE, None, {"schedule": "1f1b"}, Method()),
+        (PARALLEL, None, {"schedule": "1f1b"}, PARALLEL),
+        (
+            STASH,
+            "sync",
+            {},
+            STASH.synchronous(Pipeline.straight(1)).model_copy(update={"schedule": "gpipe"}),
+        ),
+        (STASH, "vanilla", {}, STASH.model_copy(update={"policy": "vanilla"})),
+        (
+            None,
+            None,
+            {"schedule": "1f1b-flush", "microbatches": 2},
+            Method(schedule="1f1b-flush", policy="sync", microbatches=2),
+        ),
+        (None, "pipemare", {}, Method(policy="pipemare", correction_decay=0.135)),
+        (
+            None,
+            "pipemare",
+            {"annealing_minibatches": 9, "correction_decay": 0},
+            Method(policy="pipemare", annealing_minibatches=9),
+        ),
+        (
+            None,
+            "pipemare",
+            {"annealing_minibatches": 9},
+            Method(
+                policy="pipemare",
+                annealing_minibatches=9,
+                correction_decay=SUGGESTED_CORRECTION_DECAY,
+            ),
+        ),
+        (Method(policy="pipemare", correction_decay=0.5), "stash", {}, Method(policy="stash")),
+    ],
+)
+def test_a_choice_keeps_what_fits(
+    base: Method | None, policy: str | None, options: dict[str, object], wanted: Method
+) -> None:
+    assert choose_method(policy, options, base) == wanted
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "message"),
+    [
+        ("2bw", {"schedule": "gpipe"}, "policy 2bw has no meaning on schedule gpipe; use sync"),
+        ("stash", {"correction_decay": 0.1}, "belong to policy pipemare, not to stash"),
+        ("pipemare", {"correction_decay": 0}, "vanilla is PipeMare without them"),
+        ("pipemare", {"correction_decay": 1}, "less than 1"),
+        ("stash", {"accumulate": 0}, "field 'accumulate'"),
+        ("stash", {"policy": "vanilla"}, "use --policy"),
+        ("stash", {"depth": 3}, "a method has no option 'depth'; it has schedule, microbatches"),
+        ("vanilla", {"precision": "bfloat16"}, "autocast keeps copies .* use recompute=true"),
+        ("stash", {"precision": "float16"}, "field 'precision'"),
+    ],
+)
+def test_what_does_not_fit_is_told(policy: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        choose_method(policy, options)
+
+
+def test_a_method_says_everything_about_itself() -> None:
+    method = Method(
+        policy="pipemare",
+        accumulate=2,
+        recompute=True,
+        precision="bfloat16",
+        clip_norm=1.5,
+        annealing_minibatches=100,
+        correction_decay=0.2,
+    )
+    assert str(method) == (
+        "1f1b, pipemare, T1 over 100 minibatches, T2 with D=0.2, updates of 2 minibatches, "
+        "recomputation, gradients clipped to 1.5, bfloat16"
+    )
+
+
+def test_warm_up_updates_with_as_many_minibatches_as_the_stages_together() -> None:
+    method = Method(policy="vanilla", accumulate=2)
+    pipeline = Pipeline.straight(3, 2, 1)
+    assert method.minibatches_together(pipeline) == 4
+    assert method.synchronous(pipeline).accumulate == 4
+    assert method.synchronous(pipeline).schedule == "1f1b-flush"
+    with pytest.raises(ValidationError):
+        Method(schedule="gpipe", policy="stash")
