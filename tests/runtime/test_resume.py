@@ -124,3 +124,23 @@ def test_resuming_keeps_what_predictions_are_made_from(
     whole, paths, _ = _train(session, placement, chosen, spec, tmp_path, cuts=(5, 8))
     for cut, path in paths.items():
         _assert_same_bits(_resume(session, placement, chosen, spec, path, cut), whole)
+
+
+def test_a_cut_through_the_gradients_of_an_update_keeps_their_sum(tmp_path: Path) -> None:
+    """On 1-4-1 with updates of three minibatches, stage 0 stops behind a backward of the next."""
+    captured = capture(ModelReference(name="tests.models:perceptron"))
+    operators = len(captured.graph)
+    placement = Placement.from_assignment(
+        [3 * i // operators for i in range(operators)], (0, 1, 1, 1, 1, 2)
+    )
+    method = Method(policy="pipeoptim", accumulate=3)
+    with ClusterSession(captured, workers=6) as session:
+        generator = torch.Generator().manual_seed(3)
+        session.use_samples(
+            [torch.randn(40, 16, generator=generator)],
+            torch.randint(0, 5, (40,), generator=generator),
+        )
+        whole, paths, _ = _train(session, placement, method, SGD, tmp_path, cuts=(4,))
+        saved = torch.load(paths[4], weights_only=True)["in_flight"][0]["stage"]
+        assert any(value is not None for value in saved["gradients"])
+        _assert_same_bits(_resume(session, placement, method, SGD, paths[4], 4), whole)
