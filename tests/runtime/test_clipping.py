@@ -8,6 +8,7 @@ import torch
 from drlpp.capture import capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.task import ModelReference
 from drlpp.training_options import Method
 from tests.runtime.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
 from tests.runtime.plain import (
@@ -73,3 +74,37 @@ def test_clipping_has_something_to_do() -> None:
         gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
         larger.add(bool(torch.nn.utils.get_total_norm(gradients) > CLIP_NORM))
     assert larger == {True, False}
+
+
+class Twins(torch.nn.Module):
+    """Weights whose gradients are one tensor to autograd, and that of the input as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.one = torch.nn.Parameter(torch.randn(8, 4))
+        self.other = torch.nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x) + (self.one + self.other)
+
+
+def twins() -> tuple[torch.nn.Module, torch.Tensor]:
+    """Without a loss the mean square of the outputs stands in."""
+    return Twins().double(), torch.ones(8, 4, dtype=torch.float64)
+
+
+def test_gradients_that_share_memory_are_scaled_once() -> None:
+    reference = ModelReference(name="tests.runtime.test_clipping:twins")
+    captured = capture(reference)
+    method = Method(schedule="gpipe", policy="sync", clip_norm=0.01)
+    spec = OptimizerSpec(name="sgd", options={"lr": 0.5, "momentum": 0.0})
+    with ClusterSession(captured, workers=2) as session:
+        deployment = session.deploy(in_a_row(session.graph, 0, 1), method, spec)
+        session.run(deployment, 1)
+        state, _ = session.collect(deployment)
+    module = reference.build().module
+    module(torch.ones(8, 4, dtype=torch.float64)).square().mean().backward()
+    torch.nn.utils.clip_grad_norm_(module.parameters(), 0.01)
+    torch.optim.SGD(module.parameters(), lr=0.5).step()
+    assert_state(state, module)

@@ -161,7 +161,7 @@ def test_training_killed_twice_in_an_epoch_goes_on(
     options = {"data": DATA, "epochs": 1, "checkpoint_every": every}
     whole = train(document, out=tmp_path / "whole", **options)
     for attempt in range(2):
-        with _killed_after_saving(monkeypatch, 2 if every == 1 else 1):
+        with _killed_after_saving(monkeypatch, 2 - attempt):
             train(document, out=tmp_path / "parts", resume=attempt > 0, **options)
     rest = train(document, out=tmp_path / "parts", resume=True, **options)
     assert _same_weights(rest, whole)
