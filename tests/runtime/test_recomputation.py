@@ -46,7 +46,7 @@ def _train(
         {"schedule": "1f1b-flush", "policy": "sync", "microbatches": 4, "accumulate": 2},
         {"schedule": "1f1b", "policy": "stash"},
         {"schedule": "1f1b", "policy": "stash-vertical"},
-        {"schedule": "1f1b", "policy": "2bw", "accumulate": 3},
+        {"schedule": "1f1b", "policy": "2bw", "accumulate": 4},
     ],
     ids=lambda options: f"{options['schedule']}-{options['policy']}",
 )

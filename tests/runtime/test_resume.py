@@ -98,7 +98,15 @@ def _assert_same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor])
     assert not different
 
 
-@pytest.mark.parametrize("shape", ["straight", "replicated", "replicated-last", "branching"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "straight",
+        "replicated",
+        pytest.param("replicated-last", marks=pytest.mark.slow),
+        "branching",
+    ],
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_resuming_at_any_minibatch_changes_no_bit(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str
