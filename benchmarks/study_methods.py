@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drlpp.training_options import Method
+from drlpp.training_options import SUGGESTED_CORRECTION_DECAY, Method
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ METHODS: dict[str, StudyMethod] = {
     # as its appendix B.4 derives.
     "PipeMare": StudyMethod(
         lambda minibatches: Method(
-            policy="pipemare", annealing_minibatches=minibatches // 4, correction_decay=0.135
+            policy="pipemare",
+            annealing_minibatches=minibatches // 4,
+            correction_decay=SUGGESTED_CORRECTION_DECAY,
         )
     ),
     "PipeOptim": StudyMethod(lambda minibatches: Method(policy="pipeoptim")),

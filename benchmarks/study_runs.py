@@ -150,7 +150,7 @@ def run_job(job: Job) -> Result:
     order = minibatch_order(len(data.train), task.epochs, job.seed)
     depth = job.depth or method.stages
     assert depth is not None
-    captured = _captured(job.task, BATCH_SIZE, job.seed)
+    captured = _captured(job.task, job.seed)
     trained = run_reference(
         captured,
         even_stages(captured.graph, depth),
@@ -179,8 +179,8 @@ def _data(task: str) -> Data:
 
 
 @lru_cache(maxsize=8)
-def _captured(task: str, batch_size: int, seed: int) -> CapturedModel:
-    return capture(TASKS[task].reference(batch_size), seed=seed)
+def _captured(task: str, seed: int) -> CapturedModel:
+    return capture(TASKS[task].reference(BATCH_SIZE), seed=seed)
 
 
 def _evaluate(

@@ -28,10 +28,10 @@ SEQUENCE_LENGTH = 32
 class ResidualBlock(nn.Module):
     """Two normalised 3×3 convolutions with a shortcut (ResNet's basic block).
 
-    Group normalisation, not batch normalisation: 2BW runs a minibatch in parts of few samples, and
-    only without statistics over the minibatch are the gradients of its parts, summed up, those
-    that the other methods get. It also keeps running statistics, gathered with weights of the
-    past, out of the comparison.
+    Group normalisation, not batch normalisation: 2BW would run a minibatch in parts of few samples,
+    and only without statistics over the minibatch are the gradients of its parts, summed up, those
+    of the whole, as which the study runs it. It also keeps running statistics, gathered with
+    weights of the past, out of the comparison.
 
     Shapes:
         ``(batch, inputs, height, width)`` to ``(batch, outputs, height / stride, width / stride)``.

@@ -34,14 +34,16 @@ def update_rates(
             its first.
     """
     found: list[float] = []
-    steady = method.steady_schedule(schedule.pipeline)
-    delay = 1 + stage_delay(steady, schedule.pipeline.stage_of(worker))
+    anneals = method.annealing_minibatches > 0 and schedule.kind == "1f1b"
+    if anneals:
+        steady = method.steady_schedule(schedule.pipeline)
+        delay = 1 + stage_delay(steady, schedule.pipeline.stage_of(worker))
     first = 0
     for action in schedule.actions[worker]:
         if not isinstance(action, Update):
             continue
         rate = rates[min(action.through, len(rates)) - 1]
-        if method.annealing_minibatches and schedule.kind == "1f1b":
+        if anneals:
             step = asynchronous_before + first
             rate /= delay ** (1 - min(step / method.annealing_minibatches, 1.0))
         found.append(rate)

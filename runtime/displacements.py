@@ -51,10 +51,14 @@ class Displacement(ABC):
 
     def displace_(self, lead: int, rate_sum: float) -> None:
         """Keep W_t, and move."""
+        self._keep_weights()
+        self.move_(lead, rate_sum)
+
+    def _keep_weights(self) -> None:
+        """Copy the weights as they are to the cache."""
         if not self._cache:
             self._cache = [torch.empty_like(weight) for weight in self.weights]
         torch._foreach_copy_(self._cache, self.weights)
-        self.move_(lead, rate_sum)
 
     def recover_(self) -> None:
         """W_t again, bit for bit."""
@@ -113,9 +117,7 @@ class LastStep(Displacement):
 
     def before_update(self) -> None:
         """Keep W_{t−1}."""
-        if not self._cache:
-            self._cache = [torch.empty_like(weight) for weight in self.weights]
-        torch._foreach_copy_(self._cache, self.weights)
+        self._keep_weights()
         self._rate = float(self.optimizer.param_groups[0]["lr"])
 
     def move_(self, lead: int, rate_sum: float) -> None:
@@ -272,9 +274,7 @@ class Trajectory(Displacement):
 
     def before_update(self) -> None:
         """Keep W_t where a pass would."""
-        if not self._cache:
-            self._cache = [torch.empty_like(weight) for weight in self.weights]
-        torch._foreach_copy_(self._cache, self.weights)
+        self._keep_weights()
 
     def after_update(self) -> None:
         """Follow the step from W_t to W_{t+1}."""

@@ -108,6 +108,13 @@ class WeightPolicy(ABC):
         """Tensors that hold weights, beside the newest."""
         return []
 
+    def versions(self) -> dict[int, list[Tensor]]:
+        """Older versions that are held, for a checkpoint with parts in flight."""
+        return {}
+
+    def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
+        """Take over versions; :meth:`begin` has to follow."""
+
     def state(self) -> PolicyState:
         """What has to be in a checkpoint beside weights and optimizer, for every weight."""
         return [{} for _ in self.weights]
@@ -259,7 +266,7 @@ class Stash(WeightPolicy):
         return [leaf for leaves in self._versions.values() for leaf in leaves]
 
     def versions(self) -> dict[int, list[Tensor]]:
-        """The versions that are held, for a checkpoint with parts in flight."""
+        """All but the newest."""
         return {v: leaves for v, leaves in self._versions.items() if v != self._version}
 
     def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:

@@ -117,14 +117,12 @@ class StageRunner:
         self._squared_norm: float | None = None
         self._in_flight: dict[Part, _InFlight] = {}
         self._plan = RunPlan({}, ())
-        self.version = 0
         self.losses: dict[Part, float] = {}
         self.peak_weight_bytes = 0
 
     def begin(self, plan: RunPlan) -> None:
         """Prepare for a run."""
         self._plan = plan
-        self.version = plan.version
         self._policy.begin(plan.uses, plan.rates, plan.version)
         if plan.shared != isinstance(self._gradients, SharedGradients):
             self._gradients = self._collector(plan.shared)
@@ -157,7 +155,6 @@ class StageRunner:
         with self._policy.forward_weights(self._use(part)) as weights:
             if part in self._plan.kept and not recomputed and not isinstance(self._policy, Stash):
                 passed.weights = [weight.detach().clone() for weight in weights]
-            self._note_weight_bytes()
             with torch.set_grad_enabled(not recomputed):
                 outputs, loss = self._call(part, received, weights, self.buffers)
         if loss is not None:
@@ -240,7 +237,6 @@ class StageRunner:
             self._policy.backward_weights(use) as weights,
             self._gradients.collecting(weights, last=last),
         ):
-            self._note_weight_bytes()
             if ends and (leaves or weights):
                 found = torch.autograd.grad(ends, [*leaves, *weights], seeds, allow_unused=True)
             self._gradients.add(found[len(leaves) :])
@@ -272,7 +268,7 @@ class StageRunner:
         if squared_norm is not None:
             self._clip(squared_norm**0.5 / contributions)
         self._policy.update()
-        self.version += 1
+        # Versions are made here, and what a pass copies is kept until here.
         self._note_weight_bytes()
 
     def _clip(self, norm: float) -> None:
@@ -318,9 +314,8 @@ class StageRunner:
         Activations inside the stage are not part of it: they are computed again from what was
         received and the weights of the forward, which gives the same bits.
         """
-        stashed = self._policy.versions() if isinstance(self._policy, Stash) else {}
+        stashed = self._policy.versions()
         return {
-            "version": self.version,
             "gradients": self._gradients.state(),
             "stashed": {v: [leaf.detach() for leaf in kept] for v, kept in stashed.items()},
             "parts": {
@@ -337,8 +332,7 @@ class StageRunner:
 
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
         """Begin a run that goes on where :meth:`in_flight_state` was taken."""
-        if isinstance(self._policy, Stash):
-            self._policy.load_versions(state["stashed"])
+        self._policy.load_versions(state["stashed"])
         self.begin(plan)
         self._gradients.load_state(state["gradients"])
         for part, known in state["parts"].items():

@@ -65,25 +65,3 @@ def separable(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor]
         inputs = torch.randn(count, width, generator=generator)
         parts.append((inputs, inputs[:, :5].argmax(1)))
     return tuple(parts)
-
-
-class Lion(torch.optim.Optimizer):
-    """A third party's optimizer: the sign of an interpolated momentum (Chen et al., 2023)."""
-
-    def __init__(
-        self, params: object, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99)
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas})  # type: ignore[arg-type]
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        for group in self.param_groups:
-            first, second = group["betas"]
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                state = self.state[weight]
-                average = state.setdefault("exp_avg", torch.zeros_like(weight))
-                direction = average.lerp(weight.grad, 1 - first).sign_()
-                weight.add_(direction, alpha=-group["lr"])
-                average.lerp_(weight.grad, 1 - second)

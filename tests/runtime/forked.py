@@ -4,8 +4,18 @@ import torch
 
 from drlpp.capture import CapturedModel
 from drlpp.placement import Placement
+from drlpp.training_options import Method
 
 SAMPLES = 40
+POLICIES = {
+    "vanilla": Method(policy="vanilla"),
+    "stash": Method(policy="stash"),
+    "stash-vertical": Method(policy="stash-vertical"),
+    "2bw": Method(policy="2bw", accumulate=5),
+    "spectrain": Method(policy="spectrain"),
+    "xpipe": Method(policy="xpipe"),
+    "pipeoptim": Method(policy="pipeoptim"),
+}
 SHAPES = ("straight", "replicated", "replicated-last", "branching")
 
 

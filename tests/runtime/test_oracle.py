@@ -12,18 +12,19 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference import ReferenceExecutor
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
-from tests.runtime.forked import SHAPES, largest_difference, order, placements, samples
+from tests.runtime.forked import (
+    POLICIES,
+    SHAPES,
+    largest_difference,
+    order,
+    placements,
+    samples,
+)
 
 MINIBATCHES = 15
 
 ASYNCHRONOUS = {
-    "vanilla": Method(policy="vanilla"),
-    "stash": Method(policy="stash"),
-    "stash-vertical": Method(policy="stash-vertical"),
-    "2bw": Method(policy="2bw", accumulate=5),
-    "spectrain": Method(policy="spectrain"),
-    "xpipe": Method(policy="xpipe"),
-    "pipeoptim": Method(policy="pipeoptim"),
+    **POLICIES,
     "pipemare-t1": Method(policy="pipemare", annealing_minibatches=9),
     "pipemare-t2": Method(policy="pipemare", correction_decay=0.2),
     "pipemare": Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.2),
@@ -61,7 +62,7 @@ OPTIMIZERS = {
     "amsgrad": OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4, "amsgrad": True}),
     # These have no rule of their own: the direction is that of their last step.
     "asgd": OptimizerSpec(name="asgd", options={"lr": 0.05}),
-    "lion": OptimizerSpec(name="tests.models:Lion", options={"lr": 0.003}),
+    "lion": OptimizerSpec(name="benchmarks.table_models:Lion", options={"lr": 0.003}),
 }
 WITHOUT_SIGNS = [name for name in OPTIMIZERS if name != "lion"]
 

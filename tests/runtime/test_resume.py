@@ -14,18 +14,12 @@ from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.commands import RunResult
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
-from tests.runtime.forked import order, placements, samples
+from tests.runtime.forked import POLICIES, order, placements, samples
 
 MINIBATCHES = 14
 
 METHODS = {
-    "vanilla": Method(policy="vanilla"),
-    "stash": Method(policy="stash"),
-    "stash-vertical": Method(policy="stash-vertical"),
-    "2bw": Method(policy="2bw", accumulate=5),
-    "spectrain": Method(policy="spectrain"),
-    "xpipe": Method(policy="xpipe"),
-    "pipeoptim": Method(policy="pipeoptim"),
+    **POLICIES,
     "pipeoptim-accumulating": Method(policy="pipeoptim", accumulate=3),
     "pipemare": Method(policy="pipemare", annealing_minibatches=10, correction_decay=0.2),
     "recomputing": Method(policy="pipeoptim", recompute=True),
