@@ -1,16 +1,35 @@
-"""The accelerators and the links between them."""
+"""The accelerators and the links between them: what ``cluster.yaml`` describes.
+
+Links have levels: within a host, between hosts of a rack, between racks. A host may be slower to
+reach than others (``network``), and lines with the same name are one host with accelerators of
+several kinds::
+
+    kind: cluster
+    version: 1
+    hosts:
+      - {name: fast, count: 2, accelerators: 4, device: cuda, memory_bytes: 16000000000}
+      - {name: slow, accelerators: 2, device: cuda, speed: 0.5, memory_bytes: 8000000000}
+    within_host: {bandwidth_bytes_per_second: 1.2e10, latency_seconds: 5.0e-6}
+    between_hosts: {bandwidth_bytes_per_second: 1.25e9, latency_seconds: 5.0e-5}
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import ClassVar
 
 from pydantic import Field, model_validator
 
+from drlpp.errors import InvalidCluster
 from drlpp.files import Document, Record
 
 
 class Link(Record):
-    """A connection between two accelerators: seconds = latency + bytes / bandwidth."""
+    """A connection between two accelerators: seconds = latency + bytes / bandwidth.
+
+    It carries messages in both directions at once.
+    """
 
     bandwidth_bytes_per_second: float = Field(gt=0)
     latency_seconds: float = Field(default=0.0, ge=0)
@@ -19,13 +38,45 @@ class Link(Record):
         """Seconds that ``bytes_`` need from one end to the other."""
         return self.latency_seconds + bytes_ / self.bandwidth_bytes_per_second
 
+    def slower(self, other: Link) -> Link:
+        """A path over both: the smaller bandwidth, the larger latency."""
+        return Link(
+            bandwidth_bytes_per_second=min(
+                self.bandwidth_bytes_per_second, other.bandwidth_bytes_per_second
+            ),
+            latency_seconds=max(self.latency_seconds, other.latency_seconds),
+        )
+
 
 class Host(Record):
-    """A machine with ``accelerators`` equal accelerators of one ``device`` type."""
+    """``count`` machines with ``accelerators`` equal accelerators of one ``device`` type each.
+
+    Attributes:
+        name: of the machine; of several, ``name-0``, ``name-1``, …
+        count: of such machines.
+        accelerators: of each.
+        device: their type, as torch names it.
+        speed: relative to the device that profiles are measured on; 0.5 takes twice as long.
+        memory_bytes: of each accelerator; not limited if left out.
+        rack: hosts without one are in the same.
+        network: of this host, where it is slower than ``between_hosts``.
+    """
 
     name: str
+    count: int = Field(default=1, ge=1)
     accelerators: int = Field(ge=1)
     device: str = "cpu"
+    speed: float = Field(default=1.0, gt=0)
+    memory_bytes: float | None = Field(default=None, gt=0)
+    rack: str | None = None
+    network: Link | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its machines."""
+        if self.count == 1:
+            return (self.name,)
+        return tuple(f"{self.name}-{number}" for number in range(self.count))
 
 
 class Cluster(Document):
@@ -36,33 +87,155 @@ class Cluster(Document):
     hosts: tuple[Host, ...] = Field(min_length=1)
     within_host: Link
     between_hosts: Link | None = None
+    between_racks: Link | None = None
 
     @model_validator(mode="after")
-    def _several_hosts_need_a_link(self) -> Cluster:
-        if len(self.hosts) > 1 and self.between_hosts is None:
-            raise ValueError("several hosts need 'between_hosts', the link that joins them")
+    def _every_accelerator_is_reachable(self) -> Cluster:
+        racks: dict[str, str | None] = {}
+        for host in self.hosts:
+            for name in host.names:
+                if racks.setdefault(name, host.rack) != host.rack:
+                    raise ValueError(
+                        f"host {name!r} is in rack {racks[name]!r} and in rack {host.rack!r}; "
+                        "a host is in one"
+                    )
+        if len(racks) > 1 and self.between_hosts is None:
+            first, second = list(racks)[:2]
+            raise ValueError(
+                f"the accelerators of {second!r} cannot be reached from {first!r}: several hosts "
+                "need 'between_hosts', the link that joins them"
+            )
+        if len(set(racks.values())) > 1 and self.between_racks is None:
+            first, second = sorted({str(rack) for rack in racks.values()})[:2]
+            raise ValueError(
+                f"the accelerators of rack {second!r} cannot be reached from rack {first!r}: "
+                "several racks need 'between_racks', the link that joins them"
+            )
         return self
 
     @property
     def accelerators(self) -> int:
         """The number of accelerators."""
-        return sum(host.accelerators for host in self.hosts)
+        return len(self._kinds)
 
-    def host_of(self, accelerator: int) -> int:
-        """The index of the host that ``accelerator`` belongs to."""
-        for index, host in enumerate(self.hosts):
-            if accelerator < host.accelerators:
-                return index
-            accelerator -= host.accelerators
-        raise IndexError("no such accelerator")
+    @cached_property
+    def _kinds(self) -> tuple[tuple[Host, str], ...]:
+        """For every accelerator its line and the name of its machine."""
+        return tuple(
+            (host, name)
+            for host in self.hosts
+            for name in host.names
+            for _ in range(host.accelerators)
+        )
+
+    @cached_property
+    def host_names(self) -> tuple[str, ...]:
+        """The names of all machines, in order."""
+        return tuple(dict.fromkeys(name for _, name in self._kinds))
+
+    @cached_property
+    def host_of(self) -> tuple[int, ...]:
+        """The machine of every accelerator, as an index of ``host_names``."""
+        index = {name: number for number, name in enumerate(self.host_names)}
+        return tuple(index[name] for _, name in self._kinds)
+
+    @cached_property
+    def rack_of(self) -> tuple[int, ...]:
+        """The rack of every accelerator, numbered in order."""
+        racks = list(dict.fromkeys(host.rack for host, _ in self._kinds))
+        return tuple(racks.index(host.rack) for host, _ in self._kinds)
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The device type of every accelerator."""
+        return tuple(host.device for host, _ in self._kinds)
+
+    @cached_property
+    def speeds(self) -> tuple[float, ...]:
+        """The relative speed of every accelerator."""
+        return tuple(host.speed for host, _ in self._kinds)
+
+    @cached_property
+    def memory_bytes(self) -> tuple[float | None, ...]:
+        """The memory of every accelerator, in bytes."""
+        return tuple(host.memory_bytes for host, _ in self._kinds)
+
+    def level(self, one: int, other: int) -> int:
+        """Where two accelerators meet: 0 in a host, 1 between hosts, 2 between racks."""
+        if self.host_of[one] == self.host_of[other]:
+            return 0
+        return 1 if self.rack_of[one] == self.rack_of[other] else 2
+
+    @cached_property
+    def levels(self) -> tuple[Link, ...]:
+        """The link of every level that this cluster has, the innermost first."""
+        links = [self.within_host]
+        if len(self.host_names) > 1:
+            assert self.between_hosts is not None
+            links.append(self.between_hosts)
+        if len(set(self.rack_of)) > 1:
+            assert self.between_racks is not None
+            links.append(self.between_racks)
+        return tuple(links)
 
     def link(self, one: int, other: int) -> Link:
         """The link between two different accelerators."""
-        if self.between_hosts is None or self.host_of(one) == self.host_of(other):
+        level = self.level(one, other)
+        if level == 0:
             return self.within_host
-        return self.between_hosts
+        return self._between[level, self._kinds[one][0].network, self._kinds[other][0].network]
+
+    @cached_property
+    def _between(self) -> dict[tuple[int, Link | None, Link | None], Link]:
+        networks = {host.network for host in self.hosts}
+        found = {}
+        for level, link in ((1, self.between_hosts), (2, self.between_racks)):
+            for one in networks:
+                for other in networks:
+                    path = link
+                    for network in (one, other):
+                        if network is not None and path is not None:
+                            path = path.slower(network)
+                    if path is not None:
+                        found[level, one, other] = path
+        return found
+
+    def with_speeds(self, speeds: Sequence[float]) -> Cluster:
+        """The same cluster with other relative speeds, one for every accelerator.
+
+        Raises:
+            InvalidCluster: for another number of speeds, or one that is not above 0.
+        """
+        if len(speeds) != self.accelerators:
+            raise InvalidCluster(
+                f"{len(speeds)} speeds given for {self.accelerators} accelerators; "
+                "expected one for each"
+            )
+        if not all(speed > 0 for speed in speeds):
+            raise InvalidCluster(f"speeds are {list(speeds)}; every one must be above 0")
+        lines = [
+            host.model_copy(update={"name": name, "count": 1, "accelerators": 1, "speed": speed})
+            for (host, name), speed in zip(self._kinds, speeds, strict=True)
+        ]
+        return Cluster(
+            hosts=tuple(lines),
+            within_host=self.within_host,
+            between_hosts=self.between_hosts,
+            between_racks=self.between_racks,
+        )
 
 
-def local_cluster(accelerators: int, link: Link) -> Cluster:
-    """Equal CPU workers on this machine."""
-    return Cluster(hosts=(Host(name="localhost", accelerators=accelerators),), within_host=link)
+def local_cluster(
+    accelerators: int,
+    link: Link,
+    speeds: Sequence[float] | None = None,
+    memory_bytes: float | None = None,
+) -> Cluster:
+    """Accelerators of one machine, equal but for their ``speeds``.
+
+    Raises:
+        InvalidCluster: for another number of speeds, or one that is not above 0.
+    """
+    host = Host(name="localhost", accelerators=accelerators, memory_bytes=memory_bytes)
+    cluster = Cluster(hosts=(host,), within_host=link)
+    return cluster if speeds is None else cluster.with_speeds(speeds)

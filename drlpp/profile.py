@@ -4,30 +4,53 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field, model_validator
+
 from drlpp.files import Document, Record
+from drlpp.graph import OpGraph
 
 
 class OperatorProfile(Record):
-    """Median seconds of an operator's forward and backward pass for one minibatch."""
+    """What an operator costs for one minibatch.
 
-    forward_seconds: float
-    backward_seconds: float
+    Attributes:
+        forward_seconds, backward_seconds: median of the repetitions.
+        forward_spread_seconds, backward_spread_seconds: half of the range that the middle half of
+            the repetitions lie in; 0 where it is not known.
+        kept_bytes: what the forward pass keeps for the backward pass, weights apart.
+    """
+
+    forward_seconds: float = Field(ge=0)
+    backward_seconds: float = Field(ge=0)
+    forward_spread_seconds: float = Field(default=0.0, ge=0)
+    backward_spread_seconds: float = Field(default=0.0, ge=0)
+    kept_bytes: int = Field(default=0, ge=0)
 
 
 class Profile(Document):
-    """Costs of the operators of the graph with ``graph_fingerprint``, by operator id.
+    """The operators of ``graph`` and their costs, by operator id.
 
-    ``update_seconds_per_byte`` is what the optimizer takes for a byte of parameters.
+    Sizes of parameters and outputs are in the graph. ``update_seconds_per_byte`` is what the
+    optimizer takes for a byte of parameters.
     """
 
     kind: ClassVar[str] = "profile"
+    current_version: ClassVar[int] = 2
 
-    model: str
-    graph_fingerprint: str
+    graph: OpGraph
     device: str
     batch_size: int
     operators: tuple[OperatorProfile, ...]
-    update_seconds_per_byte: float = 0.0
+    update_seconds_per_byte: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _covers_the_graph(self) -> Profile:
+        if len(self.operators) != len(self.graph):
+            raise ValueError(
+                f"{len(self.operators)} operators have costs, but the graph of {self.graph.model} "
+                f"has {len(self.graph)}"
+            )
+        return self
 
     @property
     def seconds(self) -> tuple[float, ...]:

@@ -92,7 +92,7 @@ def _link_text(link: Link) -> str:
 
 @describe.register
 def _(profile: Profile) -> RenderableType:
-    title = f"{escape(profile.model)} · batch {profile.batch_size} on {profile.device}"
+    title = f"{escape(profile.graph.model)} · batch {profile.batch_size} on {profile.device}"
     table = Table()
     for column in ("id", "forward", "backward", "share"):
         table.add_column(column, justify="right")
@@ -110,7 +110,7 @@ def _(profile: Profile) -> RenderableType:
         table,
         f"{len(profile.operators)} operators, {seconds_text(total)} per minibatch, update "
         f"{per_megabyte} per MB of parameters",
-        f"graph {profile.graph_fingerprint}",
+        f"graph {profile.graph.fingerprint}",
     )
 
 

@@ -182,8 +182,7 @@ class ClusterSession:
         times = self._command({0: ProfileOperators(programs, self.optimizer, repeats)})[0]
         assert isinstance(times, OperatorTimes)
         profile = Profile(
-            model=str(self.captured.reference),
-            graph_fingerprint=self.graph.fingerprint,
+            graph=self.graph,
             device="cpu",
             batch_size=self.captured.task.batch_size,
             operators=tuple(

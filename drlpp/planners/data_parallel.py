@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from drlpp.cluster import Cluster
-from drlpp.graph import OpGraph
 from drlpp.placement import Placement, Stage
-from drlpp.profile import Profile
+from drlpp.planners.problem import PlanningProblem, Solution
 
 
-def data_parallel(graph: OpGraph, profile: Profile, cluster: Cluster) -> Placement:
+def data_parallel(problem: PlanningProblem) -> Solution:
     """Place all operators in one stage that all accelerators hold; costs do not matter."""
     stage = Stage(
-        operators=tuple(range(len(graph))), accelerators=tuple(range(cluster.accelerators))
+        operators=tuple(range(len(problem.workload))),
+        accelerators=tuple(range(problem.cluster.accelerators)),
     )
-    return Placement(stages=(stage,))
+    return Solution(Placement(stages=(stage,)))

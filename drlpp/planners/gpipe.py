@@ -7,17 +7,14 @@ from itertools import pairwise
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.cluster import Cluster
-from drlpp.graph import OpGraph
 from drlpp.placement import Placement, Stage
-from drlpp.profile import Profile
-from drlpp.simulator import check_profile
+from drlpp.planners.problem import PlanningProblem, Solution
 
 # Sums of the same seconds in another order may differ by rounding; they count as equal.
 _TOLERANCE = 1e-9
 
 
-def gpipe(graph: OpGraph, profile: Profile, cluster: Cluster) -> Placement:
+def gpipe(problem: PlanningProblem) -> Solution:
     """Split the operators, in their order, so that the slowest stage is as fast as possible.
 
     GPipe takes a partitioned model as given (pipedream §2.2); its users balance the stages by
@@ -25,18 +22,16 @@ def gpipe(graph: OpGraph, profile: Profile, cluster: Cluster) -> Placement:
     order, as many as there are accelerators (or operators, if these are fewer), unreplicated.
     *Even* means: of all such splits the one with the smallest maximum of forward plus backward
     seconds, among those the one with the smallest sum of squares, and then the earliest cuts.
-    Communication does not count.
-
-    Raises:
-        InvalidInput: if the profile belongs to another graph.
+    Communication, memory and the speeds of accelerators do not count.
     """
-    check_profile(graph, profile)
-    stages = min(cluster.accelerators, len(graph))
-    cuts = _even_cuts(numpy.array(profile.seconds), stages)
-    return Placement(
-        stages=tuple(
-            Stage(operators=tuple(range(begin, end)), accelerators=(index,))
-            for index, (begin, end) in enumerate(pairwise(cuts))
+    workload = problem.workload
+    cuts = _even_cuts(workload.seconds, min(problem.cluster.accelerators, len(workload)))
+    return Solution(
+        Placement(
+            stages=tuple(
+                Stage(operators=tuple(range(begin, end)), accelerators=(index,))
+                for index, (begin, end) in enumerate(pairwise(cuts))
+            )
         )
     )
 

@@ -55,8 +55,7 @@ def chain_of(
 def profile_of(graph: OpGraph, seconds: Sequence[float]) -> Profile:
     """A third of the time goes to the forward pass."""
     return Profile(
-        model=graph.model,
-        graph_fingerprint=graph.fingerprint,
+        graph=graph,
         device="cpu",
         batch_size=1,
         operators=tuple(

@@ -1,0 +1,75 @@
+"""What a stage costs on some accelerators, in seconds per minibatch: the rule planners minimise.
+
+In steady state nothing flushes an asynchronous pipeline, so it runs at the rate of its slowest part
+(pipedream §3.1). For a stage with m replicas, the slowest of relative speed v, T the forward and
+backward seconds of its operators, U those of the optimizer, W its parameter bytes, B the bandwidth
+and λ the latency of the slowest link that it uses:
+
+* **compute**: (T + U) / (m v). The replicas take minibatches round-robin, so each sees one in m,
+  and the slowest sets the pace. U counts once a round of m minibatches on every replica, as T does.
+* **all-reduce**: one ring all-reduce a round, in which a replica sends 2(m − 1) messages of W/m
+  bytes: 2(m − 1) (W / (m B) + λ) / m.
+* **messages**: what an accelerator receives and what it sends, each in its own direction:
+  max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other.
+
+``overlapped`` takes the slowest of the three, since compute and communication overlap, as the
+runtime's do. ``serial`` adds them up, and both directions of the messages, as dnn-partitioning
+does (Tarnawski et al. 2020).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy
+
+from drlpp.cluster import Link
+from drlpp.workload import Array, StageWork
+
+CostModel = Literal["overlapped", "serial"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The accelerators of a stage, as far as costs go.
+
+    Attributes:
+        replicas: m.
+        speed: of the slowest.
+        ring: the slowest link of the ring of replicas.
+        link: the slowest link to the accelerators of other stages.
+    """
+
+    replicas: int
+    speed: float
+    ring: Link
+    link: Link
+
+
+@dataclass(frozen=True)
+class StageSeconds:
+    """The three parts of a stage's cost, in seconds per minibatch, of one stage or of many."""
+
+    compute: Array
+    all_reduce: Array
+    messages: Array
+
+    @classmethod
+    def of(cls, work: StageWork, group: Group, costs: CostModel = "overlapped") -> StageSeconds:
+        """The formulas above."""
+        m = group.replicas
+        compute = (work.seconds + work.update_seconds) / (m * group.speed)
+        ring = work.parameter_bytes / (m * group.ring.bandwidth_bytes_per_second)
+        ring = 2 * (m - 1) * (ring + group.ring.latency_seconds) / m
+        if costs == "serial":
+            bytes_ = work.incoming_bytes + work.outgoing_bytes
+        else:
+            bytes_ = numpy.maximum(work.incoming_bytes, work.outgoing_bytes)
+        return cls(compute, ring, bytes_ / (m * group.link.bandwidth_bytes_per_second))
+
+    def total(self, costs: CostModel = "overlapped") -> Array:
+        """Seconds per minibatch that the stage needs."""
+        if costs == "serial":
+            return self.compute + self.all_reduce + self.messages
+        return numpy.maximum(numpy.maximum(self.compute, self.all_reduce), self.messages)

@@ -1,0 +1,173 @@
+"""Predicting a placement by formula: what each stage costs and needs, and which one rules.
+
+The formulas are in :mod:`drlpp.cost_model`, those of memory in :mod:`drlpp.memory`. They say what
+the steady state of asynchronous 1F1B cannot beat; what keeps a pipeline from reaching it (filling,
+links that several workers share, replicas that wait for each other) is what the simulator plays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+from drlpp.cluster import Cluster, Link
+from drlpp.cost_model import CostModel, Group, StageSeconds
+from drlpp.files import Record
+from drlpp.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.pipeline import Pipeline, StageEdge
+from drlpp.placement import Placement
+from drlpp.workload import Workload
+
+
+class StagePrediction(Record):
+    """Seconds per minibatch that a stage needs, and the memory of each of its accelerators.
+
+    ``spare_bytes`` is what the smallest of them has left, negative if the stage does not fit.
+    """
+
+    accelerators: tuple[int, ...]
+    compute_seconds: float
+    all_reduce_seconds: float
+    message_seconds: float
+    seconds: float
+    in_flight: int
+    memory_bytes: float
+    spare_bytes: float | None
+
+
+class Prediction(Record):
+    """Predicted seconds per minibatch of a placement, its stages, and the part that rules."""
+
+    seconds_per_minibatch: float
+    stages: tuple[StagePrediction, ...]
+    bottleneck: str
+
+    @property
+    def worst_memory(self) -> int:
+        """The stage that needs the most memory, or misses it by the most."""
+        return max(
+            range(len(self.stages)),
+            key=lambda index: (
+                -(self.stages[index].spare_bytes or 0.0),
+                self.stages[index].memory_bytes,
+            ),
+        )
+
+    @property
+    def missing_bytes(self) -> float:
+        """What the stage with the least room misses, 0 if all fit."""
+        return max(0.0, *(-(stage.spare_bytes or 0.0) for stage in self.stages))
+
+
+@dataclass(frozen=True)
+class _Part:
+    seconds: float
+    name: str
+
+
+def predict(
+    workload: Workload,
+    cluster: Cluster,
+    placement: Placement,
+    costs: CostModel = "overlapped",
+    memory: MemoryModel = DEFAULT_MEMORY,
+) -> Prediction:
+    """Predict the steady state of a valid placement.
+
+    Args:
+        workload: what has to be computed and sent.
+        cluster: the accelerators, their speeds and their links.
+        placement: of the workload's operators on them.
+        costs: whether compute and communication overlap.
+        memory: what a stage keeps.
+    """
+    pipeline = pipeline_of(workload, placement)
+    last = len(placement.stages) - 1
+    stages, parts = [], []
+    for index, stage in enumerate(placement.stages):
+        work = workload.stage(stage.operators, last=index == last)
+        partners = {edge.source for edge in pipeline.incoming(index)}
+        partners |= {edge.target for edge in pipeline.outgoing(index)}
+        others = [a for partner in partners for a in placement.stages[partner].accelerators]
+        group = group_of(cluster, stage.accelerators, others)
+        seconds = StageSeconds.of(work, group, costs)
+        needed = float(memory.stage_bytes(work, pipeline.in_flight[index]))
+        limits = [cluster.memory_bytes[accelerator] for accelerator in stage.accelerators]
+        smallest = min((limit for limit in limits if limit is not None), default=None)
+        stages.append(
+            StagePrediction(
+                accelerators=stage.accelerators,
+                compute_seconds=float(seconds.compute),
+                all_reduce_seconds=float(seconds.all_reduce),
+                message_seconds=float(seconds.messages),
+                seconds=float(seconds.total(costs)),
+                in_flight=pipeline.in_flight[index],
+                memory_bytes=needed,
+                spare_bytes=None if smallest is None else smallest - needed,
+            )
+        )
+        parts.append(_ruling_part(index, stages[-1], costs))
+    slowest = max(parts, key=lambda part: part.seconds)
+    return Prediction(
+        seconds_per_minibatch=slowest.seconds, stages=tuple(stages), bottleneck=slowest.name
+    )
+
+
+def _ruling_part(index: int, stage: StagePrediction, costs: CostModel) -> _Part:
+    replicas = len(stage.accelerators)
+    where = f"stage {index}" + (f" ({replicas} replicas)" if replicas > 1 else "")
+    if costs == "serial":
+        return _Part(stage.seconds, where)
+    return max(
+        (
+            _Part(stage.compute_seconds, f"compute of {where}"),
+            _Part(stage.all_reduce_seconds, f"all-reduce of {where}"),
+            _Part(stage.message_seconds, f"messages of {where}"),
+        ),
+        key=lambda part: part.seconds,
+    )
+
+
+def group_of(cluster: Cluster, accelerators: Sequence[int], others: Sequence[int]) -> Group:
+    """What costs depend on, for a stage on ``accelerators`` that talks to stages on ``others``."""
+    ring = [
+        cluster.link(one, other)
+        for one, other in pairwise((*accelerators, accelerators[0]))
+        if one != other
+    ]
+    outside = {
+        cluster.link(one, other) for one, other in product(accelerators, others) if one != other
+    }
+    return Group(
+        replicas=len(accelerators),
+        speed=min(cluster.speeds[accelerator] for accelerator in accelerators),
+        ring=_slowest(ring, cluster),
+        link=_slowest(outside, cluster),
+    )
+
+
+def _slowest(links: Sequence[Link] | set[Link], cluster: Cluster) -> Link:
+    found = cluster.within_host
+    for number, link in enumerate(links):
+        found = found.slower(link) if number else link
+    return found
+
+
+def pipeline_of(workload: Workload, placement: Placement) -> Pipeline:
+    """The shape of a placement: its stages' accelerators, and which stages exchange tensors."""
+    stage_of = (*placement.stage_of_operator(len(workload)), len(placement.stages) - 1)
+    differentiable: dict[tuple[int, int], bool] = {}
+    for transfer in workload.transfers:
+        source = stage_of[transfer.members[0]]
+        for target in {stage_of[member] for member in transfer.members[1:]} - {source}:
+            # The tensors of an instance of dnn-partitioning also lead back.
+            edge = (min(source, target), max(source, target))
+            known = differentiable.get(edge, False)
+            differentiable[edge] = known or transfer.backward_bytes > 0
+    return Pipeline(
+        stages=tuple(stage.accelerators for stage in placement.stages),
+        edges=tuple(
+            StageEdge(*edge, gradient) for edge, gradient in sorted(differentiable.items())
+        ),
+    )
