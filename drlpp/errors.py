@@ -26,6 +26,10 @@ class InvalidCluster(InvalidInput):
     """A cluster description that contradicts itself or the placement."""
 
 
+class NothingFits(InvalidInput):
+    """A memory limit that no placement satisfies."""
+
+
 class InvalidFile(InvalidInput):
     """A file that is missing, truncated, of another kind or of a newer version."""
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from drlpp.planners.data_parallel import data_parallel
+from drlpp.planners.exact import Tractability, exact, tractability
 from drlpp.planners.gpipe import gpipe
+from drlpp.planners.plan import Plan, plan
 from drlpp.planners.problem import PlanningProblem, Solution
+from drlpp.planners.registry import PLANNERS, Planner
 
-Planner = Callable[[PlanningProblem], Solution]
-
-PLANNERS: dict[str, Planner] = {
-    "data-parallel": data_parallel,
-    "gpipe": gpipe,
-}
-
-__all__ = ["Planner", "PLANNERS", "PlanningProblem", "Solution", "data_parallel", "gpipe"]
+__all__ = [
+    "Planner",
+    "PLANNERS",
+    "PlanningProblem",
+    "Solution",
+    "Plan",
+    "plan",
+    "data_parallel",
+    "gpipe",
+    "exact",
+    "Tractability",
+    "tractability",
+]

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from drlpp.cluster import Cluster
 from drlpp.cost_model import CostModel
+from drlpp.errors import NothingFits
 from drlpp.memory import DEFAULT_MEMORY, MemoryModel
 from drlpp.placement import Placement
+from drlpp.prediction import Prediction, predict
 from drlpp.workload import Workload
 
 
@@ -31,6 +33,10 @@ class PlanningProblem:
     memory: MemoryModel = DEFAULT_MEMORY
     seed: int = 0
 
+    def predict(self, placement: Placement) -> Prediction:
+        """What a placement costs by this problem's rule."""
+        return predict(self.workload, self.cluster, placement, self.costs, self.memory)
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -50,3 +56,20 @@ class Solution:
     proven_optimal: bool = False
     own_seconds: float | None = None
     note: str = ""
+
+
+def memory_shortage(problem: PlanningProblem, placement: Placement) -> NothingFits:
+    """The error that tells how the placement that comes closest misses the memory limit."""
+    prediction = problem.predict(placement)
+    index = prediction.worst_memory
+    stage = prediction.stages[index]
+    operators = placement.stages[index].operators
+    names = problem.workload.names
+    limit = stage.memory_bytes + (stage.spare_bytes or 0.0)
+    return NothingFits(
+        f"no placement of {problem.workload.model} fits into memory. The closest, "
+        f"{placement.configuration}, misses {prediction.missing_bytes:,.0f} bytes: its stage "
+        f"{index} ({len(operators)} operators from {names[operators[0]]} to "
+        f"{names[operators[-1]]}) needs {stage.memory_bytes:,.0f} bytes with {stage.in_flight} "
+        f"minibatches in flight, and its accelerators have {limit:,.0f}"
+    )

@@ -1,0 +1,19 @@
+"""The planners by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from drlpp.planners.data_parallel import data_parallel
+from drlpp.planners.exact import exact
+from drlpp.planners.gpipe import gpipe
+from drlpp.planners.problem import PlanningProblem, Solution
+
+Planner = Callable[[PlanningProblem], Solution]
+
+PLANNERS: dict[str, Planner] = {
+    "data-parallel": data_parallel,
+    "gpipe": gpipe,
+    "exact": exact,
+}
+"""As the command line names them."""
