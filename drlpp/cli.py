@@ -22,6 +22,7 @@ from drlpp.command_line import (
     run_program,
 )
 from drlpp.errors import InvalidInput
+from drlpp.planning_commands import cluster_app, plan_placement, profile_model
 
 app = typer.Typer(
     help="Find the fastest pipeline placement of a PyTorch model, and train with it.",
@@ -29,6 +30,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+app.add_typer(cluster_app, name="cluster")
+app.command("profile")(profile_model)
+app.command("plan")(plan_placement)
 
 
 @app.command("capture")

@@ -15,6 +15,7 @@ several kinds::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
@@ -211,8 +212,8 @@ class Cluster(Document):
                 f"{len(speeds)} speeds given for {self.accelerators} accelerators; "
                 "expected one for each"
             )
-        if not all(speed > 0 for speed in speeds):
-            raise InvalidCluster(f"speeds are {list(speeds)}; every one must be above 0")
+        if not all(0 < speed < math.inf for speed in speeds):
+            raise InvalidCluster(f"speeds are {list(speeds)}; every one must be a number above 0")
         lines = [
             host.model_copy(update={"name": name, "count": 1, "accelerators": 1, "speed": speed})
             for (host, name), speed in zip(self._kinds, speeds, strict=True)

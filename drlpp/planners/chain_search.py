@@ -32,10 +32,13 @@ from drlpp.workload import Array
 
 _FEW_CANDIDATES = 20_000
 
+# The same sum in another order may come out smaller by this.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class Chain:
-    """Stages, as numbers of :class:`StagePairs`, the accelerators of each, and the slowest's cost."""
+    """Stages (numbers of :class:`StagePairs`), the accelerators of each, the slowest's seconds."""
 
     stages: tuple[int, ...]
     accelerators: tuple[Counts, ...]
@@ -65,18 +68,16 @@ class ChainSearch(ABC):
         self._distinct = numpy.array(totals)
         self._row = numpy.array([distinct.index(group) for group in groups])
 
-    def fastest(self, known: float = numpy.inf) -> Chain | None:
+    def fastest(self, bound: float = 0.0) -> Chain | None:
         """The optimum, or None if nothing fits into memory.
 
         Args:
-            known: the cost of a placement that is known; only better ones are of interest.
+            bound: seconds per minibatch that the optimum is known to need at least.
         """
         best = self.within(numpy.inf)
         if best is None:
             return None
-        low, high = 0.0, best.seconds
-        if known < high and (found := self.within(known)) is not None:
-            best, high = found, found.seconds
+        low, high = bound * (1 - _ROUNDING), best.seconds
         while True:
             candidates = self._distinct[(self._distinct > low) & (self._distinct < high)]
             if len(candidates) <= _FEW_CANDIDATES:

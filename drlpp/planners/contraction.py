@@ -27,7 +27,7 @@ from drlpp.workload import Transfer, Workload
 
 @dataclass(frozen=True)
 class Contraction:
-    """A smaller workload, and the operators of the original that each of its operators stands for."""
+    """A smaller workload, and the original's operators that each of its operators stands for."""
 
     workload: Workload
     members: tuple[tuple[int, ...], ...]

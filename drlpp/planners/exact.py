@@ -87,7 +87,7 @@ def exact(problem: PlanningProblem) -> Solution:
 
     plans, bound = [], _simple_bound(problem, workload, fleets[0])
     for fleet in fleets:
-        chain = chain_search(pairs, fleet, problem.costs, problem.memory).fastest()
+        chain = chain_search(pairs, fleet, problem.costs, problem.memory).fastest(bound)
         if chain is None:
             raise _nothing_fits(problem, contraction, pairs, fleet)
         if complete and fleet is fleets[0]:

@@ -1,0 +1,164 @@
+"""The commands that need no workers, or only to profile: plan, profile, cluster describe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drlpp.command_line import (
+    OPTIMIZER_HELP,
+    POLICY_HELP,
+    MethodOptions,
+    ModelOptions,
+    OptimizerOptions,
+    Size,
+    SizeOption,
+    build_console,
+    model_reference,
+    optimizer_options,
+    read_options,
+)
+from drlpp.errors import InvalidInput
+
+cluster_app = typer.Typer(help="Clusters: hosts, accelerators, links.", no_args_is_help=True)
+
+
+@cluster_app.command("describe")
+def describe_cluster(
+    file: Annotated[Path, typer.Argument(help="A cluster.yaml.")],
+) -> None:
+    """Show the hosts, accelerators and links of a cluster."""
+    from drlpp.cluster import Cluster
+    from drlpp.files import read_document
+    from drlpp.report import describe
+
+    build_console().print(describe(read_document(file, Cluster)))
+
+
+def profile_model(
+    model: Annotated[str, typer.Argument(help="A name in the zoo, or package.module:factory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the profile.")],
+    cluster: Annotated[
+        Path | None, typer.Option(help="Also write the cluster, with the measured link, here.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Workers of the cluster.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed passes of every operator.")] = 20,
+    size: SizeOption = Size.SMALL,
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
+) -> None:
+    """Measure what every operator of a model costs on a worker, and the link between workers."""
+    from drlpp.files import write_document
+    from drlpp.report import describe
+    from drlpp.runtime import ClusterSession
+
+    reference = model_reference(model, size, model_option)
+    with ClusterSession(reference, workers=workers) as session:
+        profile, measured = session.profile(repeats)
+    write_document(output, profile)
+    console = build_console()
+    console.print(describe(profile))
+    console.print(f"written to {output}")
+    if cluster is not None:
+        write_document(cluster, measured)
+        console.print(describe(measured))
+        console.print(f"written to {cluster}")
+
+
+def plan_placement(
+    model: Annotated[
+        str | None, typer.Argument(help="A name in the zoo, or package.module:factory.")
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of MODEL: a profile.json, PipeDream's graph.txt, or an instance of "
+            "dnn-partitioning."
+        ),
+    ] = None,
+    cluster: Annotated[Path | None, typer.Option(help="A cluster.yaml.")] = None,
+    accelerators: Annotated[
+        int | None, typer.Option(min=1, help="Equal accelerators, instead of a cluster.yaml.")
+    ] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="Of the links between them, in bytes per second.")
+    ] = None,
+    latency: Annotated[float, typer.Option(min=0, help="Of these links, in seconds.")] = 0.0,
+    memory: Annotated[
+        float | None, typer.Option(help="Of each accelerator, in bytes; else not limited.")
+    ] = None,
+    speeds: Annotated[
+        str | None,
+        typer.Option(help="Relative speeds of the accelerators, such as 1,1,0.5,0.5."),
+    ] = None,
+    no_replication: Annotated[
+        bool, typer.Option("--no-replication", help="One accelerator for each stage.")
+    ] = False,
+    method: Annotated[str, typer.Option(help="The planner; see --all.")] = "exact",
+    all_methods: Annotated[
+        bool, typer.Option("--all", help="Compare all planners in a table.")
+    ] = False,
+    policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; decides memory.")] = None,
+    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
+    optimizer: Annotated[str | None, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = None,
+    optimizer_option: OptimizerOptions = [],  # noqa: B006
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    seed: Annotated[int, typer.Option(help="Of planners that draw at random.")] = 0,
+    size: SizeOption = Size.SMALL,
+    model_option: ModelOptions = [],  # noqa: B006
+) -> None:
+    """Plan a placement, without running it, and explain it."""
+    from dataclasses import replace
+
+    from drlpp.memory import MemoryModel
+    from drlpp.optimizer_spec import OptimizerSpec
+    from drlpp.planners import PLANNERS, plan
+    from drlpp.planning_input import PlanningInput
+    from drlpp.planning_report import plan_record, plan_report, plans_table, write_plan
+    from drlpp.training_options import Method, choose_method
+
+    console = build_console()
+    given = PlanningInput.read(
+        model=None if model is None else model_reference(model, size, model_option),
+        profile=profile,
+        cluster=cluster,
+        accelerators=accelerators,
+        bandwidth=bandwidth,
+        latency=latency,
+        memory=memory,
+        speeds=speeds,
+    )
+    if output is not None and (given.reference is None or all_methods):
+        raise InvalidInput(
+            "a placement.json names the model that it places: -o needs MODEL, and one --method"
+        )
+    run = choose_method(policy, read_options(method_option, "method", "accumulate=4"), Method())
+    updates = OptimizerSpec().changed(optimizer, optimizer_options(optimizer_option, None))
+    problem = replace(given.problem, seed=seed)
+    if given.profile is not None:
+        problem = replace(problem, memory=MemoryModel.of(run, updates))
+    if no_replication:
+        problem = replace(problem, replicate=False)
+    names = list(PLANNERS) if all_methods else [method]
+    plans, failures = [], {}
+    for name in names:
+        try:
+            plans.append(plan(name, problem))
+        except InvalidInput as error:
+            if not all_methods:
+                raise
+            failures[name] = str(error)
+    if as_json:
+        records = [plan_record(found) for found in plans]
+        console.print_json(data=records if all_methods else records[0])
+    elif all_methods:
+        console.print(plans_table(plans, failures))
+    else:
+        console.print(plan_report(plans[0]))
+    if output is not None:
+        write_plan(output, plans[0], given, run, updates)
+        console.print(f"written to {output}")

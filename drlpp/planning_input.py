@@ -1,0 +1,162 @@
+"""What to plan, as a user names it: a model or a profile, a cluster or numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.errors import InvalidCluster, InvalidFile, InvalidInput
+from drlpp.files import read_document
+from drlpp.partitioning_instance import read_partitioning_instance
+from drlpp.pipedream_profile import read_pipedream_profile
+from drlpp.planners.problem import PlanningProblem
+from drlpp.profile import Profile
+from drlpp.task import ModelReference
+from drlpp.workload import Workload
+
+
+@dataclass(frozen=True)
+class PlanningInput:
+    """A problem, and where it comes from.
+
+    Attributes:
+        problem: what to plan.
+        reference: the model, if one was named.
+        profile: its costs, unless the problem is an instance of dnn-partitioning.
+    """
+
+    problem: PlanningProblem
+    reference: ModelReference | None = None
+    profile: Profile | None = None
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        model: ModelReference | None,
+        profile: Path | None,
+        cluster: Path | None,
+        accelerators: int | None,
+        bandwidth: float | None,
+        latency: float,
+        memory: float | None,
+        speeds: str | None,
+    ) -> PlanningInput:
+        """Read files and numbers; a model that comes without a profile is profiled here.
+
+        Raises:
+            InvalidInput: if something is missing, contradicts itself, or cannot be read.
+        """
+        if profile is None and model is None:
+            raise InvalidInput("name what to plan: a MODEL, or --profile FILE")
+        if profile is not None and _is_partitioning_instance(profile):
+            return cls._of_instance(profile, accelerators, memory, speeds)
+        relative = None if speeds is None else read_speeds(speeds)
+        found = _cluster(cluster, accelerators, bandwidth, latency, relative, memory)
+        costs = _profile_here(model) if profile is None else read_profile(profile)
+        if model is not None and profile is not None:
+            _check_same_model(model, costs)
+        return cls(PlanningProblem(Workload.of(costs), found), model, costs)
+
+    @classmethod
+    def _of_instance(
+        cls, path: Path, accelerators: int | None, memory: float | None, speeds: str | None
+    ) -> PlanningInput:
+        """An instance has its own links and limits; numbers given beside it replace the latter."""
+        problem = read_partitioning_instance(path).problem(accelerators)
+        cluster = problem.cluster
+        if memory is not None or speeds is not None:
+            cluster = local_cluster(
+                cluster.accelerators,
+                cluster.within_host,
+                None if speeds is None else read_speeds(speeds),
+                cluster.memory_bytes[0] if memory is None else memory,
+            )
+        return cls(replace(problem, cluster=cluster))
+
+
+def read_profile(path: Path) -> Profile:
+    """A profile of this project, or PipeDream's ``graph.txt``.
+
+    Raises:
+        InvalidFile: naming the file and what is wrong in it.
+    """
+    if path.suffix in {".json", ".yaml", ".yml"}:
+        return read_document(path, Profile)
+    return read_pipedream_profile(path)
+
+
+def read_speeds(text: str) -> tuple[float, ...]:
+    """Relative speeds, separated by commas.
+
+    Raises:
+        InvalidCluster: for anything else.
+    """
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidCluster(
+            f"speeds {text!r}: expected numbers separated by commas, such as 1,1,0.5,0.5"
+        ) from None
+
+
+def _is_partitioning_instance(path: Path) -> bool:
+    if path.suffix != ".json":
+        return False
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InvalidFile(f"{path}: no such file") from None
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "kind" not in content and "nodes" in content
+
+
+def _cluster(
+    path: Path | None,
+    accelerators: int | None,
+    bandwidth: float | None,
+    latency: float,
+    speeds: tuple[float, ...] | None,
+    memory: float | None,
+) -> Cluster:
+    if path is not None:
+        if accelerators is not None or bandwidth is not None or memory is not None:
+            raise InvalidInput(
+                "a cluster.yaml says how many accelerators there are, their links and memory; "
+                "leave out --accelerators, --bandwidth and --memory"
+            )
+        cluster = read_document(path, Cluster)
+        return cluster if speeds is None else cluster.with_speeds(speeds)
+    if accelerators is None or bandwidth is None:
+        raise InvalidInput(
+            "name the accelerators: --cluster cluster.yaml, or --accelerators and --bandwidth "
+            "(bytes per second)"
+        )
+    for name, value in (("bandwidth", bandwidth), ("memory", memory)):
+        if value is not None and not 0 < value < math.inf:
+            raise InvalidCluster(f"{name} is {value:g}; it must be a number above 0")
+    link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency)
+    return local_cluster(accelerators, link, speeds, memory)
+
+
+def _profile_here(model: ModelReference | None) -> Profile:
+    from drlpp.runtime import ClusterSession
+
+    assert model is not None
+    with ClusterSession(model, workers=1) as session:
+        return session.profile()[0]
+
+
+def _check_same_model(model: ModelReference, profile: Profile) -> None:
+    from drlpp.capture import capture
+
+    graph = capture(model).graph
+    if graph.fingerprint != profile.graph.fingerprint:
+        raise InvalidInput(
+            f"the profile is of {profile.graph.model} (graph {profile.graph.fingerprint}), but "
+            f"{model} has graph {graph.fingerprint}; profile this model again"
+        )
