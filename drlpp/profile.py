@@ -28,10 +28,17 @@ class OperatorProfile(Record):
 
 
 class Profile(Document):
-    """The operators of ``graph`` and their costs, by operator id.
+    """The operators of a model and their costs.
 
-    Sizes of parameters and outputs are in the graph. ``update_seconds_per_byte`` is what the
-    optimizer takes for a byte of parameters.
+    Attributes:
+        graph: the operators, with the sizes of their parameters and outputs.
+        device: that it was measured on.
+        batch_size: samples in a minibatch.
+        operators: costs, by operator id.
+        forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
+            it has.
+        update_seconds_per_byte: what the optimizer takes for a byte of parameters.
+        prediction_seconds_per_byte: what predicting weights for a forward takes, likewise.
     """
 
     kind: ClassVar[str] = "profile"
@@ -41,7 +48,10 @@ class Profile(Document):
     device: str
     batch_size: int
     operators: tuple[OperatorProfile, ...]
+    forward_overhead_seconds: float = Field(default=0.0, ge=0)
+    backward_overhead_seconds: float = Field(default=0.0, ge=0)
     update_seconds_per_byte: float = Field(default=0.0, ge=0)
+    prediction_seconds_per_byte: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _covers_the_graph(self) -> Profile:

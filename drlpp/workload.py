@@ -54,6 +54,10 @@ class Workload:
         kept_bytes: from the forward to the backward pass of a minibatch.
         edges: pairs of operators, the first of which may not stand in a later stage.
         transfers: the tensors between operators.
+        forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
+            it has.
+        prediction_seconds_per_byte: of predicting weights for a forward, on all stages but the
+            last, which looks nothing ahead.
     """
 
     model: str
@@ -65,6 +69,9 @@ class Workload:
     kept_bytes: Array
     edges: tuple[tuple[int, int], ...]
     transfers: tuple[Transfer, ...]
+    forward_overhead_seconds: float = 0.0
+    backward_overhead_seconds: float = 0.0
+    prediction_seconds_per_byte: float = 0.0
 
     @classmethod
     def of(cls, profile: Profile) -> Workload:
@@ -98,6 +105,9 @@ class Workload:
             kept_bytes=numpy.array([op.kept_bytes for op in costs], dtype=float),
             edges=tuple((edge.source, edge.target) for edge in graph.edges),
             transfers=tuple(transfers),
+            forward_overhead_seconds=profile.forward_overhead_seconds,
+            backward_overhead_seconds=profile.backward_overhead_seconds,
+            prediction_seconds_per_byte=profile.prediction_seconds_per_byte,
         )
 
     def __len__(self) -> int:
@@ -107,6 +117,16 @@ class Workload:
     def seconds(self) -> Array:
         """Forward plus backward seconds of every operator."""
         return self.forward_seconds + self.backward_seconds
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Of the two passes of a stage."""
+        return self.forward_overhead_seconds + self.backward_overhead_seconds
+
+    @cached_property
+    def prediction_seconds(self) -> Array:
+        """For every operator, of predicting its weights for a forward."""
+        return self.parameter_bytes * self.prediction_seconds_per_byte
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
@@ -146,8 +166,11 @@ class Workload:
             else:
                 incoming += transfer.forward_bytes
                 outgoing += transfer.backward_bytes
+        seconds = self.seconds[chosen].sum() + self.overhead_seconds
+        if not last:
+            seconds += self.prediction_seconds[chosen].sum()
         return StageWork(
-            seconds=self.seconds[chosen].sum(),
+            seconds=seconds,
             update_seconds=self.update_seconds[chosen].sum(),
             parameter_bytes=self.parameter_bytes[chosen].sum(),
             kept_bytes=self.kept_bytes[chosen].sum(),
@@ -164,7 +187,7 @@ class StageWork:
     end: it would take the whole placement to know them, and a planner looks at stages one by one.
 
     Attributes:
-        seconds: forward and backward at speed 1.
+        seconds: forward and backward, with what belongs to them, at speed 1.
         update_seconds: of the optimizer, for one update.
         parameter_bytes: of the weights.
         kept_bytes: from the forward to the backward pass of a minibatch.

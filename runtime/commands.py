@@ -93,9 +93,17 @@ class Collect:
 
 @dataclass(frozen=True)
 class ProfileOperators:
-    """Time every operator alone: pickled programs of a cut with one operator in each stage."""
+    """Time every operator alone, and all together.
+
+    Attributes:
+        programs: pickled: those of a cut with one operator in each stage, that of a single stage,
+            and the loss.
+        method, optimizer: what updates and predictions are timed for.
+        repeats: timed passes, after some that warm up.
+    """
 
     programs: bytes
+    method: Method
     optimizer: OptimizerSpec
     repeats: int
 
@@ -160,11 +168,27 @@ class RunResult:
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Median forward and backward seconds of every operator, and of updating a byte."""
+    """What profiling found: for every operator, and for the model as one stage.
 
-    forward_seconds: list[float]
-    backward_seconds: list[float]
-    update_seconds_per_byte: float = 0.0
+    Attributes:
+        device: that it ran on.
+        forward, backward: seconds of every repetition, for every operator.
+        whole_forward, whole_backward: seconds of every repetition of all operators in one stage.
+        kept_bytes: what the forward of every operator keeps for the backward.
+        update_seconds: of every repetition, for all weights.
+        prediction_seconds: of lending predicted weights, likewise; none if the method does not.
+        weight_bytes: of all weights.
+    """
+
+    device: str
+    forward: list[list[float]]
+    backward: list[list[float]]
+    whole_forward: list[float]
+    whole_backward: list[float]
+    kept_bytes: list[int]
+    update_seconds: list[float]
+    prediction_seconds: list[float]
+    weight_bytes: int
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
 import time
@@ -15,27 +16,30 @@ import torch
 from torch import Tensor
 
 from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
-from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.cluster import Cluster, local_cluster
 from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement, Stage
-from drlpp.profile import OperatorProfile, Profile
+from drlpp.placement import Placement
+from drlpp.profile import Profile
 from drlpp.runtime.commands import (
     Collect,
     Command,
-    LinkTimes,
     LoadModel,
     LoadSamples,
-    OperatorTimes,
-    ProfileLink,
-    ProfileOperators,
     Run,
     RunResult,
 )
 from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
 from drlpp.runtime.pool import WorkerPool
+from drlpp.runtime.profile_commands import (
+    ALONE,
+    link_command,
+    link_of,
+    profile_command,
+    profile_of,
+)
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.stage_runner import RunPlan
@@ -166,46 +170,25 @@ class ClusterSession:
         """A few minibatches from the middle of the last measurement, as they really ran."""
         return middle_of(self.timeline, minibatches)
 
-    def profile(self, repeats: int = 10) -> tuple[Profile, Cluster]:
-        """Time every operator on one worker, and the link between two.
+    def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
+        """Time every operator, and the link between two workers.
+
+        As many workers as there are cores measure at the same time, since they compute at the same
+        time when they train.
 
         Raises:
             RunFailure: if the workers fail.
         """
-        alone = Placement(
-            stages=tuple(
-                Stage(operators=(op.id,), accelerators=(op.id,)) for op in self.graph.operators
-            )
-        )
-        programs = pickle.dumps((cut_stages(self.captured, alone), portable(self.captured.loss)))
         self._pool.start()
-        times = self._command({0: ProfileOperators(programs, self.optimizer, repeats)})[0]
-        assert isinstance(times, OperatorTimes)
-        profile = Profile(
-            graph=self.graph,
-            device="cpu",
-            batch_size=self.captured.task.batch_size,
-            operators=tuple(
-                OperatorProfile(forward_seconds=forward, backward_seconds=backward)
-                for forward, backward in zip(
-                    times.forward_seconds, times.backward_seconds, strict=True
-                )
-            ),
-            update_seconds_per_byte=times.update_seconds_per_byte,
-        )
-        return profile, local_cluster(self.accelerators, self._profile_link(repeats))
-
-    def _profile_link(self, repeats: int) -> Link:
-        if self.accelerators == 1:
-            return Link(bandwidth_bytes_per_second=1e12)
-        small, large = 1024, 4 * 1024 * 1024
-        # Messages are quick, and their times scatter more than an operator's.
-        command = ProfileLink(self._new_name("link"), (small, large), 5 * repeats)
-        times = self._command({0: command, 1: command})[0]
-        assert isinstance(times, LinkTimes)
-        latency = times.seconds[small]
-        transfer_seconds = max(times.seconds[large] - latency, 1e-9)
-        return Link(bandwidth_bytes_per_second=large / transfer_seconds, latency_seconds=latency)
+        cores = len(os.sched_getaffinity(0))
+        command = profile_command(self.captured, self.method, self.optimizer, repeats)
+        measuring = range(min(self.accelerators, cores))
+        times = list(self._command(dict.fromkeys(measuring, command)).values())
+        link = ALONE
+        if self.accelerators > 1:
+            ping = link_command(self._new_name("link"), repeats)
+            link = link_of(self._command({0: ping, 1: ping})[0])
+        return profile_of(self.captured, times), local_cluster(self.accelerators, link)
 
     # Running
 

@@ -107,12 +107,12 @@ class StageRunner:
         ]
         self.buffers = {name: self.state[name].clone() for name in self.program.buffer_names}
         self._optimizer = build_optimizer(self.optimizer, weights) if weights else None
-        self._policy = build_policy(self.method, weights, self._optimizer, self.delay)
+        self.policy = build_policy(self.method, weights, self._optimizer, self.delay)
         if self._optimizer:
             known = {name: dict(state) for name, state in self.optimizer_state.items()}
             policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
             load_optimizer_state(self._optimizer, self.names, weights, known)
-            self._policy.load_state(policy_state)
+            self.policy.load_state(policy_state)
         self._gradients: Gradients = SingleGradients(weights)
         self._squared_norm: float | None = None
         self._in_flight: dict[Part, _InFlight] = {}
@@ -123,7 +123,7 @@ class StageRunner:
     def begin(self, plan: RunPlan) -> None:
         """Prepare for a run."""
         self._plan = plan
-        self._policy.begin(plan.uses, plan.rates, plan.version)
+        self.policy.begin(plan.uses, plan.rates, plan.version)
         if plan.shared != isinstance(self._gradients, SharedGradients):
             self._gradients = self._collector(plan.shared)
         self.peak_weight_bytes = 0
@@ -132,13 +132,13 @@ class StageRunner:
     def _collector(self, shared: bool) -> Gradients:
         if not shared:
             return SingleGradients(self.weights)
-        keep_last = self._policy.reads_last_gradient
+        keep_last = self.policy.reads_last_gradient
         return SharedGradients(self.weights, self.sum_over_replicas, keep_last=keep_last)
 
     @property
     def weights(self) -> list[Tensor]:
         """The newest weights, in the order of ``names``."""
-        return self._policy.weights
+        return self.policy.weights
 
     def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``.
@@ -152,8 +152,8 @@ class StageRunner:
         """
         passed = _InFlight(received)
         recomputed = part in self._plan.recomputed
-        with self._policy.forward_weights(self._use(part)) as weights:
-            if part in self._plan.kept and not recomputed and not isinstance(self._policy, Stash):
+        with self.policy.forward_weights(self._use(part)) as weights:
+            if part in self._plan.kept and not recomputed and not isinstance(self.policy, Stash):
                 passed.weights = [weight.detach().clone() for weight in weights]
             with torch.set_grad_enabled(not recomputed):
                 outputs, loss = self._call(part, received, weights, self.buffers)
@@ -173,7 +173,7 @@ class StageRunner:
         passed = self._in_flight[part]
         # Running statistics have seen this part already.
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        with self._policy.backward_weights(self._use(part)) as weights:
+        with self.policy.backward_weights(self._use(part)) as weights:
             passed.outputs, passed.loss = self._call(part, passed.received, weights, buffers)
 
     def _use(self, part: Part) -> WeightUse:
@@ -234,13 +234,13 @@ class StageRunner:
         found: Sequence[Tensor | None] = [None] * (len(leaves) + len(self.names))
         use = self._use(part)
         with (
-            self._policy.backward_weights(use) as weights,
+            self.policy.backward_weights(use) as weights,
             self._gradients.collecting(weights, last=last),
         ):
             if ends and (leaves or weights):
                 found = torch.autograd.grad(ends, [*leaves, *weights], seeds, allow_unused=True)
             self._gradients.add(found[len(leaves) :])
-        self._policy.done_with(use)
+        self.policy.done_with(use)
         received = [key for key, value in passed.received.items() if value.requires_grad]
         return {
             key: torch.zeros_like(leaf) if gradient is None else gradient
@@ -267,7 +267,7 @@ class StageRunner:
         self._gradients.hand_over(contributions)
         if squared_norm is not None:
             self._clip(squared_norm**0.5 / contributions)
-        self._policy.update()
+        self.policy.update()
         # Versions are made here, and what a pass copies is kept until here.
         self._note_weight_bytes()
 
@@ -290,7 +290,7 @@ class StageRunner:
         if self._optimizer is None:
             return {}
         state = named_optimizer_state(self._optimizer, self.names, self.weights)
-        for name, known in zip(self.names, self._policy.state(), strict=True):
+        for name, known in zip(self.names, self.policy.state(), strict=True):
             if known:
                 state[name][_POLICY_STATE] = known
         return state
@@ -303,7 +303,7 @@ class StageRunner:
     def _note_weight_bytes(self) -> None:
         """How much memory holds weights now: the newest, and copies of any version."""
         held = {t.untyped_storage().data_ptr(): t.nbytes for t in self.weights}
-        held |= {t.untyped_storage().data_ptr(): t.nbytes for t in self._policy.copies()}
+        held |= {t.untyped_storage().data_ptr(): t.nbytes for t in self.policy.copies()}
         self.peak_weight_bytes = max(self.peak_weight_bytes, sum(held.values()))
 
     # Parts in flight, for a checkpoint
@@ -314,7 +314,7 @@ class StageRunner:
         Activations inside the stage are not part of it: they are computed again from what was
         received and the weights of the forward, which gives the same bits.
         """
-        stashed = self._policy.versions()
+        stashed = self.policy.versions()
         return {
             "gradients": self._gradients.state(),
             "stashed": {v: [leaf.detach() for leaf in kept] for v, kept in stashed.items()},
@@ -332,7 +332,7 @@ class StageRunner:
 
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
         """Begin a run that goes on where :meth:`in_flight_state` was taken."""
-        self._policy.load_versions(state["stashed"])
+        self.policy.load_versions(state["stashed"])
         self.begin(plan)
         self._gradients.load_state(state["gradients"])
         for part, known in state["parts"].items():
@@ -350,7 +350,7 @@ class StageRunner:
         """A forward that was made before, with the weights that it had then."""
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         if weights is None:
-            with self._policy.forward_weights(self._use(part)) as stashed:
+            with self.policy.forward_weights(self._use(part)) as stashed:
                 return self._call(part, received, stashed, buffers)
         newest = [weight.detach().clone() for weight in self.weights]
         self._overwrite(weights)

@@ -133,10 +133,9 @@ class Worker:
                 return self._run(command)
             case Collect(path, in_flight):
                 self._collect(path, in_flight=in_flight)
-            case ProfileOperators(programs, optimizer, repeats):
-                stages, loss = pickle.loads(programs)
+            case ProfileOperators():
                 data = Minibatches(self._samples, self._labels)
-                return time_operators(stages, self._state, data, loss, optimizer, repeats)
+                return time_operators(command, self._state, data)
             case ProfileLink(name, sizes, repeats):
                 group = build_group(self._store, name, (0, 1), self._worker, 60)
                 return time_link(group, self._worker, sizes, repeats)

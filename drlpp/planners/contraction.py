@@ -16,7 +16,7 @@ rules of :mod:`drlpp.cost_model`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import networkx
 import numpy
@@ -74,8 +74,8 @@ def join(workload: Workload, groups: list[list[int]]) -> Workload:
         )
     }
     edges = {(group_of[source], group_of[target]) for source, target in workload.edges}
-    return Workload(
-        model=workload.model,
+    return replace(
+        workload,
         names=tuple(workload.names[group[0]] for group in groups),
         edges=tuple(sorted(edge for edge in edges if edge[0] != edge[1])),
         transfers=tuple(Transfer(members, *bytes_) for members, bytes_ in transfers.items()),

@@ -141,7 +141,7 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
     even = float(work.sum()) / sum(problem.cluster.speeds)
     zero = numpy.zeros(len(workload))
     alone = StageWork(
-        seconds=workload.seconds,
+        seconds=workload.seconds + workload.overhead_seconds,
         update_seconds=workload.update_seconds,
         parameter_bytes=workload.parameter_bytes,
         kept_bytes=workload.kept_bytes,

@@ -72,8 +72,11 @@ class StagePairs:
             found: Array = sums[end] - sums[begin]
             return found
 
+        predicting = end != len(downsets) - 1
         work = StageWork(
-            seconds=between(workload.seconds),
+            seconds=between(workload.seconds)
+            + workload.overhead_seconds
+            + between(workload.prediction_seconds) * predicting,
             update_seconds=between(workload.update_seconds),
             parameter_bytes=between(workload.parameter_bytes),
             kept_bytes=between(workload.kept_bytes),
