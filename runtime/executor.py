@@ -36,6 +36,7 @@ class Executor:
         mailbox: its messages.
         everyone: the group of all workers of the placement.
         on_update: called after every update with the minibatches that the weights contain.
+        speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
         received: messages that have arrived and were not used yet.
     """
 
@@ -43,6 +44,7 @@ class Executor:
     mailbox: Mailbox
     everyone: dist.ProcessGroup
     on_update: Callable[[int], None]
+    speed: float = 1.0
     received: dict[Message, list[Tensor]] = field(default_factory=dict)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
     _summed_next: frozenset[Part] = frozenset()
@@ -57,8 +59,10 @@ class Executor:
         self._summed_next = _last_before_sums(actions)
         times = []
         for action in actions:
-            begin = time.perf_counter()
+            begin, computed = time.perf_counter(), time.thread_time()
             self.perform(action)
+            if self.speed < 1 and isinstance(action, Forward | Recompute | Backward | Update):
+                _sleep_until(begin + (time.thread_time() - computed) / self.speed)
             times.append((begin, time.perf_counter()))
         self.mailbox.drain()
         return times
@@ -121,6 +125,12 @@ class Executor:
             tensors = [found[key] for key in keys if key in found]
             if tensors:
                 self._outgoing[message] = tensors
+
+
+def _sleep_until(end: float) -> None:
+    """Nothing, if other workers on the core have taken as much time already."""
+    if (left := end - time.perf_counter()) > 0:
+        time.sleep(left)
 
 
 def _last_before_sums(actions: Sequence[Action]) -> frozenset[Part]:

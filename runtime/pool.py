@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import connection as mp_connection
 from multiprocessing.context import ForkServerProcess
@@ -24,7 +24,7 @@ _GRACE_SECONDS = 0.5
 
 
 class WorkerPool:
-    """``size`` worker processes on this machine, numbered from 0.
+    """Worker processes on this machine, numbered from 0.
 
     Workers are forked from a server process that has torch loaded already, so replacing them
     costs a fraction of a second. After any failure all of them are replaced, because a
@@ -32,12 +32,13 @@ class WorkerPool:
     ``longest_silence_seconds`` is the longest time without a word while a command was carried out.
 
     Args:
-        size: how many.
+        speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
         folder: for temporary files.
     """
 
-    def __init__(self, size: int, folder: str) -> None:
-        self.size = size
+    def __init__(self, speeds: Sequence[float], folder: str) -> None:
+        self.size = len(speeds)
+        self._speeds = speeds
         self._folder = folder
         self.generation = 0
         self.longest_silence_seconds = 0.0
@@ -63,7 +64,12 @@ class WorkerPool:
             ours, theirs = self._context.Pipe()
             process = self._context.Process(
                 target=worker_main,
-                args=(worker, Channel(theirs, self._folder), self._store.port),
+                args=(
+                    worker,
+                    Channel(theirs, self._folder),
+                    self._store.port,
+                    self._speeds[worker],
+                ),
                 name=f"drlpp-worker-{worker}",
                 daemon=True,
             )

@@ -82,6 +82,9 @@ class ClusterSession:
         timeout_seconds: without a word from any worker, after which a trial counts as hung; by
             default 120 s for the first trial, later 20 times the longest silence so far, and at
             least 20 s.
+        speeds: of every worker, at most 1, to emulate accelerators: a worker of speed 0.5 takes
+            twice the processor time that a pass needs, and sleeps the rest of it. So several
+            workers can share a core and still take their time in parallel. 1 each by default.
     """
 
     def __init__(
@@ -93,9 +96,11 @@ class ClusterSession:
         optimizer: OptimizerSpec | None = None,
         seed: int = 0,
         timeout_seconds: float | None = None,
+        speeds: Sequence[float] | None = None,
     ) -> None:
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
+        self.speeds = _checked_speeds(speeds, workers)
         if isinstance(model, str):
             model = ModelReference.named(model)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
@@ -111,7 +116,7 @@ class ClusterSession:
         self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
         self._samples = (self.captured.task.inputs, self.captured.task.targets)
         self._write_model()
-        self._pool = WorkerPool(workers, self._files.name)
+        self._pool = WorkerPool(self.speeds, self._files.name)
         self._informed_generation = 0
 
     @property
@@ -188,7 +193,9 @@ class ClusterSession:
         if self.accelerators > 1:
             ping = link_command(self._new_name("link"), repeats)
             link = link_of(self._command({0: ping, 1: ping})[0])
-        return profile_of(self.captured, times), local_cluster(self.accelerators, link)
+        return profile_of(self.captured, times), local_cluster(
+            self.accelerators, link, self.speeds if min(self.speeds) < 1 else None
+        )
 
     # Running
 
@@ -403,3 +410,14 @@ class ClusterSession:
     def _new_name(self, purpose: str) -> str:
         self._deployments += 1
         return f"{purpose}-{self._deployments}"
+
+
+def _checked_speeds(speeds: Sequence[float] | None, workers: int) -> tuple[float, ...]:
+    if speeds is None:
+        return (1.0,) * workers
+    if len(speeds) != workers or not all(0 < speed <= 1 for speed in speeds):
+        raise InvalidInput(
+            f"speeds are {list(speeds)}; expected one for each of {workers} workers, above 0 and "
+            "at most 1"
+        )
+    return tuple(speeds)

@@ -49,7 +49,7 @@ _PROGRESS_INTERVAL_SECONDS = 0.25
 _OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate memory")
 
 
-def worker_main(worker: int, channel: Channel, store_port: int) -> None:
+def worker_main(worker: int, channel: Channel, store_port: int, speed: float) -> None:
     """Entry point of a worker process; returns when told to, or when the controller is gone."""
     # Ctrl-C reaches the whole process group; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,7 +57,7 @@ def worker_main(worker: int, channel: Channel, store_port: int) -> None:
     torch.set_num_threads(1)
     _keep_freed_memory()
     store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
-    state = Worker(worker, channel, store)
+    state = Worker(worker, channel, store, speed)
     with suppress(EOFError):
         while not isinstance(command := channel.receive(), Stop):
             channel.send(state.answer(command))
@@ -95,8 +95,9 @@ def _give_back_freed_memory() -> None:
 class Worker:
     """The state of a worker between commands."""
 
-    def __init__(self, worker: int, channel: Channel, store: dist.Store) -> None:
+    def __init__(self, worker: int, channel: Channel, store: dist.Store, speed: float) -> None:
         self._worker = worker
+        self._speed = speed
         self._channel = channel
         self._store = store
         self._state: dict[str, Tensor] = {}
@@ -205,7 +206,9 @@ class Worker:
             self._group, self._deployed.workers, runner.program, command.actions, command.posted
         )
         inbox = {} if command.evaluation else self._inbox
-        executor = Executor(runner, mailbox, self._group, self._progress_report(), inbox)
+        executor = Executor(
+            runner, mailbox, self._group, self._progress_report(), self._speed, inbox
+        )
         times = executor.run(command.actions)
         losses, self._runner.losses = self._runner.losses, {}
         return RunResult(
