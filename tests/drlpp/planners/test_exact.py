@@ -1,0 +1,183 @@
+"""The exact planner against exhaustive search and the published optima."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+
+import numpy
+import pytest
+from brute_force import every_placement
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import chain_of, cluster_of, graphs, profiles
+from random_problems import check_placement, problems, workloads
+
+from drlpp.cluster import Cluster, Host, Link, local_cluster
+from drlpp.errors import NothingFits
+from drlpp.memory import MemoryModel
+from drlpp.planners.exact import exact, tractability
+from drlpp.planners.problem import PlanningProblem
+from drlpp.workload import Workload
+
+
+def optimum(problem: PlanningProblem) -> float:
+    predictions = (
+        problem.predict(placement)
+        for placement in every_placement(
+            problem.workload, problem.cluster.accelerators, problem.replicate
+        )
+    )
+    return min(
+        prediction.seconds_per_minibatch
+        for prediction in predictions
+        if not prediction.missing_bytes
+    )
+
+
+def without_limits(problem: PlanningProblem) -> PlanningProblem:
+    hosts = tuple(host.model_copy(update={"memory_bytes": None}) for host in problem.cluster.hosts)
+    cluster = Cluster(hosts=hosts, within_host=problem.cluster.within_host)
+    return replace(problem, cluster=cluster)
+
+
+@given(problem=problems(max_operators=5, max_accelerators=3, hosts=1))
+@settings(deadline=None, max_examples=150)
+def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
+    problem = without_limits(problem)
+    solution = exact(problem)
+    check_placement(problem, solution.placement)
+    best = optimum(problem)
+    assert problem.predict(solution.placement).seconds_per_minibatch == pytest.approx(best)
+    assert solution.proven_optimal
+    assert solution.lower_bound == pytest.approx(best)
+
+
+@given(
+    workload=workloads(max_operators=5),
+    speeds=st.lists(st.sampled_from([0.25, 0.5, 1.0]), min_size=2, max_size=4),
+    bandwidth=st.sampled_from([0.5, 4.0]),
+    replicate=st.booleans(),
+)
+@settings(deadline=None, max_examples=100)
+def test_unequal_accelerators_are_handed_out_in_the_best_way(
+    workload: Workload, speeds: list[float], bandwidth: float, replicate: bool
+) -> None:
+    link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=0.1)
+    cluster = local_cluster(len(speeds), link, speeds)
+    problem = PlanningProblem(workload, cluster, replicate=replicate)
+    solution = exact(problem)
+    check_placement(problem, solution.placement)
+    found = problem.predict(solution.placement).seconds_per_minibatch
+    assert found == pytest.approx(optimum(problem))
+
+
+@given(
+    seconds=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    data=st.data(),
+    limits=st.lists(st.sampled_from([20.0, 60.0, 200.0]), min_size=1, max_size=3),
+    stashes=st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_memory_limits_are_kept_on_chains(
+    seconds: list[int], data: st.DataObject, limits: list[float], stashes: bool
+) -> None:
+    sizes = st.lists(st.integers(0, 9), min_size=len(seconds), max_size=len(seconds))
+    _, profile = chain_of(
+        seconds=seconds, parameter_bytes=data.draw(sizes), output_bytes=data.draw(sizes)
+    )
+    workload = Workload.of(profile)
+    kept = numpy.array(data.draw(sizes), dtype=float)
+    lines = tuple(
+        Host(
+            name="host",
+            accelerators=1,
+            memory_bytes=limit,
+            speed=data.draw(st.sampled_from([1.0, 0.5])),
+        )
+        for limit in limits
+    )
+    cluster = Cluster(hosts=lines, within_host=Link(bandwidth_bytes_per_second=2.0))
+    memory = MemoryModel(weight_copies=3, stashes=stashes)
+    problem = PlanningProblem(replace(workload, kept_bytes=kept), cluster, memory=memory)
+    try:
+        best = optimum(problem)
+    except ValueError:
+        with pytest.raises(NothingFits, match="misses"):
+            exact(problem)
+        return
+    solution = exact(problem)
+    prediction = problem.predict(solution.placement)
+    assert not prediction.missing_bytes
+    assert prediction.seconds_per_minibatch == pytest.approx(best)
+
+
+def test_what_misses_the_limit_is_told_with_its_stage() -> None:
+    _, profile = chain_of(seconds=[1, 1], parameter_bytes=[10, 100], output_bytes=[0, 0])
+    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1.0), memory_bytes=300)
+    problem = PlanningProblem(Workload.of(profile), cluster, memory=MemoryModel(weight_copies=4))
+    with pytest.raises(NothingFits, match=r"misses 100 bytes: its stage 1 .*op1 .*needs 400 bytes"):
+        exact(problem)
+
+
+@given(problem=problems(max_operators=5, max_accelerators=3, hosts=2))
+@settings(deadline=None, max_examples=60)
+def test_on_several_hosts_the_bound_holds(problem: PlanningProblem) -> None:
+    hosts = tuple(host.model_copy(update={"memory_bytes": None}) for host in problem.cluster.hosts)
+    links = {
+        "within_host": problem.cluster.within_host,
+        "between_hosts": problem.cluster.between_hosts,
+    }
+    problem = replace(problem, cluster=Cluster(hosts=hosts, **links))
+    solution = exact(problem)
+    check_placement(problem, solution.placement)
+    best = optimum(problem)
+    found = problem.predict(solution.placement).seconds_per_minibatch
+    assert solution.lower_bound <= best * (1 + 1e-9)
+    assert found >= best * (1 - 1e-9)
+    if solution.proven_optimal:
+        assert found == pytest.approx(best)
+
+
+@given(problem=problems(max_operators=6, max_accelerators=3, hosts=1))
+@settings(deadline=None, max_examples=60)
+def test_too_many_downsets_give_a_placement_and_a_bound(problem: PlanningProblem) -> None:
+    problem = without_limits(problem)
+    whole = exact(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("drlpp.planners.exact"), "MOST_DOWNSETS", 3)
+        partly = exact(problem)
+    check_placement(problem, partly.placement)
+    best = problem.predict(whole.placement).seconds_per_minibatch
+    assert problem.predict(partly.placement).seconds_per_minibatch >= best * (1 - 1e-9)
+    assert partly.lower_bound <= best * (1 + 1e-9)
+
+
+def test_it_says_at_once_whether_a_graph_is_tractable() -> None:
+    """Forty operators side by side have 2⁴⁰ downsets."""
+    zeros = numpy.zeros(40)
+    wide = Workload(
+        model="wide",
+        names=tuple(f"op{i}" for i in range(40)),
+        forward_seconds=zeros + 1,
+        backward_seconds=zeros,
+        update_seconds=zeros,
+        parameter_bytes=zeros,
+        kept_bytes=zeros,
+        edges=(),
+        transfers=(),
+    )
+    found = tractability(wide)
+    assert (found.downsets, found.tractable) == (2**40, False)
+    solution = exact(PlanningProblem(wide, cluster_of(4)))
+    assert solution.proven_optimal  # all work shared evenly is a bound that can be met
+    assert solution.lower_bound == pytest.approx(10)
+
+
+@given(data=st.data(), accelerators=st.integers(1, 4))
+@settings(deadline=None, max_examples=30)
+def test_the_same_problem_gives_the_same_plan(data: st.DataObject, accelerators: int) -> None:
+    graph = data.draw(graphs())
+    workload = Workload.of(data.draw(profiles(graph)))
+    problem = PlanningProblem(workload, cluster_of(accelerators, 2.0))
+    assert exact(problem) == exact(problem)
