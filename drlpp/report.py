@@ -70,18 +70,32 @@ def _tensor_text(tensor: TensorSpec) -> str:
 @describe.register
 def _(cluster: Cluster) -> RenderableType:
     table = Table()
-    for column in ("host", "device", "accelerators"):
-        table.add_column(column)
+    for column in ("host", "rack", "device"):
+        table.add_column(column, overflow="fold")
+    for column in ("accelerators", "speed", "memory of each"):
+        table.add_column(column, justify="right")
+    table.add_column("network")
     first = 0
     for host in cluster.hosts:
-        last = first + host.accelerators - 1
+        last = first + host.count * host.accelerators - 1
         table.add_row(
-            escape(host.name), host.device, str(first) if first == last else f"{first} to {last}"
+            escape(host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}"),
+            escape(host.rack or "–"),
+            escape(host.device),
+            str(first) if first == last else f"{first} to {last}",
+            f"{host.speed:g}",
+            "–" if host.memory_bytes is None else decimal(round(host.memory_bytes)),
+            "–" if host.network is None else _link_text(host.network),
         )
         first = last + 1
-    lines = [f"within a host: {_link_text(cluster.within_host)}"]
+    lines = [
+        f"{cluster.accelerators} accelerators on {len(cluster.host_names)} hosts",
+        f"within a host: {_link_text(cluster.within_host)}",
+    ]
     if cluster.between_hosts is not None:
         lines.append(f"between hosts: {_link_text(cluster.between_hosts)}")
+    if cluster.between_racks is not None:
+        lines.append(f"between racks: {_link_text(cluster.between_racks)}")
     return Group(table, *lines)
 
 
@@ -92,26 +106,41 @@ def _link_text(link: Link) -> str:
 
 @describe.register
 def _(profile: Profile) -> RenderableType:
-    title = f"{escape(profile.graph.model)} · batch {profile.batch_size} on {profile.device}"
+    graph = profile.graph
+    title = f"{escape(graph.model)} · batch {profile.batch_size} on {profile.device}"
     table = Table()
-    for column in ("id", "forward", "backward", "share"):
+    table.add_column("id", justify="right")
+    table.add_column("operator", overflow="fold")
+    for column in ("forward", "backward", "share", "parameters", "outputs", "kept"):
         table.add_column(column, justify="right")
     total = sum(profile.seconds)
-    for number, operator in enumerate(profile.operators):
+    for described, costs in zip(graph.operators, profile.operators, strict=True):
         table.add_row(
-            str(number),
-            seconds_text(operator.forward_seconds),
-            seconds_text(operator.backward_seconds),
-            f"{profile.seconds[number] / total:.1%}" if total else "–",
+            str(described.id),
+            escape(described.name),
+            _spread_text(costs.forward_seconds, costs.forward_spread_seconds),
+            _spread_text(costs.backward_seconds, costs.backward_spread_seconds),
+            f"{profile.seconds[described.id] / total:.1%}" if total else "–",
+            decimal(described.parameter_bytes) if described.parameter_bytes else "–",
+            decimal(described.output_bytes) if described.output_bytes else "–",
+            decimal(costs.kept_bytes) if costs.kept_bytes else "–",
         )
-    per_megabyte = seconds_text(profile.update_seconds_per_byte * 1e6)
     return Group(
         title,
         table,
-        f"{len(profile.operators)} operators, {seconds_text(total)} per minibatch, update "
-        f"{per_megabyte} per MB of parameters",
-        f"graph {profile.graph.fingerprint}",
+        f"{len(graph)} operators, {seconds_text(total)} per minibatch; a stage's passes take "
+        f"{seconds_text(profile.forward_overhead_seconds + profile.backward_overhead_seconds)} "
+        "beside them",
+        f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "
+        f"prediction {seconds_text(profile.prediction_seconds_per_byte * 1e6)}",
+        f"graph {graph.fingerprint}",
     )
+
+
+def _spread_text(seconds: float, spread: float) -> str:
+    """Median and spread, like ``1.20 ms ± 3%``."""
+    text = seconds_text(seconds)
+    return f"{text} ± {spread / seconds:.0%}" if spread and seconds else text
 
 
 @describe.register
