@@ -1,0 +1,121 @@
+"""What profiling finds on live workers, and workers that emulate slower ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from drlpp.capture import capture
+from drlpp.errors import InvalidInput
+from drlpp.measurement import Measurement
+from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.placement import Placement
+from drlpp.profile import Profile
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.commands import LinkTimes, OperatorTimes
+from drlpp.runtime.profile_commands import link_of, profile_of
+from drlpp.task import ModelReference
+from drlpp.training_options import Method
+from drlpp.workload import Workload
+
+
+def wide(batch_size: int = 8) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """What is kept can be told by hand: the inputs of linear layers, the outputs of tanh."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 500), nn.Tanh(), nn.Linear(500, 500), nn.Tanh())
+    return module, (torch.randn(batch_size, 16),)
+
+
+WIDE = ModelReference(name="tests.runtime.test_profiling:wide")
+
+
+@pytest.fixture(scope="module")
+def profile() -> Iterator[Profile]:
+    with ClusterSession(capture(WIDE), workers=2) as session:
+        yield session.profile(repeats=5)[0]
+
+
+def test_the_bytes_kept_for_the_backward_are_counted_once(profile: Profile) -> None:
+    """The first layer keeps its input, which is the worker's data; each tanh its output."""
+    kept = [operator.kept_bytes for operator in profile.operators]
+    assert kept == [0, 8 * 500 * 4, 0, 8 * 500 * 4]
+
+
+def test_the_larger_layer_takes_longer_and_predictions_have_a_price(profile: Profile) -> None:
+    small, _, large, _ = profile.seconds
+    assert large > small
+    assert profile.prediction_seconds_per_byte > 0
+    assert profile.update_seconds_per_byte > 0
+
+
+def test_nothing_is_predicted_without_a_policy_that_predicts() -> None:
+    with ClusterSession(capture(WIDE), workers=1, method=Method(policy="stash")) as session:
+        profile, cluster = session.profile(repeats=2)
+    assert profile.prediction_seconds_per_byte == 0
+    assert cluster.accelerators == 1
+
+
+def operator_times(forward: list[list[float]], whole: list[float]) -> OperatorTimes:
+    return OperatorTimes(
+        device="cpu",
+        forward=forward,
+        backward=[[2 * value for value in values] for values in forward],
+        whole_forward=whole,
+        whole_backward=[2 * value for value in whole],
+        kept_bytes=[0] * 4,
+        update_seconds=[4.0, 4.0],
+        prediction_seconds=[],
+        weight_bytes=2,
+    )
+
+
+def test_what_a_pass_costs_is_taken_off_its_operators() -> None:
+    """Four operators alone take 3 s too much: 1 s for each pass but one."""
+    times = operator_times([[3.0, 3.0], [2.0, 2.0], [4.0, 4.0], [2.0, 2.0]], [8.0, 8.0])
+    profile = profile_of(capture(WIDE), [times])
+    assert [operator.forward_seconds for operator in profile.operators] == [2, 1, 3, 1]
+    assert profile.forward_overhead_seconds == 1
+    assert profile.backward_overhead_seconds == 2
+    assert profile.update_seconds_per_byte == 2
+
+
+def test_workers_that_measure_together_count_alike() -> None:
+    one, other = ([[float(n)] * 3 for n in values] for values in ([1, 1, 1, 1], [3, 3, 3, 3]))
+    profile = profile_of(
+        capture(WIDE), [operator_times(one, [8.0] * 3), operator_times(other, [8.0] * 3)]
+    )
+    assert [operator.forward_seconds for operator in profile.operators] == [2] * 4
+    assert profile.operators[0].forward_spread_seconds == 1
+
+
+def test_a_link_is_what_a_large_message_takes_more() -> None:
+    link = link_of(LinkTimes({1024: 0.5, 4 * 1024 * 1024: 2.5}))
+    assert link.latency_seconds == 0.5
+    assert link.bandwidth_bytes_per_second == 2 * 1024 * 1024
+
+
+def test_slower_workers_take_their_time() -> None:
+    """However busy the machine is, a pass takes its processor time over the speed at least."""
+    with ClusterSession(
+        capture(
+            ModelReference(name="tests.runtime.test_profiling:wide", options={"batch_size": 64})
+        ),
+        workers=2,
+        optimizer=OptimizerSpec(name="sgd"),
+        speeds=(1.0, 0.1),
+    ) as session:
+        profile, cluster = session.profile(repeats=5)
+        outcome = session.measure(Placement.from_assignment([0, 0, 1, 1], [0, 1]), 10)
+    assert cluster.speeds == (1.0, 0.1)
+    assert isinstance(outcome, Measurement)
+    work = Workload.of(profile).stage([2, 3], last=True)
+    assert outcome.seconds_per_minibatch > 0.5 * work.seconds / 0.1
+
+
+@pytest.mark.parametrize("speeds", [(1.0,), (1.0, 0.0), (1.0, 2.0)])
+def test_speeds_that_cannot_be_emulated_are_refused(speeds: tuple[float, ...]) -> None:
+    with pytest.raises(InvalidInput, match="expected one for each of 2 workers"):
+        ClusterSession(capture(WIDE), workers=2, speeds=speeds)
