@@ -24,9 +24,9 @@ from drlpp.simulator.work import PlacedWork
 from drlpp.timeline import TimedAction
 from drlpp.training_options import DEFAULT_METHOD, Method
 from drlpp.window import Window
-from drlpp.workload import StageWork, Workload
+from drlpp.workload import Array, StageWork, Workload
 
-_CACHED_PASSES = 20_000
+_CACHED_PASSES = 5_000
 """Programs of more forward passes are compiled anew each time, since they take much memory."""
 
 _LONGEST_ROUND = 4096
@@ -225,14 +225,17 @@ def simulate(
 
 def _of_workers(work: StageWork, program: Program, microbatches: int) -> StageWork:
     """The work of every worker for a microbatch, from that of stages for a minibatch."""
-    stage_of = list(program.stage_of)
+
+    def of_workers(values: Array | numpy.float64) -> Array:
+        return numpy.take(values, program.stage_of)
+
     return StageWork(
-        seconds=work.seconds[stage_of] / microbatches,
-        update_seconds=work.update_seconds[stage_of],
-        parameter_bytes=work.parameter_bytes[stage_of],
-        kept_bytes=work.kept_bytes[stage_of] / microbatches,
-        incoming_bytes=work.incoming_bytes[stage_of] / microbatches,
-        outgoing_bytes=work.outgoing_bytes[stage_of] / microbatches,
+        seconds=of_workers(work.seconds) / microbatches,
+        update_seconds=of_workers(work.update_seconds),
+        parameter_bytes=of_workers(work.parameter_bytes),
+        kept_bytes=of_workers(work.kept_bytes) / microbatches,
+        incoming_bytes=of_workers(work.incoming_bytes) / microbatches,
+        outgoing_bytes=of_workers(work.outgoing_bytes) / microbatches,
     )
 
 

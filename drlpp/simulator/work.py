@@ -12,6 +12,9 @@ from drlpp.placement import Placement
 from drlpp.schedule import Payload
 from drlpp.workload import Array, StageWork, Workload
 
+MessageKind = tuple[Payload, int, int]
+"""(payload, source stage, target stage)."""
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -31,14 +34,14 @@ class PlacedWork:
     Attributes:
         forward_seconds, backward_seconds, update_seconds: of the stages.
         memory: what their memory follows from, as ``Workload.stage`` gives it for one stage.
-        message_bytes: by payload and edge of the stage graph.
+        message_bytes: of a minibatch, by payload and edge of the stage graph.
     """
 
     forward_seconds: Array
     backward_seconds: Array
     update_seconds: Array
     memory: StageWork
-    message_bytes: dict[tuple[Payload, int, int], float]
+    message_bytes: dict[MessageKind, float]
 
     @classmethod
     def of(cls, workload: Workload, placement: Placement) -> PlacedWork:
@@ -47,10 +50,10 @@ class PlacedWork:
         stage_of = placement.stage_of_operator(len(workload))
 
         def total(values: Array) -> Array:
-            return numpy.bincount(stage_of, values, stages)
+            return numpy.bincount(stage_of, values, stages).astype(numpy.float64)
 
         incoming, outgoing = [0.0] * stages, [0.0] * stages
-        message_bytes: dict[tuple[Payload, int, int], float] = {}
+        message_bytes: dict[MessageKind, float] = {}
         # The loss is computed with the last stage.
         for transfer in workload.transfers:
             source, *readers = (
@@ -66,11 +69,11 @@ class PlacedWork:
             for target in targets:
                 incoming[target] += forward
                 outgoing[target] += backward
+                there: MessageKind = ("activation", source, target)
+                back: MessageKind = ("gradient", target, source)
                 # Tensors of a backward pass lead back; what is returned for them leads forward.
                 if source > target:
                     there, back = ("gradient", source, target), ("activation", target, source)
-                else:
-                    there, back = ("activation", source, target), ("gradient", target, source)
                 message_bytes[there] = message_bytes.get(there, 0.0) + forward
                 message_bytes[back] = message_bytes.get(back, 0.0) + backward
         forward_seconds = total(workload.forward_seconds)

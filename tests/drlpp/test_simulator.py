@@ -141,6 +141,20 @@ def test_a_slow_host_does_not_hold_up_the_network_of_another() -> None:
     assert forwards[0] == pytest.approx(1 + 10 + 10 + 1)
 
 
+def test_a_message_that_queues_at_its_sender_holds_up_nobody_at_its_receiver() -> None:
+    # Worker 0 sends to 1 and, from 11 s on, to 3. Until 15 s there the message of worker 2 is
+    # before it, which left at 5 s; so both are there at 25 s.
+    graph = graph_of(
+        [(0, 1), (0, 3), (2, 3)],
+        parameter_bytes=[0] * 4,
+        output_bytes=[10, 0, 10, 1],
+        dtypes=["int64", "int64", "int64", "float32"],
+    )
+    found = stages_of(profile_of(graph, [3, 3, 15, 3]), cluster_of(4), 1, 1, 1, 1)
+    forwards = [t.start for t in found.timeline if t.worker == 3 and isinstance(t.action, Forward)]
+    assert forwards[0] == pytest.approx(25)
+
+
 def test_latency_delays_but_holds_nobody_up() -> None:
     link = Link(bandwidth_bytes_per_second=FAST, latency_seconds=50)
     cluster = Cluster(hosts=(Host(name="a", accelerators=2),), within_host=link)
@@ -178,11 +192,11 @@ def test_gradients_are_summed_during_the_backward(bandwidth: float, round_second
 
 def test_buckets_are_summed_one_after_the_other() -> None:
     # F 2 s, B 4 s. The last operator's bucket takes 6 s from 2 s on, the first one's then 6 s.
-    graph, profile = chain_of(seconds=[3, 3], parameter_bytes=[8 * MIB] * 2, output_bytes=[1, 1])
+    profile = chain_of(seconds=[3, 3], parameter_bytes=[8 * MIB] * 2, output_bytes=[1, 1])[1]
     found = data_parallel(profile, 2, bandwidth=8 * MIB / 6)
     assert found.seconds_per_minibatch == pytest.approx((2 + 2 + 6 + 6) / 2)
     # Together in one bucket they would leave at the end of the backward.
-    _graph, small = chain_of(seconds=[3, 3], parameter_bytes=[8, 8], output_bytes=[1, 1])
+    small = chain_of(seconds=[3, 3], parameter_bytes=[8, 8], output_bytes=[1, 1])[1]
     found = data_parallel(small, 2, bandwidth=8 / 6)
     assert found.seconds_per_minibatch == pytest.approx((2 + 4 + 12) / 2)
 
