@@ -208,9 +208,11 @@ def _contenders(
 ) -> list[Contender]:
     """The learned placement and the baselines, each with the method that it stands for."""
     from drlpp.errors import RunFailure
-    from drlpp.planners import PLANNERS
+    from drlpp.memory import MemoryModel
+    from drlpp.planners import PLANNERS, PlanningProblem
     from drlpp.runtime import BASELINES, Contender
     from drlpp.training_options import choose_method
+    from drlpp.workload import Workload
 
     best = memory.best()
     if best is None:
@@ -221,15 +223,22 @@ def _contenders(
         "gpipe": choose_method("sync", {"microbatches": microbatches}, method),
         "pipedream": method,
     }
+
+    def plan(name: str) -> Placement:
+        memory = MemoryModel.of(methods[name], session.optimizer)
+        problem = PlanningProblem(Workload.of(profile), cluster, memory=memory)
+        return PLANNERS[name](problem).placement
+
     return [
         Contender(found_by=job.agent, placement=best[0], method=method),
         *(
             Contender(
                 found_by=name,
-                placement=PLANNERS[name](session.graph, profile, cluster),
+                placement=plan(name),
                 method=methods[name],
             )
             for name in BASELINES
+            if name in PLANNERS
         ),
     ]
 

@@ -17,10 +17,11 @@ from rich.table import Table
 
 from drlpp.command_line import Size, SizeOption, build_console, run_program
 from drlpp.measurement import Measurement
-from drlpp.planners import PLANNERS
+from drlpp.planners import PLANNERS, PlanningProblem
 from drlpp.report import seconds_text
 from drlpp.runtime import ClusterSession
 from drlpp.task import ModelReference
+from drlpp.workload import Workload
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -37,9 +38,8 @@ def main(
     console = build_console()
     with ClusterSession(ModelReference.named(model, size), workers) as session:
         profile, cluster = session.profile()
-        placements = {
-            name: planner(session.graph, profile, cluster) for name, planner in PLANNERS.items()
-        }
+        problem = PlanningProblem(Workload.of(profile), cluster)
+        placements = {name: planner(problem).placement for name, planner in PLANNERS.items()}
         seconds: dict[str, list[float]] = {name: [] for name in placements}
         for _ in range(times):
             for name, placement in placements.items():

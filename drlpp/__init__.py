@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from drlpp.planners import PLANNERS
     from drlpp.runtime import ClusterSession, TrainingResult, train
     from drlpp.schedule import build_schedule
+    from drlpp.simulator import SimulatedCluster, Simulation, simulate
     from drlpp.task import ModelReference, Task
     from drlpp.training_options import Method, choose_method
 
@@ -39,6 +40,9 @@ _HOME = {
     "OptimizerSpec": "drlpp.optimizer_spec",
     "LearningRateSchedule": "drlpp.learning_rate",
     "PLANNERS": "drlpp.planners",
+    "simulate": "drlpp.simulator",
+    "Simulation": "drlpp.simulator",
+    "SimulatedCluster": "drlpp.simulator",
     "ClusterSession": "drlpp.runtime",
     "Measurement": "drlpp.measurement",
     "FailedMeasurement": "drlpp.measurement",
@@ -64,6 +68,9 @@ __all__ = [
     "OptimizerSpec",
     "LearningRateSchedule",
     "PLANNERS",
+    "simulate",
+    "Simulation",
+    "SimulatedCluster",
     "ClusterSession",
     "Measurement",
     "FailedMeasurement",

@@ -61,6 +61,8 @@ class Host(Record):
         memory_bytes: of each accelerator; not limited if left out.
         rack: hosts without one are in the same.
         network: of this host, where it is slower than ``between_hosts``.
+        cores: CPU workers of this host share so many cores; if left out, each accelerator computes
+            at full speed, whatever the others do.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Host(Record):
     memory_bytes: float | None = Field(default=None, gt=0)
     rack: str | None = None
     network: Link | None = None
+    cores: int | None = Field(default=None, ge=1)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,8 +96,14 @@ class Cluster(Document):
     @model_validator(mode="after")
     def _every_accelerator_is_reachable(self) -> Cluster:
         racks: dict[str, str | None] = {}
+        cores: dict[str, int | None] = {}
         for host in self.hosts:
             for name in host.names:
+                if cores.setdefault(name, host.cores) != host.cores:
+                    raise ValueError(
+                        f"host {name!r} has cores {cores[name]} and cores {host.cores}; all lines "
+                        "of a host say the same"
+                    )
                 if racks.setdefault(name, host.rack) != host.rack:
                     raise ValueError(
                         f"host {name!r} is in rack {racks[name]!r} and in rack {host.rack!r}; "
@@ -157,6 +166,11 @@ class Cluster(Document):
         return tuple(host.speed for host, _ in self._kinds)
 
     @cached_property
+    def cores_of(self) -> tuple[int | None, ...]:
+        """For every accelerator the cores that it shares with the others of its host."""
+        return tuple(host.cores for host, _ in self._kinds)
+
+    @cached_property
     def memory_bytes(self) -> tuple[float | None, ...]:
         """The memory of every accelerator, in bytes."""
         return tuple(host.memory_bytes for host, _ in self._kinds)
@@ -185,6 +199,12 @@ class Cluster(Document):
         if level == 0:
             return self.within_host
         return self._between[level, self._kinds[one][0].network, self._kinds[other][0].network]
+
+    def network(self, accelerator: int) -> Link:
+        """What joins the host of an accelerator to others."""
+        assert self.between_hosts is not None
+        own = self._kinds[accelerator][0].network
+        return self.between_hosts if own is None else self.between_hosts.slower(own)
 
     @cached_property
     def _between(self) -> dict[tuple[int, Link | None, Link | None], Link]:

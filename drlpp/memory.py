@@ -42,8 +42,13 @@ class MemoryModel:
     @classmethod
     def of(cls, method: Method, optimizer: OptimizerSpec) -> MemoryModel:
         """What a weight policy and an optimizer keep (docs/methods.md)."""
+        return cls.with_state(method, _state_copies(optimizer))
+
+    @classmethod
+    def with_state(cls, method: Method, state_copies: float = 1.0) -> MemoryModel:
+        """The same for an optimizer whose state has so many elements for each of a weight."""
         return cls(
-            weight_copies=2 + _state_copies(optimizer) + _COPIES_BESIDE_WEIGHTS[method.policy],
+            weight_copies=2 + state_copies + _COPIES_BESIDE_WEIGHTS[method.policy],
             stashes=method.policy in {"stash", "stash-vertical"},
             recomputes=method.recompute,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,11 +63,27 @@ class Pipeline:
 
     def incoming(self, stage: int) -> tuple[StageEdge, ...]:
         """Edges that end in ``stage``, by source."""
-        return tuple(edge for edge in self.edges if edge.target == stage)
+        return self._incoming[stage]
 
     def outgoing(self, stage: int) -> tuple[StageEdge, ...]:
         """Edges that start in ``stage``, by target."""
-        return tuple(edge for edge in self.edges if edge.source == stage)
+        return self._outgoing[stage]
+
+    @cached_property
+    def _incoming(self) -> tuple[tuple[StageEdge, ...], ...]:
+        return self._by_stage((edge.target, edge) for edge in self.edges)
+
+    @cached_property
+    def _outgoing(self) -> tuple[tuple[StageEdge, ...], ...]:
+        return self._by_stage((edge.source, edge) for edge in self.edges)
+
+    def _by_stage(
+        self, edges: Iterable[tuple[int, StageEdge]]
+    ) -> tuple[tuple[StageEdge, ...], ...]:
+        found: list[list[StageEdge]] = [[] for _ in self.stages]
+        for stage, edge in edges:
+            found[stage].append(edge)
+        return tuple(map(tuple, found))
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:

@@ -164,7 +164,7 @@ def pipeline_of(workload: Workload, placement: Placement) -> Pipeline:
             # The tensors of an instance of dnn-partitioning also lead back.
             edge = (min(source, target), max(source, target))
             known = differentiable.get(edge, False)
-            differentiable[edge] = known or transfer.backward_bytes > 0
+            differentiable[edge] = known or transfer.backward_bytes > 0 or source > target
     return Pipeline(
         stages=tuple(stage.accelerators for stage in placement.stages),
         edges=tuple(

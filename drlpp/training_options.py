@@ -154,6 +154,9 @@ class Method(Record):
         )
 
 
+DEFAULT_METHOD = Method()
+
+
 def choose_method(
     policy: str | None = None,
     options: Mapping[str, object] | None = None,

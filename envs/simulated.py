@@ -10,34 +10,34 @@ from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
 from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
-from drlpp.graph import OpGraph
 from drlpp.profile import Profile
 from drlpp.simulator import SimulatedCluster
+from drlpp.training_options import DEFAULT_METHOD, Method
 
 
 def make_sim(
-    graph: OpGraph,
     profile: Profile,
     cluster: Cluster,
     speeds: Sequence[float] | None = None,
+    method: Method = DEFAULT_METHOD,
     minibatches: int = 30,
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
     stepwise: bool = False,
 ) -> MeasuringEnv:
-    """Build an environment that predicts placements with the simulator.
+    """Build an environment that plays the schedules of placements in the simulator.
 
     Args:
-        graph: the model.
-        profile: its costs on an accelerator of speed 1.
+        profile: a model and its costs on an accelerator of speed 1.
         cluster: the accelerators and their links.
-        speeds: relative speed of every accelerator; 1 each if not given.
-        minibatches: what a measurement of the same length would run.
-        invalid_reward: the reward of a placement that cannot run.
-        path: the file in which predictions are remembered.
+        speeds: relative speed of every accelerator, in place of the cluster's.
+        method: the schedule, and the weight policy on it.
+        minibatches: over how many minibatches a placement is measured.
+        invalid_reward: the reward of a placement that cannot run or does not fit.
+        path: the file in which outcomes are remembered.
         stepwise: build placements decision by decision, with action masks.
     """
-    measurer = SimulatedCluster(graph, profile, cluster, speeds)
+    measurer = SimulatedCluster(profile, cluster, speeds, method)
     memory = MeasurementMemory(measurer, minibatches, path)
     environment = StepwisePlacementEnv if stepwise else PlacementEnv
     return environment(memory, invalid_reward)

@@ -44,11 +44,12 @@ from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.stage_runner import RunPlan
 from drlpp.runtime.stages import cut_stages, portable
-from drlpp.runtime.windows import Window, measurement_of
+from drlpp.runtime.windows import measurement_of
 from drlpp.schedule import Schedule, build_schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
 from drlpp.training_options import Method
+from drlpp.window import Window
 
 _FIRST_TIMEOUT_SECONDS = 120.0
 _LEAST_TIMEOUT_SECONDS = 20.0

@@ -4,58 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from drlpp.measurement import Measurement, WorkerUsage
-from drlpp.pipeline import Pipeline
 from drlpp.runtime.commands import RunResult
 from drlpp.schedule import Backward, Forward, Recompute, Schedule, Update
-from drlpp.training_options import Method
-
-
-@dataclass(frozen=True)
-class Window:
-    """Which minibatches of a run are measured: ``length`` of them after ``warm_up`` others.
-
-    ``tail`` more follow, so that the window ends before the pipeline drains. ``step`` is the
-    number of minibatches that complete together: with replicated stages, updates come in rounds.
-    """
-
-    warm_up: int
-    length: int
-    tail: int
-    step: int
-
-    @property
-    def minibatches(self) -> int:
-        """Of the whole run."""
-        return self.warm_up + self.length + self.tail
-
-    @classmethod
-    def plan(cls, pipeline: Pipeline, minibatches: int, method: Method) -> Window:
-        """Lay a window of at least ``minibatches`` into a run, in whole rounds of updates."""
-        together = method.accumulate
-        if method.schedule != "1f1b":
-            return cls(2 * together, _round_up(minibatches, together), tail=0, step=together)
-        rounds = method.minibatches_together(pipeline)
-        # A window inside of one update would measure nothing.
-        step = rounds if together > 1 or rounds <= minibatches else 1
-        flight = max(
-            depth * len(replicas)
-            for depth, replicas in zip(pipeline.in_flight, pipeline.stages, strict=True)
-        )
-        tail = flight - step if pipeline.depth > 1 else 0
-        return cls(
-            warm_up=_round_up(max(flight, 4), step),
-            length=_round_up(minibatches, step),
-            tail=_round_up(max(tail, 0), step),
-            step=step,
-        )
-
-
-def _round_up(number: int, step: int) -> int:
-    return -(-number // step) * step
+from drlpp.window import Window
 
 
 def completion_times(schedule: Schedule, results: Mapping[int, RunResult]) -> list[float]:

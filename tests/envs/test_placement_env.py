@@ -28,14 +28,13 @@ def environment(measurer: FakeMeasurer, **options: float) -> PlacementEnv:
 def simulated(environment_id: str) -> gym.Env:
     graph = chain(6)
     profile = Profile(
-        model=graph.model,
-        graph_fingerprint=graph.fingerprint,
+        graph=graph,
         device="cpu",
         batch_size=1,
         operators=(OperatorProfile(forward_seconds=0.01, backward_seconds=0.02),) * 6,
     )
     cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e6))
-    return gym.make(environment_id, graph=graph, profile=profile, cluster=cluster)
+    return gym.make(environment_id, profile=profile, cluster=cluster)
 
 
 @pytest.mark.parametrize("name", ["Placement", "PlacementStepwise"])

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from drlpp.pipeline import Pipeline
 from drlpp.runtime.commands import RunResult
-from drlpp.runtime.windows import Window, completion_times, measurement_of
+from drlpp.runtime.windows import completion_times, measurement_of
 from drlpp.schedule import Action, Backward, Forward, Schedule, build_schedule
 from drlpp.timeline import play
 from drlpp.training_options import Method
+from drlpp.window import Window
 
 
 def played(schedule: Schedule, forward: dict[int, float]) -> dict[int, RunResult]:

@@ -1,0 +1,25 @@
+"""The simulator: plays the schedule that the runtime executes, with a profile and a cluster.
+
+It gives what a live measurement gives, and a timeline. Every worker performs its list of actions in
+order. What is simpler than on real accelerators:
+
+* **Compute** takes the profile's seconds, divided by the accelerator's speed and, of a pass, by the
+  microbatches; recomputing takes as long as the forward pass. Time for starting kernels, for
+  prediction of weights and for the schedule itself is not counted. Workers on a host with ``cores``
+  slow each other down once more of them are busy, all by the same factor.
+* **Messages** take their sender and receiver no time. They queue at the ports on their way
+  (:mod:`drlpp.simulator.network`), first come, first served, one at a time. A receive is done when
+  its message has arrived: the runtime posts receives ahead. The switch between ports has no limit.
+* **All-reduces** of gradients go around a ring of the replicas, 2(m − 1) messages of bytes / m over
+  the slowest of its links, in the buckets of the runtime, one after the other, each from when all
+  replicas have it. They overlap with the backward, and hold no ports: messages and all-reduces do
+  not slow each other down. The squared norm for clipping is an all-reduce of 8 bytes of all
+  workers.
+* **Memory** is that of :mod:`drlpp.memory` for the most minibatches that a worker has in flight in
+  the schedule; messages that wait for their receiver longer than usual are not counted.
+"""
+
+from drlpp.simulator.simulated_cluster import SimulatedCluster
+from drlpp.simulator.simulation import Simulation, simulate
+
+__all__ = ["simulate", "Simulation", "SimulatedCluster"]

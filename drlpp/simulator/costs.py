@@ -1,0 +1,130 @@
+"""What the steps of a program cost, in the order in which the events look it up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from drlpp.cluster import Cluster
+from drlpp.placement import Placement
+from drlpp.simulator.network import Network, Path
+from drlpp.simulator.program import Program
+from drlpp.simulator.work import Bucket, PlacedWork, buckets_of
+from drlpp.workload import Workload
+
+_SQUARED_NORM_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of a placement's steps on a cluster.
+
+    Attributes:
+        seconds: for every worker the seconds of each kind of computing step, at its speed.
+        ready_seconds: for every worker when its buckets are ready, from the begin of a backward.
+        ring_seconds: for every stage the seconds of each bucket's all-reduce.
+        squared_norm_seconds: of the all-reduce of one number among all workers.
+        message_bytes: of a message of each route.
+        paths: of each route.
+        ports: how many the paths pass through.
+        core_groups: by number the workers that share cores, and how many.
+    """
+
+    seconds: tuple[tuple[float, ...], ...]
+    ready_seconds: tuple[tuple[float, ...], ...]
+    ring_seconds: tuple[tuple[float, ...], ...]
+    squared_norm_seconds: float
+    message_bytes: tuple[float, ...]
+    paths: tuple[Path, ...]
+    ports: int
+    core_groups: tuple[tuple[frozenset[int], int], ...]
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        cluster: Cluster,
+        placement: Placement,
+        work: PlacedWork,
+        program: Program,
+        microbatches: int = 1,
+    ) -> Costs:
+        """The costs of a program that was compiled for this placement."""
+        accelerators = [a for stage in placement.stages for a in stage.accelerators]
+        buckets: list[list[Bucket]] = [
+            buckets_of(workload, stage.operators) if len(stage.accelerators) > 1 else []
+            for stage in placement.stages
+        ]
+        forward = (work.forward_seconds / microbatches).tolist()
+        backward = (work.backward_seconds / microbatches).tolist()
+        update = work.update_seconds.tolist()
+        seconds, ready = [], []
+        for stage, accelerator in zip(program.stage_of, accelerators, strict=True):
+            speed = cluster.speeds[accelerator]
+            one_forward, one_backward = forward[stage] / speed, backward[stage] / speed
+            seconds.append(
+                (one_forward, one_backward, one_forward, update[stage] / speed, one_backward)
+            )
+            ready.append(
+                # Sums in another order; no bucket is ready after its backward.
+                tuple(
+                    min(bucket.ready_seconds / microbatches / speed, one_backward)
+                    for bucket in buckets[stage]
+                )
+            )
+        network = Network(cluster, accelerators)
+        message_bytes = tuple(
+            work.message_bytes[route.payload, route.source_stage, route.target_stage] / microbatches
+            for route in program.routes
+        )
+        paths = tuple(map(network.path, program.routes, message_bytes))
+        clips = any(stage < 0 for stage, _ in program.all_reduces)
+        return cls(
+            seconds=tuple(seconds),
+            ready_seconds=tuple(ready),
+            ring_seconds=tuple(
+                _ring_seconds(cluster, stage.accelerators, [bucket.bytes_ for bucket in found])
+                for stage, found in zip(placement.stages, buckets, strict=True)
+            ),
+            squared_norm_seconds=_ring_seconds(
+                cluster, sorted(accelerators), [_SQUARED_NORM_BYTES]
+            )[0]
+            if clips
+            else 0.0,
+            message_bytes=message_bytes,
+            paths=paths,
+            ports=network.ports,
+            core_groups=tuple(_core_groups(cluster, accelerators)),
+        )
+
+
+def _ring_seconds(
+    cluster: Cluster, ring: Sequence[int], sizes: Sequence[float]
+) -> tuple[float, ...]:
+    """Seconds of ring all-reduces: each 2(m − 1) messages of bytes / m over the slowest link."""
+    if not sizes:
+        return ()
+    replicas = len(ring)
+    links = [cluster.link(one, other) for one, other in pairwise((*ring, ring[0])) if one != other]
+    latency = max((link.latency_seconds for link in links), default=0.0)
+    slowest = min((link.bandwidth_bytes_per_second for link in links), default=1.0)
+    return tuple(2 * (replicas - 1) * (latency + size / replicas / slowest) for size in sizes)
+
+
+def _core_groups(cluster: Cluster, accelerators: Sequence[int]) -> list[tuple[frozenset[int], int]]:
+    """Workers that may slow each other down: more of them on a host than it has cores."""
+    if not any(cluster.cores_of):
+        return []
+    members: dict[int, list[int]] = {}
+    cores_of: dict[int, int] = {}
+    for worker, accelerator in enumerate(accelerators):
+        cores = cluster.cores_of[accelerator]
+        if cores is not None:
+            members.setdefault(cluster.host_of[accelerator], []).append(worker)
+            cores_of[cluster.host_of[accelerator]] = cores
+    return [
+        (frozenset(workers), cores_of[host])
+        for host, workers in members.items()
+        if len(workers) > cores_of[host]
+    ]

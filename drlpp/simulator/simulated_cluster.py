@@ -1,0 +1,100 @@
+"""A cluster that plays schedules instead of running them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+from rich.filesize import decimal
+
+from drlpp.cluster import Cluster
+from drlpp.graph import OpGraph
+from drlpp.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.memory import MemoryModel
+from drlpp.placement import Placement
+from drlpp.profile import Profile
+from drlpp.simulator.simulation import Simulation, simulate
+from drlpp.training_options import DEFAULT_METHOD, Method
+from drlpp.workload import Workload
+
+
+class SimulatedCluster:
+    """A cluster that measures placements as a live one does, by playing their schedules.
+
+    Args:
+        profile: a model and its costs on an accelerator of speed 1.
+        cluster: the accelerators and their links.
+        speeds: relative speed of every accelerator (0.5 takes twice as long), in place of the
+            cluster's.
+        method: the schedule, and the weight policy on it.
+        memory: what a stage keeps; that of ``method`` with SGD and momentum if left out.
+
+    Raises:
+        InvalidCluster: if ``speeds`` do not fit the cluster.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        cluster: Cluster,
+        speeds: Sequence[float] | None = None,
+        method: Method = DEFAULT_METHOD,
+        memory: MemoryModel | None = None,
+    ) -> None:
+        self.profile = profile
+        self.cluster = cluster if speeds is None else cluster.with_speeds(speeds)
+        self.method = method
+        self.memory = memory
+        self.workload = Workload.of(profile)
+
+    @property
+    def graph(self) -> OpGraph:
+        """The model."""
+        return self.profile.graph
+
+    @property
+    def accelerators(self) -> int:
+        """The number of accelerators."""
+        return self.cluster.accelerators
+
+    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
+        """Play ``placement``; the same placement always gives the same measurement.
+
+        One that needs more memory than an accelerator has is a failed measurement.
+
+        Raises:
+            InvalidPlacement: if it cannot run on this cluster.
+        """
+        placement.validate_for(self.graph, self.accelerators)
+        simulation = simulate(
+            self.workload, self.cluster, placement, self.method, minibatches, self.memory
+        )
+        return self._failure(simulation) or measurement_of(simulation)
+
+    def close(self) -> None:
+        """Do nothing: there are no workers to stop."""
+
+    def _failure(self, simulation: Simulation) -> FailedMeasurement | None:
+        for index, needed in enumerate(simulation.memory_bytes):
+            accelerator = simulation.accelerators[index]
+            limit = self.cluster.memory_bytes[accelerator]
+            if limit is not None and needed > limit:
+                stage = simulation.plan.program.stage_of[index]
+                return FailedMeasurement(
+                    failure="out of memory",
+                    reason=f"worker {accelerator} (stage {stage}) needs {decimal(round(needed))}, "
+                    f"but its accelerator has {decimal(round(limit))}",
+                )
+        return None
+
+
+def measurement_of(simulation: Simulation) -> Measurement:
+    """What a live run would be reported as that takes the times of a simulation."""
+    steps = simulation.step_seconds
+    return Measurement(
+        seconds_per_minibatch=simulation.seconds_per_minibatch,
+        median_seconds=float(numpy.median(steps)),
+        standard_deviation_seconds=float(numpy.std(steps, ddof=1)) if len(steps) > 1 else 0.0,
+        minibatches=simulation.plan.window.length,
+        workers=simulation.workers,
+    )

@@ -1,0 +1,269 @@
+"""Playing a placement's schedule with the costs of its workload on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from operator import getitem
+
+import numpy
+
+from drlpp.cluster import Cluster
+from drlpp.measurement import WorkerUsage
+from drlpp.memory import MemoryModel
+from drlpp.pipeline import Pipeline
+from drlpp.placement import Placement
+from drlpp.prediction import pipeline_of
+from drlpp.schedule import Receive, Schedule, Send
+from drlpp.simulator.costs import Costs
+from drlpp.simulator.events import Played, play
+from drlpp.simulator.program import COMPUTING, Program
+from drlpp.simulator.work import PlacedWork
+from drlpp.timeline import TimedAction
+from drlpp.training_options import DEFAULT_METHOD, Method
+from drlpp.window import Window
+from drlpp.workload import Array, StageWork, Workload
+
+_CACHED_PASSES = 5_000
+"""Programs of more forward passes are compiled anew each time, since they take much memory."""
+
+_LONGEST_ROUND = 4096
+"""Minibatches of a window at most for the sake of whole rounds of updates; without these it is off
+by up to the minibatches of one update."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is played for pipelines of one shape, whatever their costs.
+
+    Attributes:
+        window: that is measured.
+        program: with workers numbered stage by stage.
+        marks: for the begin and end of every step of the window the update of each worker that
+            completes it.
+    """
+
+    window: Window
+    program: Program
+    marks: tuple[list[int], ...]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
+        """Compile a schedule that is long enough for a window of ``minibatches``."""
+        whole_rounds = min(method.minibatches_together(pipeline), _LONGEST_ROUND)
+        window = Window.plan(pipeline, max(minibatches, whole_rounds), method)
+        program = Program.of(method.schedule_for(pipeline, window.minibatches))
+        return cls(window, program, tuple(program.marks(window)))
+
+
+_cached_plan = lru_cache(maxsize=64)(Plan.of)
+
+
+def plan_for(pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
+    """The plan for the shape of a pipeline; the numbers of its workers do not matter."""
+    shape = Pipeline(
+        Pipeline.straight(*(len(workers) for workers in pipeline.stages)).stages, pipeline.edges
+    )
+    passes = len(pipeline.stages) * (minibatches + 2 * len(shape.workers)) * method.microbatches
+    make = _cached_plan if passes <= _CACHED_PASSES else Plan.of
+    return make(shape, method, minibatches)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A placement as it was played; seconds count from the start of the run.
+
+    Attributes:
+        placement: that was played.
+        pipeline: its shape.
+        method: the schedule and the weight policy on it.
+        plan: what was played.
+        costs: of its steps.
+        played: when everything happened.
+        completions: when the minibatches of the window were complete: at its begin, and after
+            every step. All stages had then performed the update that contains them.
+        memory_bytes: the most that a worker needs, by index in the program.
+    """
+
+    placement: Placement
+    pipeline: Pipeline
+    method: Method
+    plan: Plan
+    costs: Costs
+    played: Played
+    completions: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+
+    @property
+    def seconds_per_minibatch(self) -> float:
+        """In steady state: the measured window divided by its minibatches."""
+        return (self.completions[-1] - self.completions[0]) / self.plan.window.length
+
+    @property
+    def step_seconds(self) -> tuple[float, ...]:
+        """Seconds per minibatch of every step of the window."""
+        step = self.plan.window.step
+        return tuple((later - earlier) / step for earlier, later in pairwise(self.completions))
+
+    @property
+    def window_seconds(self) -> float:
+        """How long the measured window is."""
+        return self.completions[-1] - self.completions[0]
+
+    @cached_property
+    def workers(self) -> tuple[WorkerUsage, ...]:
+        """What every worker did in the window and needed, by worker.
+
+        Bytes sent are of messages, over the whole run; those of all-reduces do not count, as they
+        do not in a measurement.
+        """
+        usages = []
+        begin, end = self.completions[0], self.completions[-1]
+        for index, worker in enumerate(self.accelerators):
+            busy = self._busy_seconds(index, begin, end)
+            usages.append(
+                WorkerUsage(
+                    worker=worker,
+                    stage=self.plan.program.stage_of[index],
+                    busy_seconds=busy,
+                    waiting_seconds=max(0.0, end - begin - busy),
+                    peak_memory_bytes=round(self.memory_bytes[index]),
+                    bytes_sent=round(self._bytes_sent[index]),
+                )
+            )
+        return tuple(sorted(usages, key=lambda usage: usage.worker))
+
+    @property
+    def utilisation(self) -> dict[int, float]:
+        """The part of the window that every worker computes; the rest is its bubble."""
+        return {usage.worker: usage.busy_seconds / self.window_seconds for usage in self.workers}
+
+    @property
+    def bubble(self) -> dict[int, float]:
+        """The part of the window that every worker waits."""
+        return {worker: 1.0 - used for worker, used in self.utilisation.items()}
+
+    @cached_property
+    def accelerators(self) -> tuple[int, ...]:
+        """The worker of every index in the program."""
+        return tuple(worker for stage in self.pipeline.stages for worker in stage)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that was played."""
+        return self.method.schedule_for(self.pipeline, self.plan.window.minibatches)
+
+    @cached_property
+    def timeline(self) -> tuple[TimedAction, ...]:
+        """All actions by start, for :func:`drlpp.timeline_figure.draw`."""
+        return timeline_of(self.schedule, self.plan.program, self.played)
+
+    def _busy_seconds(self, index: int, begin: float, end: float) -> float:
+        busy = 0.0
+        for (_, kind, _, _), (start, done) in zip(
+            self.plan.program.steps[index],
+            step_times(self.plan.program, self.played, index),
+            strict=True,
+        ):
+            if done <= begin:
+                continue
+            if start >= end:
+                break
+            if kind < COMPUTING:
+                busy += min(done, end) - max(start, begin)
+        return busy
+
+    @cached_property
+    def _bytes_sent(self) -> list[float]:
+        program = self.plan.program
+        sent = [0.0] * len(program.workers)
+        for route in program.route_of:
+            sent[program.routes[route].sender] += self.costs.message_bytes[route]
+        return sent
+
+
+def simulate(
+    workload: Workload,
+    cluster: Cluster,
+    placement: Placement,
+    method: Method = DEFAULT_METHOD,
+    minibatches: int = 30,
+    memory: MemoryModel | None = None,
+) -> Simulation:
+    """Play a valid placement, and measure it over a window as a live run is measured.
+
+    Args:
+        workload: what has to be computed and sent.
+        cluster: the accelerators and their links.
+        placement: of the workload's operators on them.
+        method: the schedule, and the weight policy on it.
+        minibatches: the least that the window has.
+        memory: what a stage keeps; that of ``method`` with SGD and momentum if left out.
+    """
+    pipeline = pipeline_of(workload, placement)
+    plan = plan_for(pipeline, method, minibatches)
+    work = PlacedWork.of(workload, placement)
+    costs = Costs.of(workload, cluster, placement, work, plan.program, method.microbatches)
+    played = play(plan.program, costs)
+    needed = (memory or MemoryModel.with_state(method)).stage_bytes(
+        _of_workers(work.memory, plan.program, method.microbatches),
+        numpy.array(plan.program.in_flight),
+    )
+    return Simulation(
+        placement=placement,
+        pipeline=pipeline,
+        method=method,
+        plan=plan,
+        costs=costs,
+        played=played,
+        completions=tuple(max(map(getitem, played.ends, steps)) for steps in plan.marks),
+        memory_bytes=tuple(needed.tolist()),
+    )
+
+
+def _of_workers(work: StageWork, program: Program, microbatches: int) -> StageWork:
+    """The work of every worker for a microbatch, from that of stages for a minibatch."""
+
+    def of_workers(values: Array | numpy.float64) -> Array:
+        return numpy.take(values, program.stage_of)
+
+    return StageWork(
+        seconds=of_workers(work.seconds) / microbatches,
+        update_seconds=of_workers(work.update_seconds),
+        parameter_bytes=of_workers(work.parameter_bytes),
+        kept_bytes=of_workers(work.kept_bytes) / microbatches,
+        incoming_bytes=of_workers(work.incoming_bytes) / microbatches,
+        outgoing_bytes=of_workers(work.outgoing_bytes) / microbatches,
+    )
+
+
+def step_times(program: Program, played: Played, worker: int) -> Iterator[tuple[float, float]]:
+    """Begin and end of the steps of a worker, by its index; waiting for messages is before."""
+    before = 0.0
+    for (waits, _, _, _), end in zip(program.steps[worker], played.ends[worker], strict=True):
+        yield max([before, *(played.arrivals[message] for message in waits)]), end
+        before = end
+
+
+def timeline_of(schedule: Schedule, program: Program, played: Played) -> tuple[TimedAction, ...]:
+    """The actions of the schedule that ``program`` was compiled from, by start.
+
+    A receive takes no time, at the moment when it is done. An all-reduce is what a worker waits for
+    it: buckets that travel during a backward are in the backward.
+    """
+    timed = []
+    workers = [worker for stage in schedule.pipeline.stages for worker in stage]
+    for index, worker in enumerate(workers):
+        times = step_times(program, played, index)
+        received = (message for waits, *_ in program.steps[index] for message in waits)
+        now = 0.0
+        for action in schedule.actions[worker]:
+            start = now
+            if isinstance(action, Receive):
+                start = now = max(now, played.arrivals[next(received)])
+            elif not isinstance(action, Send):
+                start, now = next(times)
+            timed.append(TimedAction(worker, action, start, now))
+    return tuple(sorted(timed, key=lambda timed_action: timed_action.start))

@@ -1,0 +1,79 @@
+"""All-reduces: the gradients of replicas bucket by bucket, and the squared norm of all workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from drlpp.simulator.costs import Costs
+from drlpp.simulator.program import Program
+
+_UNKNOWN = -1.0
+
+
+@dataclass(slots=True)
+class _Sum:
+    """``ready`` is when the last worker has each bucket, ``missing`` who has yet to give some."""
+
+    ring_seconds: tuple[float, ...]
+    missing: int
+    ready: list[float] = field(init=False)
+    waiting: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ready = [0.0] * len(self.ring_seconds)
+
+
+class Sums:
+    """The all-reduces of a program, by number.
+
+    Attributes:
+        ends: when each ends, below 0 while a worker is missing.
+    """
+
+    def __init__(self, program: Program, costs: Costs) -> None:
+        self._bucket_seconds = costs.ready_seconds
+        self._sums: list[_Sum] = []
+        self.ends: list[float] = []
+        for stage, members in program.all_reduces:
+            ring = (costs.squared_norm_seconds,) if stage < 0 else costs.ring_seconds[stage]
+            self._sums.append(_Sum(ring, members))
+            # Where there are no weights there is nothing to wait for.
+            self.ends.append(_UNKNOWN if ring else 0.0)
+
+    def release(self, number: int, worker: int, begin: float) -> list[int]:
+        """A worker begins its last backward, after which it gives nothing more.
+
+        Returns:
+            Workers that need not wait for the end any longer, as it is known now.
+        """
+        ready = self._sums[number].ready
+        for bucket, seconds in enumerate(self._bucket_seconds[worker]):
+            ready[bucket] = max(ready[bucket], begin + seconds)
+        return self._complete(number)
+
+    def release_bucket(self, number: int, bucket: int, now: float) -> list[int]:
+        """A worker has one bucket ready; returns what :meth:`release` does."""
+        found = self._sums[number]
+        found.ready[bucket] = max(found.ready[bucket], now)
+        return self._complete(number) if bucket + 1 == len(found.ready) else []
+
+    def join(self, number: int, now: float) -> list[int]:
+        """A worker gives all at once; returns what :meth:`release` does."""
+        found = self._sums[number]
+        found.ready = [max(ready, now) for ready in found.ready]
+        return self._complete(number)
+
+    def wait(self, number: int, worker: int) -> None:
+        """Return ``worker`` when the end is known."""
+        self._sums[number].waiting.append(worker)
+
+    def _complete(self, number: int) -> list[int]:
+        found = self._sums[number]
+        found.missing -= 1
+        if found.missing or not found.ready:
+            return []
+        end = 0.0
+        for ready, seconds in zip(found.ready, found.ring_seconds, strict=True):
+            end = max(end, ready) + seconds
+        self.ends[number] = end
+        return found.waiting
