@@ -4,8 +4,9 @@ It gives what a live measurement gives, and a timeline. Every worker performs it
 order. What is simpler than on real accelerators:
 
 * **Compute** takes the profile's seconds, divided by the accelerator's speed and, of a pass, by the
-  microbatches; recomputing takes as long as the forward pass. Time for starting kernels, for
-  prediction of weights and for the schedule itself is not counted. Workers on a host with ``cores``
+  microbatches, and what a pass of a stage takes besides its operators. Where a stage predicts or
+  corrects weights, moving them there and back is a part of the pass. Recomputing takes as long as
+  the forward pass. Time for the schedule itself is not counted. Workers on a host with ``cores``
   slow each other down once more of them are busy, all by the same factor.
 * **Messages** take their sender and receiver no time. They queue at the ports on their way
   (:mod:`drlpp.simulator.network`), first come, first served, one at a time. A receive is done when

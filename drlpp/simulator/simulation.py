@@ -20,7 +20,7 @@ from drlpp.schedule import Receive, Schedule, Send
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import Played, play
 from drlpp.simulator.program import COMPUTING, Program
-from drlpp.simulator.work import PlacedWork
+from drlpp.simulator.work import DisplacedPasses, PlacedWork
 from drlpp.timeline import TimedAction
 from drlpp.training_options import DEFAULT_METHOD, Method
 from drlpp.window import Window
@@ -204,7 +204,7 @@ def simulate(
     """
     pipeline = pipeline_of(workload, placement)
     plan = plan_for(pipeline, method, minibatches)
-    work = PlacedWork.of(workload, placement)
+    work = PlacedWork.of(workload, placement, DisplacedPasses.of(pipeline, method))
     costs = Costs.of(workload, cluster, placement, work, plan.program, method.microbatches)
     played = play(plan.program, costs)
     needed = (memory or MemoryModel.with_state(method)).stage_bytes(

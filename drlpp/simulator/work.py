@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import or_
 
 import numpy
 
 from drlpp.buckets import BUCKET_BYTES
+from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.schedule import Payload
+from drlpp.training_options import Method
 from drlpp.workload import Array, StageWork, Workload
 
 MessageKind = tuple[Payload, int, int]
@@ -25,6 +28,30 @@ class Bucket:
 
     bytes_: float
     ready_seconds: float
+
+
+@dataclass(frozen=True)
+class DisplacedPasses:
+    """Which stages move their weights for a pass, and back, to predict or to correct them."""
+
+    forward: tuple[bool, ...]
+    backward: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, method: Method) -> DisplacedPasses:
+        """Those that look ahead or back in steady state (:func:`drlpp.versions.weight_uses`)."""
+        stages = range(len(pipeline.stages))
+        stale = tuple(pipeline.in_flight[stage] > 1 for stage in stages)
+        none = (False,) * len(stale)
+        match method.policy:
+            case "pipeoptim":
+                return cls(stale, none)
+            case "spectrain" | "xpipe":
+                again = tuple(pipeline.rank(stage) > 1 for stage in stages)
+                return cls(tuple(map(or_, stale, again)), again)
+            case "pipemare" if method.correction_decay:
+                return cls(none, stale)
+        return cls(none, none)
 
 
 @dataclass(frozen=True)
@@ -44,8 +71,19 @@ class PlacedWork:
     message_bytes: dict[MessageKind, float]
 
     @classmethod
-    def of(cls, workload: Workload, placement: Placement) -> PlacedWork:
-        """Add up operators and tensors."""
+    def of(
+        cls,
+        workload: Workload,
+        placement: Placement,
+        displaced: DisplacedPasses | None = None,
+    ) -> PlacedWork:
+        """Add up operators and tensors, with what every pass costs besides.
+
+        Args:
+            workload: what has to be computed and sent.
+            placement: of its operators.
+            displaced: the passes that use other weights than the newest; none if left out.
+        """
         stages = len(placement.stages)
         stage_of = placement.stage_of_operator(len(workload))
 
@@ -76,8 +114,12 @@ class PlacedWork:
                     there, back = ("gradient", source, target), ("activation", target, source)
                 message_bytes[there] = message_bytes.get(there, 0.0) + forward
                 message_bytes[back] = message_bytes.get(back, 0.0) + backward
-        forward_seconds = total(workload.forward_seconds)
-        backward_seconds = total(workload.backward_seconds)
+        forward_seconds = total(workload.forward_seconds) + workload.forward_overhead_seconds
+        backward_seconds = total(workload.backward_seconds) + workload.backward_overhead_seconds
+        if displaced is not None and workload.prediction_seconds_per_byte:
+            displacing = total(workload.prediction_seconds)
+            forward_seconds += displacing * displaced.forward
+            backward_seconds += displacing * displaced.backward
         update_seconds = total(workload.update_seconds)
         memory = StageWork(
             seconds=forward_seconds + backward_seconds,
