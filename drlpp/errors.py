@@ -26,6 +26,10 @@ class InvalidCluster(InvalidInput):
     """A cluster description that contradicts itself or the placement."""
 
 
+class NothingFits(InvalidInput):
+    """A cluster whose memory holds no placement that a planner can make."""
+
+
 class InvalidFile(InvalidInput):
     """A file that is missing, truncated, of another kind or of a newer version."""
 
