@@ -139,7 +139,9 @@ def _edge(line: str, nodes: dict[str, _Node], where: str) -> tuple[str, str]:
         )
     for name in ends:
         if name not in nodes:
-            raise InvalidFile(f"{where}: there is no node {name!r}; expected a line that defines it")
+            raise InvalidFile(
+                f"{where}: there is no node {name!r}; expected a line that defines it"
+            )
     return ends[0], ends[1]
 
 
@@ -153,9 +155,7 @@ def _check_acyclic(graph: networkx.DiGraph[str], path: Path) -> None:
     raise InvalidFile(f"{path}: line {line}: the edge closes the cycle {names}; expected none")
 
 
-def _leave_out_what_is_no_operator(
-    graph: networkx.DiGraph[str], nodes: dict[str, _Node]
-) -> None:
+def _leave_out_what_is_no_operator(graph: networkx.DiGraph[str], nodes: dict[str, _Node]) -> None:
     graph.remove_nodes_from(
         [
             name

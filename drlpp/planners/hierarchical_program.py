@@ -17,6 +17,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy
+from numpy.typing import NDArray
 
 from drlpp.planners.pipedream_formulas import Formula
 from drlpp.planners.topology import Level
@@ -111,9 +112,7 @@ class HierarchicalProgram:
         inner = self._component(number - 1, self._behind(number, replicas, after, behind))
         return self._formula.stage(self._levels[number - 1], replicas, after, inner, first)
 
-    def _cost(
-        self, number: int, replicas: int, after: int, behind: Fraction, first: bool
-    ) -> Array:
+    def _cost(self, number: int, replicas: int, after: int, behind: Fraction, first: bool) -> Array:
         after *= self._formula.knows_what_follows
         return self._stage(number, replicas, after, behind, first)
 
@@ -165,8 +164,7 @@ class HierarchicalProgram:
     ) -> tuple[Share, ...]:
         """The stages of one level, none of which costs more than ``limit``."""
         found = [
-            self._fewest(number, begin, end, behind, limit, total)
-            for total in self._totals(number)
+            self._fewest(number, begin, end, behind, limit, total) for total in self._totals(number)
         ]
         return min(
             (shares for shares in found if shares),
@@ -186,7 +184,7 @@ class HierarchicalProgram:
         """
         fewest = numpy.full((total + 1, self._states), numpy.inf)
         fewest[0, begin] = 0
-        allowed: dict[tuple[int, int], Array] = {}
+        allowed: dict[tuple[int, int], NDArray[numpy.bool_]] = {}
         for used in range(1, total + 1):
             for replicas in self._replicas(used):
                 cost = self._cost(number, replicas, total - used, behind, replicas == used)

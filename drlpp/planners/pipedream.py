@@ -3,30 +3,36 @@
 Three readings of it are here. With m replicas, T the forward and backward seconds of the stage's
 operators, W its parameter bytes, a the bytes that cross a cut, and B the bandwidth of the level:
 
-===========  ============================  ==========================================  ==========
-``variant``  a stage                       a cut                                       cuts are
-===========  ============================  ==========================================  ==========
-``paper``    max(T, 4(m − 1) W / (m B))/m  2 a / B                                     of a chain
-``printed``  max(T, 2(m − 1) W / B) / m    2 a / B                                     of a chain
-``code``     (T + 4(m − 1) W / (m B)) / m  the larger 2 a / (m B) of both of a stage   of a graph
-===========  ============================  ==========================================  ==========
+===========  ============================  ====================================================
+``variant``  a stage                       a cut
+===========  ============================  ====================================================
+``paper``    max(T, 4(m − 1) W / (m B))/m  2 a / B
+``printed``  max(T, 2(m − 1) W / B) / m    2 a / B
+``code``     (T + 4(m − 1) W / (m B)) / m  the larger 2 a / (m B) of those before and behind a stage
+===========  ============================  ====================================================
 
 * ``printed`` is the formula as the paper prints it. Its time for the all-reduce is not that of the
   (m − 1)/m · W bytes that the text before it says every worker sends and receives.
 * ``paper`` has the volume of a ring all-reduce instead, and the paper's maximum, since compute and
-  communication overlap. On the published profiles and 16 accelerators this gives the
-  configurations of the paper's table 1 (15-1, 16); ``printed`` splits ResNet-50 into 8-8.
-* ``code`` is what the authors released, in which the two add up. It cuts wherever a set of
-  operators can be computed first (:func:`~drlpp.planners.states.released_states`), branches or not,
-  and charges a stage for its cuts only if another stands before it. Where a component of a higher
-  level begins with a replicated stage, its all-reduce is shared by the components one level below.
-  It breaks ties at random, and in a pipeline within a component it may come upon stages between
-  sets of operators of which none includes the other; neither is so here.
+  communication overlap. On the published profiles this gives the configurations of
+  the paper's table 1 (15-1 for VGG-16 and AlexNet, 16 for ResNet-50, straight for GNMT);
+  ``printed`` splits ResNet-50 into 8-8.
+* ``code`` is what the authors released, in which the two add up. It charges a stage for its cuts
+  only if another stands before it. Where a component of a higher level begins with a replicated
+  stage, the all-reduce of this one is shared by the components one level below. It breaks ties at
+  random, and in a pipeline within a component it may come upon stages between sets of operators of
+  which none includes the other; neither is so here.
 
-The chain is what is left when branches are compressed (:mod:`drlpp.planners.chain`), 2 a are the
-activations and gradients of all tensors that somebody behind the cut reads. In all of them T on a
-level is what the best pipeline takes within one component of the level below. Latency and the
-optimizer's time do not count, and where accelerators differ, all count as the slowest.
+Cuts are those of a ``chain``, what is left when branches are compressed
+(:mod:`drlpp.planners.chain`), or of the ``graph``, wherever a set of operators can be computed
+before all others (:func:`~drlpp.planners.states.graph_states`), as in the released code. A model
+with long skip connections has hardly any chain: GNMT's is of two layers, and the straight pipelines
+that the paper reports for it are found only in its graph. 2 a are the activations and gradients of
+all tensors that are still needed behind the cut; the released code counts a few more
+(:func:`~drlpp.planners.states.released_states`).
+
+T on a level is what the best pipeline takes within one component of the level below. Latency and
+the optimizer's time do not count, and where accelerators differ, all count as the slowest.
 
 Memory is a constraint where the cluster limits it; all accelerators count as the smallest. With
 ``paper`` and ``printed`` a stage needs what :mod:`drlpp.memory` says, with as many minibatches in
@@ -38,6 +44,7 @@ nothing for the first.
 from __future__ import annotations
 
 from math import isinf
+from typing import Literal
 
 from drlpp.errors import NothingFits
 from drlpp.placement import Placement, Stage
@@ -52,14 +59,20 @@ from drlpp.planners.pipedream_formulas import (
     bytes_of,
 )
 from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.planners.states import States, chain_states, released_states
+from drlpp.planners.states import States, chain_states, graph_states, released_states
 from drlpp.planners.topology import Level, levels_of
+from drlpp.workload import Workload
 
-__all__ = ["Variant", "pipedream"]
+__all__ = ["Cuts", "Variant", "pipedream"]
+
+Cuts = Literal["chain", "graph"]
 
 
 def pipedream(
-    problem: PlanningProblem, variant: Variant = "paper", flat: bool = False
+    problem: PlanningProblem,
+    variant: Variant = "paper",
+    cuts: Cuts | None = None,
+    flat: bool = False,
 ) -> Solution:
     """Plan the pipeline whose slowest stage or cut is the fastest, by PipeDream's formula.
 
@@ -72,6 +85,7 @@ def pipedream(
     Args:
         problem: its rule of costs does not matter, this planner has its own.
         variant: the formula.
+        cuts: where there may be some; by default of the chain, and for ``code`` of the graph.
         flat: whether to plan for one level with the slowest bandwidth of the cluster, as is done
             for irregular clusters (:func:`~drlpp.planners.topology.levels_of`). PipeDream's 15-1
             on four hosts of four is such a plan: on levels, the replicas of a stage fill hosts or
@@ -79,12 +93,10 @@ def pipedream(
 
     Raises:
         NothingFits: if none of these pipelines fits into the memory.
-        InvalidInput: for ``code``, if the workload can be cut in too many places.
+        InvalidInput: if the graph can be cut in too many places.
     """
     levels = levels_of(problem.cluster, flat)
-    states = released_states(problem.workload) if variant == "code" else chain_states(
-        problem.workload
-    )
+    states = _states(problem.workload, variant, cuts or ("graph" if variant == "code" else "chain"))
     formula = _seconds(problem, variant, states, levels)
     program = HierarchicalProgram(formula, levels, len(states), problem.replicate)
     seconds = program.best()
@@ -107,6 +119,12 @@ def pipedream(
     )
 
 
+def _states(workload: Workload, variant: Variant, cuts: Cuts) -> States:
+    if cuts == "chain":
+        return chain_states(workload)
+    return released_states(workload) if variant == "code" else graph_states(workload)
+
+
 def _smallest_memory(problem: PlanningProblem) -> float | None:
     limits = [limit for limit in problem.cluster.memory_bytes if limit is not None]
     return min(limits, default=None)
@@ -121,8 +139,8 @@ def _seconds(
         return CodeSeconds(states, speed, levels, limit)
     if limit is None:
         return PaperSeconds(states, speed, variant, None)
-    needs = bytes_of(states, problem.memory)
-    return PaperSeconds(states, speed, variant, lambda in_flight: needs(in_flight) <= limit)
+    needs, most = bytes_of(states, problem.memory), limit
+    return PaperSeconds(states, speed, variant, lambda in_flight: needs(in_flight) <= most)
 
 
 def _nothing_fits(

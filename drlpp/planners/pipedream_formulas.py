@@ -1,4 +1,4 @@
-"""What PipeDream's planner minimises: seconds of the slowest stage or cut; and bytes of the largest.
+"""What PipeDream's planner minimises: seconds of the slowest stage, or bytes of the largest.
 
 The formulas of :mod:`drlpp.planners.pipedream`, for all stages between two states at once. Matrices
 are (states, states), infinite where there is no stage or its accelerators cannot hold it.
@@ -12,6 +12,7 @@ from math import ceil
 from typing import Literal, Protocol
 
 import numpy
+from numpy.typing import NDArray
 
 from drlpp.memory import MemoryModel
 from drlpp.planners.states import States
@@ -19,6 +20,9 @@ from drlpp.planners.topology import Level
 from drlpp.workload import Array
 
 Variant = Literal["paper", "printed", "code"]
+
+Fits = Callable[[int], NDArray[numpy.bool_]]
+"""For a number of minibatches in flight, (states, states) whether an accelerator holds the stage."""
 
 
 class Formula(Protocol):
@@ -56,9 +60,7 @@ class Formula(Protocol):
 class PaperSeconds:
     """Of pipedream §3.1, with the time of the all-reduce to choose."""
 
-    def __init__(
-        self, states: States, speed: float, variant: Variant, fits: Callable[[int], Array] | None
-    ) -> None:
+    def __init__(self, states: States, speed: float, variant: Variant, fits: Fits | None) -> None:
         self._compute = numpy.where(
             states.is_stage, states.sums(states.workload.seconds) / speed, numpy.inf
         )
@@ -69,11 +71,13 @@ class PaperSeconds:
         self.knows_what_follows = fits is not None
 
     def single(self, behind: Fraction) -> Array:
+        """Its seconds, where the memory holds it."""
         if self._fits is None:
             return self._compute
         return numpy.where(self._fits(1 + ceil(behind)), self._compute, numpy.inf)
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
+        """The slowest of its compute, its all-reduce and the cut before it."""
         volume = 2 * (replicas - 1) if self._variant == "printed" else _ring(replicas)
         cost = numpy.maximum(inner, volume * self._weights / level.bandwidth) / replicas
         if first:
@@ -83,6 +87,7 @@ class PaperSeconds:
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
+        """Its replicas take turns."""
         return limit * replicas
 
 
@@ -96,14 +101,17 @@ class PaperBytes:
         self._needs = needs
 
     def single(self, behind: Fraction) -> Array:
+        """With one more minibatch in flight than replicas of it follow."""
         return numpy.where(self._is_stage, self._needs(1 + ceil(behind)), numpy.inf)
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
+        """A component needs what its largest stage needs."""
         return inner
 
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
+        """The same."""
         return limit
 
 
@@ -124,9 +132,11 @@ class CodeSeconds:
         self.knows_what_follows = memory is not None
 
     def single(self, behind: Fraction) -> Array:
+        """Its seconds."""
         return self._compute
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
+        """Compute and all-reduce one after the other, and the cuts."""
         cost = (inner + self._all_reduce(level, replicas, first)) / replicas
         if not first:
             cut = numpy.maximum(self._cut[:, None], self._cut[None, :])
@@ -142,6 +152,7 @@ class CodeSeconds:
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
+        """Its replicas take turns, and what the all-reduce takes is gone."""
         return limit * replicas - float(self._all_reduce(level, replicas, first)[stage])
 
 
@@ -160,14 +171,17 @@ class CodeBytes:
         return ceil(Fraction(after, replicas)) * self._copy
 
     def single(self, behind: Fraction) -> Array:
+        """Nothing."""
         return self._nothing
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
+        """The larger of its own copies and of those within a component."""
         return numpy.maximum(inner, self.copies(replicas, after))
 
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
+        """The same."""
         return limit
 
 

@@ -114,31 +114,17 @@ def chain_states(workload: Workload) -> States:
     return States.of(workload, beginnings)
 
 
-def released_states(workload: Workload) -> States:
-    """The states of PipeDream's released optimizer, and what it takes to cross their cuts.
+def graph_states(workload: Workload) -> States:
+    """The states of PipeDream's released optimizer, which may cut through branches.
 
     They grow from the first source only: to a state comes an operator that reads from it, and all
     that this one needs. So another source, like the embedding of a decoder, joins when one of its
     descendants does. What descends from no operator of a state is left to the last stage.
 
-    Across a cut it sends the output of every operator at the state's end, one without successors
-    in the state, and the outputs that are still needed. To it, an output is still needed if,
-    seen from one operator at the end, somebody reads it whom this operator does not need. That
-    may be an operator at the end of another branch of the same state, so it counts some tensors
-    that nobody behind the cut reads.
-
     Raises:
         InvalidInput: if there are more than a thousand states.
     """
-    readers = [_mask(operators) for operators in workload.successors]
-    needed = [0] * len(workload)
-    for operator, predecessors in enumerate(workload.predecessors):
-        for predecessor in predecessors:
-            needed[operator] |= needed[predecessor] | 1 << predecessor
-    sent = numpy.zeros(len(workload))
-    for transfer in workload.transfers:
-        sent[min(transfer.members)] += transfer.bytes_
-
+    readers, needed = _readers(workload), _needed(workload)
     found = {1}
     waiting = [1]
     while waiting:
@@ -154,17 +140,48 @@ def released_states(workload: Workload) -> States:
         if len(found) > _MOST_DOWNSETS:
             raise InvalidInput(
                 f"{workload.model} can be cut in more than {_MOST_DOWNSETS} places, too many for "
-                "PipeDream's released optimizer; expected a workload with fewer branches side by "
-                "side, or another variant of the planner, which compresses them"
+                "PipeDream's planner to try them all; expected a workload with fewer branches side "
+                "by side, or cuts of its chain, in which branches are compressed"
             )
-    largest = max(found, key=int.bit_count)
-    chosen = sorted(state for state in found if state != largest)
-    states = States.of(workload, [_members(state) for state in chosen])
-    crossing = [0.0]
-    for row in states.holds[1:-1]:
+    inner = sorted(found - {max(found, key=int.bit_count)})
+    return States.of(workload, [_members(state) for state in inner])
+
+
+def released_states(workload: Workload) -> States:
+    """The same, with what the released optimizer takes to cross a cut.
+
+    It sends the output of every operator at the state's end, one without successors in the state,
+    and the outputs that are still needed. To it, an output is still needed if, seen from one
+    operator at the end, somebody reads it whom this operator does not need. That may be an operator
+    of another branch of the same state, so it counts some tensors that nobody behind the cut reads.
+
+    Raises:
+        InvalidInput: if there are more than a thousand states.
+    """
+    states = graph_states(workload)
+    readers, needed = _readers(workload), _needed(workload)
+    sent = numpy.zeros(len(workload))
+    for transfer in workload.transfers:
+        sent[min(transfer.members)] += transfer.bytes_
+    crossing = numpy.zeros(len(states))
+    for number, row in enumerate(states.holds[1:-1], start=1):
         state = _mask(numpy.flatnonzero(row).tolist())
-        crossing.append(sum(sent[op] for op in _sent_across(state, readers, needed)))
-    return replace(states, cut_bytes=numpy.array([*crossing, 0.0]))
+        crossing[number] = sent[sorted(_sent_across(state, readers, needed))].sum()
+    return replace(states, cut_bytes=crossing)
+
+
+def _readers(workload: Workload) -> list[int]:
+    """For every operator those that read from it, as a mask."""
+    return [_mask(operators) for operators in workload.successors]
+
+
+def _needed(workload: Workload) -> list[int]:
+    """For every operator all those before it, as a mask."""
+    needed = [0] * len(workload)
+    for operator, predecessors in enumerate(workload.predecessors):
+        for predecessor in predecessors:
+            needed[operator] |= needed[predecessor] | 1 << predecessor
+    return needed
 
 
 def _sent_across(state: int, readers: list[int], needed: list[int]) -> set[int]:

@@ -33,9 +33,7 @@ def levels_of(cluster: Cluster, flat: bool = False) -> tuple[Level, ...]:
     hosts, racks = cluster.host_of, cluster.rack_of
     rack_of_host = [racks[hosts.index(host)] for host in dict.fromkeys(hosts)]
     bandwidths = _slowest_bandwidths(cluster)
-    regular = (
-        len(set(cluster.speeds)) == 1 and _is_regular(hosts) and _is_regular(rack_of_host)
-    )
+    regular = len(set(cluster.speeds)) == 1 and _is_regular(hosts) and _is_regular(rack_of_host)
     if flat or not regular or not bandwidths:
         slowest = min(bandwidths.values(), default=cluster.within_host.bandwidth_bytes_per_second)
         return (Level(cluster.accelerators, 1, slowest),)
