@@ -22,7 +22,7 @@ from drlpp.workload import Array
 Variant = Literal["paper", "printed", "code"]
 
 Fits = Callable[[int], NDArray[numpy.bool_]]
-"""For a number of minibatches in flight, (states, states) whether an accelerator holds the stage."""
+"""For a number of minibatches in flight, (states, states) whether the memory holds a stage."""
 
 
 class Formula(Protocol):
