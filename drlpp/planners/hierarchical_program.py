@@ -166,13 +166,8 @@ class HierarchicalProgram:
         found = [
             self._fewest(number, begin, end, behind, limit, total) for total in self._totals(number)
         ]
-        return min(
-            (shares for shares in found if shares),
-            key=lambda shares: (
-                len(shares),
-                [(share.begin, share.replicas) for share in reversed(shares)],
-            ),
-        )
+        # Only unreplicated stages leave a choice of totals, and then a total is a number of stages.
+        return min((shares for shares in found if shares), key=len)
 
     def _fewest(
         self, number: int, begin: int, end: int, behind: Fraction, limit: float, total: int

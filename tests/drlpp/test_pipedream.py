@@ -147,6 +147,18 @@ def test_memory_is_a_constraint(
         assert [int(number) for number in numbers.groups()] == [least, least - limit, limit]
 
 
+@pytest.mark.parametrize(("limit", "configuration"), [(41, "1-1-1-1"), (39, "2-1-1")])
+def test_minibatches_in_flight_count_accelerators_of_later_hosts(
+    limit: int, configuration: str
+) -> None:
+    """The first of four stages has 4 minibatches of 10 bytes in flight."""
+    _, profile = chain_of(seconds=[4] * 4, parameter_bytes=[0, 9, 9, 9], output_bytes=[0] * 4)
+    workload = replace(Workload.of(profile), kept_bytes=numpy.array([10.0, 1.0, 1.0, 1.0]))
+    cluster = cluster_like((2, 2, 1), (1.0, 1.0, 1.0), limit)
+    problem = PlanningProblem(workload, cluster, memory=MemoryModel(weight_copies=0))
+    assert pipedream(problem).placement.configuration == configuration
+
+
 def test_the_stage_that_does_not_fit_is_named() -> None:
     _, profile = chain_of(seconds=[1, 1, 1], parameter_bytes=[1, 90, 1], output_bytes=[1] * 3)
     cluster = cluster_like((2, 1, 1), (1.0, 1.0, 1.0), memory=200)

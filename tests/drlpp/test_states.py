@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
@@ -116,6 +117,11 @@ def test_other_sources_join_with_a_descendant_and_bring_their_readers() -> None:
 def test_work_of_all_stages_is_that_of_each(data: st.DataObject) -> None:
     graph = data.draw(graphs(max_operators=7))
     workload = Workload.of(data.draw(profiles(graph)))
+    gradients = [
+        replace(transfer, backward_bytes=data.draw(st.integers(0, 9)))
+        for transfer in workload.transfers
+    ]
+    workload = replace(workload, transfers=tuple(gradients))
     for states in (chain_states(workload), graph_states(workload)):
         sets = held(states)
         for i, j in product(range(len(states)), repeat=2):
@@ -135,7 +141,7 @@ def test_work_of_all_stages_is_that_of_each(data: st.DataObject) -> None:
 def test_tensors_that_lead_back_cross_cuts_too() -> None:
     graph, _ = chain_of(seconds=[1, 1], parameter_bytes=[0, 0], output_bytes=[5, 6])
     workload = workload_of(graph)
-    workload = Workload(**{**vars(workload), "transfers": (Transfer((1, 0), 0.0, 4.0),)})
+    workload = replace(workload, transfers=(Transfer((1, 0), 0.0, 4.0),))
     assert chain_states(workload).cut_bytes.tolist() == [0, 4, 0]
 
 
