@@ -14,9 +14,9 @@ operators, W its parameter bytes, a the bytes that cross a cut, and B the bandwi
 * ``printed`` is the formula as the paper prints it. Its time for the all-reduce is not that of the
   (m − 1)/m · W bytes that the text before it says every worker sends and receives.
 * ``paper`` has the volume of a ring all-reduce instead, and the paper's maximum, since compute and
-  communication overlap. On the published profiles this gives the configurations of
-  the paper's table 1 (15-1 for VGG-16 and AlexNet, 16 for ResNet-50, straight for GNMT);
-  ``printed`` splits ResNet-50 into 8-8.
+  communication overlap. On the published profiles, planned flat, this gives the configurations of
+  the paper's table 1 (on 16 accelerators 15-1 for VGG-16 and AlexNet, 16 for ResNet-50; on four
+  straight for GNMT-8, in its graph); ``printed`` splits ResNet-50 into 8-8.
 * ``code`` is what the authors released, in which the two add up. It charges a stage for its cuts
   only if another stands before it. Where a component of a higher level begins with a replicated
   stage, the all-reduce of this one is shared by the components one level below. It breaks ties at
@@ -36,7 +36,8 @@ the optimizer's time do not count, and where accelerators differ, all count as t
 
 Memory is a constraint where the cluster limits it; all accelerators count as the smallest. With
 ``paper`` and ``printed`` a stage needs what :mod:`drlpp.memory` says, with as many minibatches in
-flight as there are workers from it to the end for each of its replicas (NOAM, pipedream §3.2).
+flight as there are workers from it to the end for each of its replicas (NOAM, pipedream §3.2);
+accelerators that a straight pipeline leaves idle in later hosts count as workers there.
 ``code`` counts the stage's outputs and weights once for every further minibatch in flight, and
 nothing for the first.
 """
