@@ -1,152 +1,181 @@
-"""PipeDream's planner (pipedream §3.1) for one level of links, where all accelerators are equal.
+"""PipeDream's planner (pipedream §3.1): replicated stages, on clusters of several levels.
 
-Over the chain of layers 1 … N, with T the seconds and w the parameter bytes of the layers i … j,
-a_s the activation bytes behind layer s, B the bandwidth, and m replicas:
+Three readings of it are here. With m replicas, T the forward and backward seconds of the stage's
+operators, W its parameter bytes, a the bytes that cross a cut, and B the bandwidth of the level:
 
-    T(i → j, m) = 1/m · max(Σ T_l, 2(m − 1) Σ w_l / B)
-    A(1 → j, m) = min( T(1 → j, m),
-                       min over s < j, m' < m of
-                           max(A(1 → s, m − m'), 2 a_s / B, T(s + 1 → j, m')) )
+===========  ============================  ====================================================
+``variant``  a stage                       a cut
+===========  ============================  ====================================================
+``paper``    max(T, 4(m − 1) W / (m B))/m  2 a / B
+``printed``  max(T, 2(m − 1) W / B) / m    2 a / B
+``code``     (T + 4(m − 1) W / (m B)) / m  the larger 2 a / (m B) of those before and behind a stage
+===========  ============================  ====================================================
 
-A(1 → N, m) uses all m accelerators. The code that its authors released computes something else
-(``variant="code"``): compute and all-reduce add up, T(i → j, m) = 1/m · (Σ T_l + 4(m − 1) Σ w_l /
-(m B)), and for every stage but the first, the activations that enter and leave it are shared by
-its own m' replicas, 2 a / (B m'). Its search over downsets, which may cut through branches, is not
-here: both variants work on the same chain. Neither has the paper's memory constraint.
+* ``printed`` is the formula as the paper prints it. Its time for the all-reduce is not that of the
+  (m − 1)/m · W bytes that the text before it says every worker sends and receives.
+* ``paper`` has the volume of a ring all-reduce instead, and the paper's maximum, since compute and
+  communication overlap. On the published profiles, planned flat, this gives the configurations of
+  the paper's table 1 (on 16 accelerators 15-1 for VGG-16 and AlexNet, 16 for ResNet-50; on four
+  straight for GNMT-8, in its graph); ``printed`` splits ResNet-50 into 8-8.
+* ``code`` is what the authors released, in which the two add up. It charges a stage for its cuts
+  only if another stands before it. Where a component of a higher level begins with a replicated
+  stage, the all-reduce of this one is shared by the components one level below. It breaks ties at
+  random, and in a pipeline within a component it may come upon stages between sets of operators of
+  which none includes the other; neither is so here.
+
+Cuts are those of a ``chain``, what is left when branches are compressed
+(:mod:`drlpp.planners.chain`), or of the ``graph``, wherever a set of operators can be computed
+before all others (:func:`~drlpp.planners.states.graph_states`), as in the released code. A model
+with long skip connections has hardly any chain: GNMT's is of two layers, and the straight pipelines
+that the paper reports for it are found only in its graph. 2 a are the activations and gradients of
+all tensors that are still needed behind the cut; the released code counts a few more
+(:func:`~drlpp.planners.states.released_states`).
+
+T on a level is what the best pipeline takes within one component of the level below. Latency and
+the optimizer's time do not count, and where accelerators differ, all count as the slowest.
+
+Memory is a constraint where the cluster limits it; all accelerators count as the smallest. With
+``paper`` and ``printed`` a stage needs what :mod:`drlpp.memory` says, with as many minibatches in
+flight as there are workers from it to the end for each of its replicas (NOAM, pipedream §3.2);
+accelerators that a straight pipeline leaves idle in later hosts count as workers there.
+``code`` counts the stage's outputs and weights once for every further minibatch in flight, and
+nothing for the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from math import isinf
 from typing import Literal
 
-import numpy
-from numpy.typing import NDArray
-
-from drlpp.cluster import Cluster
-from drlpp.graph import OpGraph
+from drlpp.errors import NothingFits
 from drlpp.placement import Placement, Stage
-from drlpp.planners.chain import Layer, chain_of_layers
-from drlpp.profile import Profile
-from drlpp.simulator import check_profile
+from drlpp.planners.hierarchical_program import HierarchicalProgram
+from drlpp.planners.pipedream_formulas import (
+    CodeBytes,
+    CodeSeconds,
+    Formula,
+    PaperBytes,
+    PaperSeconds,
+    Variant,
+    bytes_of,
+)
+from drlpp.planners.problem import PlanningProblem, Solution
+from drlpp.planners.states import States, chain_states, graph_states, released_states
+from drlpp.planners.topology import Level, levels_of
+from drlpp.workload import Workload
 
-Variant = Literal["paper", "code"]
+__all__ = ["Cuts", "Variant", "pipedream"]
 
-# Equal costs may differ by the rounding of prefix sums.
-_TOLERANCE = 1e-9
-
-_Matrix = NDArray[numpy.float64]
+Cuts = Literal["chain", "graph"]
 
 
 def pipedream(
-    graph: OpGraph, profile: Profile, cluster: Cluster, variant: Variant = "paper"
-) -> Placement:
-    """Plan the chain of layers that minimises PipeDream's cost of the slowest stage or cut.
+    problem: PlanningProblem,
+    variant: Variant = "paper",
+    cuts: Cuts | None = None,
+    flat: bool = False,
+) -> Solution:
+    """Plan the pipeline whose slowest stage or cut is the fastest, by PipeDream's formula.
 
-    B is the bandwidth between hosts where there are several, and latency does not count. Plans of
-    equal cost are told apart so that the result is always the same: fewer stages, then earlier
-    cuts (the last cut first), then more replicas for earlier stages.
+    It uses all accelerators. Without replication it is a straight pipeline with a stage for each,
+    or for fewer where that is as fast; a component of a higher level then holds a part of it.
+    Accelerators are numbered along the pipeline, so that those of a host stay together. Ties are
+    broken as :class:`~drlpp.planners.hierarchical_program.HierarchicalProgram` says: fewer stages,
+    then earlier cuts.
 
     Args:
-        graph: the model; its branches are compressed first.
-        profile: its costs.
-        cluster: all of whose accelerators are used, numbered along the stages.
-        variant: the formulas of the ``paper`` or of the released ``code``.
+        problem: its rule of costs does not matter, this planner has its own.
+        variant: the formula.
+        cuts: where there may be some; by default of the chain, and for ``code`` of the graph.
+        flat: whether to plan for one level with the slowest bandwidth of the cluster, as is done
+            for irregular clusters (:func:`~drlpp.planners.topology.levels_of`). PipeDream's 15-1
+            on four hosts of four is such a plan: on levels, the replicas of a stage fill hosts or
+            stay within one.
 
     Raises:
-        InvalidInput: if the profile belongs to another graph.
+        NothingFits: if none of these pipelines fits into the memory.
+        InvalidInput: if the graph can be cut in too many places.
     """
-    check_profile(graph, profile)
-    link = cluster.between_hosts or cluster.within_host
-    layers = chain_of_layers(graph, profile)
-    costs = _Costs.of(layers, link.bandwidth_bytes_per_second)
-    plan = _plan([costs.stage(m, variant) for m in range(1, cluster.accelerators + 1)])
-    stages, first = [], 0
-    for begin, end, replicas in plan:
-        operators = sorted(operator for layer in layers[begin:end] for operator in layer.operators)
-        accelerators = range(first, first + replicas)
-        stages.append(Stage(operators=tuple(operators), accelerators=tuple(accelerators)))
-        first += replicas
-    return Placement(stages=tuple(stages))
+    levels = levels_of(problem.cluster, flat)
+    states = _states(problem.workload, variant, cuts or ("graph" if variant == "code" else "chain"))
+    formula = _seconds(problem, variant, states, levels)
+    program = HierarchicalProgram(formula, levels, len(states), problem.replicate)
+    seconds = program.best()
+    if isinf(seconds):
+        raise _nothing_fits(problem, variant, states, levels)
+    return Solution(
+        placement=Placement(
+            stages=tuple(
+                Stage(
+                    operators=states.operators(stage.begin, stage.end),
+                    accelerators=stage.accelerators,
+                )
+                for stage in program.plan()
+            )
+        ),
+        own_seconds=seconds,
+        note=f"PipeDream's formula ({variant}), on "
+        + " × ".join(str(level.components) for level in reversed(levels))
+        + " accelerators",
+    )
 
 
-@dataclass(frozen=True)
-class _Costs:
-    """What the formulas take: matrices ``[s, j]`` are sums over layers s … j − 1.
-
-    They are infinite where s ≥ j, as a stage has at least one layer. ``cut[s]`` is the seconds
-    that the activations and gradients at the cut before layer s take, zero at both ends.
-    """
-
-    compute: _Matrix
-    weights: _Matrix
-    cut: _Matrix
-
-    @classmethod
-    def of(cls, layers: Sequence[Layer], bandwidth: float) -> _Costs:
-        nothing = numpy.tri(len(layers) + 1, dtype=bool)
-
-        def spans(values: Sequence[float]) -> _Matrix:
-            sums = numpy.concatenate(([0.0], numpy.cumsum(values, dtype=float)))
-            return numpy.where(nothing, numpy.inf, sums[None, :] - sums[:, None])
-
-        activations = [0.0, *(2 * layer.activation_bytes / bandwidth for layer in layers)]
-        activations[-1] = 0.0
-        return cls(
-            compute=spans([layer.seconds for layer in layers]),
-            weights=spans([layer.parameter_bytes / bandwidth for layer in layers]),
-            cut=numpy.array(activations),
-        )
-
-    def stage(self, m: int, variant: Variant) -> _Matrix:
-        """Cost of a stage of layers s … j − 1 on m replicas, with the cut before it."""
-        if variant == "paper":
-            # A factor of 0 times an infinite sum would not be a number.
-            ring = 2 * (m - 1) * self.weights if m > 1 else 0.0
-            return numpy.maximum(numpy.maximum(self.compute, ring) / m, self.cut[:, None])
-        ring = 4 * (m - 1) / m * self.weights if m > 1 else 0.0
-        cost = (self.compute + ring) / m
-        transfer = numpy.maximum(self.cut[:, None], self.cut[None, :]) / m
-        cost[1:] = numpy.maximum(cost, transfer)[1:]
-        return cost
+def _states(workload: Workload, variant: Variant, cuts: Cuts) -> States:
+    if cuts == "chain":
+        return chain_states(workload)
+    return released_states(workload) if variant == "code" else graph_states(workload)
 
 
-def _plan(stage: Sequence[_Matrix]) -> list[tuple[int, int, int]]:
-    """Solve the dynamic program; ``stage[m − 1][s, j]`` is the cost of a stage on m replicas.
+def _smallest_memory(problem: PlanningProblem) -> float | None:
+    limits = [limit for limit in problem.cluster.memory_bytes if limit is not None]
+    return min(limits, default=None)
 
-    Returns:
-        For every stage its layers ``begin`` to ``end`` (exclusive) and its number of replicas.
-    """
-    accelerators, layers = len(stage), len(stage[0]) - 1
 
-    slowest = numpy.full((accelerators + 1, layers + 1), numpy.inf)
-    slowest[0, 0] = 0.0
-    for m in range(1, accelerators + 1):
-        for own in range(1, m + 1):
-            through = numpy.maximum(slowest[m - own][:, None], stage[own - 1])
-            slowest[m] = numpy.minimum(slowest[m], through.min(axis=0))
-    best = slowest[accelerators, layers] * (1 + _TOLERANCE)
+def _seconds(
+    problem: PlanningProblem, variant: Variant, states: States, levels: tuple[Level, ...]
+) -> Formula:
+    speed = min(problem.cluster.speeds)
+    limit = _smallest_memory(problem)
+    if variant == "code":
+        return CodeSeconds(states, speed, levels, limit)
+    if limit is None:
+        return PaperSeconds(states, speed, variant, None)
+    needs, most = bytes_of(states, problem.memory), limit
+    return PaperSeconds(states, speed, variant, lambda in_flight: needs(in_flight) <= most)
 
-    # A maximum hides what its smaller terms cost, so the fewest stages are a second program, over
-    # the stages that are as fast as the best plan needs them.
-    allowed = [cost <= best for cost in stage]
-    fewest = numpy.full((accelerators + 1, layers + 1), numpy.inf)
-    fewest[0, 0] = 0.0
-    for m in range(1, accelerators + 1):
-        for own in range(1, m + 1):
-            through = numpy.where(allowed[own - 1], fewest[m - own][:, None] + 1, numpy.inf)
-            fewest[m] = numpy.minimum(fewest[m], through.min(axis=0))
 
-    plan: list[tuple[int, int, int]] = []
-    m, end = accelerators, layers
-    while end > 0:
-        begin, own = min(
-            (begin, own)
-            for own in range(1, m + 1)
-            for begin in numpy.flatnonzero(allowed[own - 1][:, end])
-            if fewest[m - own, begin] + 1 == fewest[m, end]
-        )
-        plan.insert(0, (int(begin), end, own))
-        m, end = m - own, int(begin)
-    return plan
+def _nothing_fits(
+    problem: PlanningProblem, variant: Variant, states: States, levels: tuple[Level, ...]
+) -> NothingFits:
+    """Tell which stage misses the memory in the plan that misses it by the least."""
+    limit = _smallest_memory(problem)
+    assert limit is not None
+    formula: Formula
+    needed: list[tuple[float, int, int]]
+    if variant == "code":
+        formula = bytes_ = CodeBytes(states)
+        program = HierarchicalProgram(formula, levels, len(states), problem.replicate)
+        needed = [
+            (float(bytes_.copies(share.replicas, share.after)[share.begin, share.end]), *share[:2])
+            for share in program.outermost()
+        ]
+    else:
+        needs = bytes_of(states, problem.memory)
+        formula = PaperBytes(states, needs)
+        program = HierarchicalProgram(formula, levels, len(states), problem.replicate)
+        needed, workers = [], 0
+        for stage in reversed(program.plan()):
+            workers += len(stage.accelerators)
+            in_flight = -(-workers // len(stage.accelerators))
+            bytes_of_stage = float(needs(in_flight)[stage.begin, stage.end])
+            needed.append((bytes_of_stage, stage.begin, stage.end))
+    most, begin, end = max(needed)
+    operators = states.operators(begin, end)
+    names = problem.workload.names
+    return NothingFits(
+        f"no pipeline of PipeDream's fits into the memory: in the one that comes closest, the "
+        f"stage of operators {operators[0]} ({names[operators[0]]}) to {operators[-1]} "
+        f"({names[operators[-1]]}) needs {most:.0f} bytes on each accelerator, "
+        f"{most - limit:.0f} more than the {limit:.0f} that the smallest has; expected more "
+        "memory, a smaller batch, or a method that keeps less"
+    )
