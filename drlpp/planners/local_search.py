@@ -31,7 +31,8 @@ def local_search(
     problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
 ) -> Solution:
     """The best placement that :func:`anneal` comes by; the arguments are the same."""
-    return anneal(problem, evaluations, evaluate).solution("simulated annealing")
+    run = anneal(problem, evaluations, evaluate)
+    return run.solution("simulated annealing", by_rule=evaluate is None)
 
 
 def anneal(
@@ -250,6 +251,22 @@ def _swap_accelerators(
     )
 
 
+def _swap_stages(state: _State, problem: PlanningProblem, draw: random.Random) -> _State | None:
+    """Let two neighbouring stages that no edge joins change places, with their accelerators."""
+    if len(state.holders) == 1:
+        return None
+    first = draw.randrange(len(state.holders) - 1)
+    swap = {first: first + 1, first + 1: first}
+    if any(
+        state.stage_of[source] == first and state.stage_of[target] == first + 1
+        for source, target in problem.workload.edges
+    ):
+        return None
+    holders = list(state.holders)
+    holders[first : first + 2] = reversed(holders[first : first + 2])
+    return _State(tuple(swap.get(stage, stage) for stage in state.stage_of), tuple(holders))
+
+
 _MOVES: dict[_Move, float] = {
     _shift_operator: 4,
     _move_boundary: 3,
@@ -257,4 +274,5 @@ _MOVES: dict[_Move, float] = {
     _swap_accelerators: 1,
     _split: 1,
     _merge: 1,
+    _swap_stages: 1,
 }

@@ -15,7 +15,8 @@ def random_search(
     problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
 ) -> Solution:
     """The best of ``evaluations`` random placements; the arguments are :func:`random_run`'s."""
-    return random_run(problem, evaluations, evaluate).solution("random search")
+    run = random_run(problem, evaluations, evaluate)
+    return run.solution("random search", by_rule=evaluate is None)
 
 
 def random_run(
