@@ -150,9 +150,7 @@ def _tensor_costs(path: Path, content: _Content) -> dict[int, float]:
     costs: dict[int, float] = {}
     for edge in content.edges:
         known = costs.setdefault(edge.source, edge.milliseconds)
-        if not math.isclose(
-            known, edge.milliseconds, rel_tol=0.0, abs_tol=_SAME_COST_MILLISECONDS
-        ):
+        if not math.isclose(known, edge.milliseconds, rel_tol=0.0, abs_tol=_SAME_COST_MILLISECONDS):
             raise InvalidFile(
                 f"{path}: edges from node {edge.source} cost {known} and {edge.milliseconds}; "
                 "its output is one tensor and has one cost"

@@ -80,7 +80,11 @@ def fastest_bandwidths(problem: PlanningProblem) -> tuple[float, ...]:
     everyone = range(cluster.accelerators)
     return tuple(
         max(
-            (cluster.link(one, other).bandwidth_bytes_per_second for other in everyone if other != one),
+            (
+                cluster.link(one, other).bandwidth_bytes_per_second
+                for other in everyone
+                if other != one
+            ),
             default=cluster.within_host.bandwidth_bytes_per_second,
         )
         for one in everyone

@@ -129,9 +129,7 @@ def _neighbour(state: _State, problem: PlanningProblem, draw: random.Random) -> 
     return None
 
 
-def _shift_operator(
-    state: _State, problem: PlanningProblem, draw: random.Random
-) -> _State | None:
+def _shift_operator(state: _State, problem: PlanningProblem, draw: random.Random) -> _State | None:
     """Move an operator to another stage, mostly the next, with all that has to come along."""
     if len(state.holders) == 1:
         return None
@@ -236,6 +234,16 @@ def _move_accelerator(
     return state.held_by(target, state.holders[target] | {accelerator})
 
 
+def _drop_slower(state: _State, problem: PlanningProblem, draw: random.Random) -> _State | None:
+    """Take from a stage all accelerators that are slower than one of its own: the slowest rules."""
+    if not problem.replicate:
+        return None
+    index = draw.randrange(len(state.holders))
+    speeds = problem.cluster.speeds
+    least = speeds[draw.choice(sorted(state.holders[index]))]
+    return state.held_by(index, frozenset(a for a in state.holders[index] if speeds[a] >= least))
+
+
 def _swap_accelerators(
     state: _State, problem: PlanningProblem, draw: random.Random
 ) -> _State | None:
@@ -275,4 +283,5 @@ _MOVES: dict[_Move, float] = {
     _split: 1,
     _merge: 1,
     _swap_stages: 1,
+    _drop_slower: 1,
 }

@@ -139,10 +139,11 @@ def _placement(workload: Workload, items: Items, assignment: Sequence[int]) -> P
     )
     if last is not None:
         order.add_edges_from((device, last) for device in held if device != last)
+    devices: list[int]
     if networkx.is_directed_acyclic_graph(order):
-        devices = list(networkx.topological_sort(order))
+        devices = [device for device in networkx.topological_sort(order)]
     else:
-        devices = sorted(order, key=lambda device: device == last)
+        devices = sorted(held, key=lambda device: device == last)
     return Placement(
         stages=tuple(
             Stage(operators=tuple(sorted(held[device])), accelerators=(device,))

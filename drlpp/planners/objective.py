@@ -1,4 +1,4 @@
-"""What searches minimise: a placement's seconds per minibatch, by the problem's rule if not measured.
+"""What searches minimise: a placement's seconds per minibatch, by the problem's rule by default.
 
 The rule is :func:`drlpp.prediction.predict`'s, with the workload's tensors as arrays, since a
 search asks thousands of times.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy
 from numpy.typing import NDArray
@@ -69,11 +68,12 @@ class AnalyticObjective:
             stage_of[list(stage.operators)] = index
         stage_of[-1] = len(stages) - 1
 
-        sums = numpy.zeros((4, len(stages)))
-        for row, values in zip(sums, self._work, strict=True):
-            row += numpy.bincount(stage_of[:-1], weights=values, minlength=len(stages))
         incoming, outgoing, talks = self._tensors.crossing(stage_of, len(stages))
-        work = StageWork(*sums, incoming, outgoing)
+        sums = [
+            numpy.bincount(stage_of[:-1], weights=values, minlength=len(stages))
+            for values in self._work
+        ]
+        work = numpy.array([*sums, incoming, outgoing])
 
         slowest = 0.0
         for index, stage in enumerate(stages):
@@ -82,9 +82,9 @@ class AnalyticObjective:
                 partners = numpy.flatnonzero(talks[index])
                 others = tuple(a for partner in partners for a in stages[partner].accelerators)
             group = self._group(stage.accelerators, others)
-            seconds = StageSeconds.of(_nth(work, index), group, problem.costs)
+            seconds = StageSeconds.of(_work(work[:, index]), group, problem.costs)
             slowest = max(slowest, float(seconds.total(problem.costs)))
-        return slowest, self._missing(placement, work, talks) if self._limited else 0.0
+        return slowest, self._missing(placement, _work(work), talks) if self._limited else 0.0
 
     def _group(self, accelerators: tuple[int, ...], others: tuple[int, ...]) -> Group:
         # A search comes back to the same few groups, and looking at all their links takes long.
@@ -123,9 +123,7 @@ class _Tensors:
             backward_bytes=numpy.array([t.backward_bytes for t in transfers], dtype=float),
         )
 
-    def crossing(
-        self, stage_of: NDArray[numpy.int64], stages: int
-    ) -> tuple[Array, Array, _Flags]:
+    def crossing(self, stage_of: NDArray[numpy.int64], stages: int) -> tuple[Array, Array, _Flags]:
         """Incoming and outgoing bytes of every stage, and which stages exchange tensors."""
         present = numpy.zeros((len(self.source), stages), dtype=bool)
         present[self.tensor, stage_of[self.member]] = True
@@ -147,24 +145,25 @@ class _Tensors:
         return incoming, outgoing, talks
 
 
-def _nth(work: StageWork, index: int) -> StageWork:
+def _work(rows: Array) -> StageWork:
+    """Of one stage, where rows are numbers, or of all, where they are arrays."""
     return StageWork(
-        seconds=work.seconds[index],
-        update_seconds=work.update_seconds[index],
-        parameter_bytes=work.parameter_bytes[index],
-        kept_bytes=work.kept_bytes[index],
-        incoming_bytes=work.incoming_bytes[index],
-        outgoing_bytes=work.outgoing_bytes[index],
+        seconds=rows[0],
+        update_seconds=rows[1],
+        parameter_bytes=rows[2],
+        kept_bytes=rows[3],
+        incoming_bytes=rows[4],
+        outgoing_bytes=rows[5],
     )
 
 
-def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags) -> NDArray[numpy.int64]:
+def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags) -> Array:
     """As :attr:`drlpp.pipeline.Pipeline.in_flight` has it."""
     behind = numpy.zeros(len(replicas), dtype=int)
     for stage in reversed(range(len(replicas))):
         later = behind[stage + 1 :][talks[stage, stage + 1 :]]
         behind[stage] = replicas[stage] + later.max(initial=0)
-    return -(-behind // replicas)
+    return numpy.ceil(behind / replicas)
 
 
 def _unreachable_seconds(problem: PlanningProblem) -> float:

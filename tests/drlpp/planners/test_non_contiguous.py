@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import problems
 
-from drlpp.cluster import Link, local_cluster
+from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.errors import InvalidInput
 from drlpp.memory import MemoryModel
 from drlpp.partitioning_instance import PartitioningInstance
@@ -126,13 +126,16 @@ def test_stages_are_in_an_order_that_can_run_if_there_is_one() -> None:
 
 
 def test_runnable_is_what_no_edge_leads_back_in() -> None:
-    first, second = Stage(operators=(0,), accelerators=(0,)), Stage(operators=(1,), accelerators=(1,))
-    workload = PlanningProblem(*_pair()).workload
+    first, second = (
+        Stage(operators=(0,), accelerators=(0,)),
+        Stage(operators=(1,), accelerators=(1,)),
+    )
+    workload, _ = _pair()
     assert is_runnable(workload, Placement(stages=(first, second)))
     assert not is_runnable(workload, Placement(stages=(second, first)))
 
 
-def _pair() -> tuple[Workload, object]:
+def _pair() -> tuple[Workload, Cluster]:
     column = numpy.ones(2)
     workload = Workload("pair", ("a", "b"), column, column, column, column, column, ((0, 1),), ())
     return workload, local_cluster(2, Link(bandwidth_bytes_per_second=1.0))
@@ -149,12 +152,12 @@ def test_replication_is_refused() -> None:
 )
 def test_published_instances(name: str, milliseconds: float) -> None:
     problem = PartitioningInstance.read(DATA / f"{name}.json").problem()
-    solution = non_contiguous(problem)
+    solution = non_contiguous(problem, relative_gap=1e-4)
     prediction = predict(
         problem.workload, problem.cluster, solution.placement, problem.costs, problem.memory
     )
     assert prediction.missing_bytes == 0
-    assert prediction.seconds_per_minibatch * 1000 == pytest.approx(milliseconds, rel=1e-3)
-    assert solution.lower_bound * 1000 == pytest.approx(milliseconds, rel=1e-3)
+    assert prediction.seconds_per_minibatch * 1000 == pytest.approx(milliseconds, rel=2e-4)
+    assert solution.lower_bound * 1000 == pytest.approx(milliseconds, rel=2e-4)
     assert solution.proven_optimal
     assert not is_runnable(problem.workload, solution.placement)

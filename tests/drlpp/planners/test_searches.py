@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from brute_force import every_placement
@@ -14,13 +15,18 @@ from random_problems import check_placement, problems
 from drlpp.cluster import Cluster, Host, Link, local_cluster
 from drlpp.errors import InvalidInput
 from drlpp.memory import MemoryModel
+from drlpp.partitioning_instance import PartitioningInstance
 from drlpp.placement import Placement
 from drlpp.planners.local_search import anneal, local_search
 from drlpp.planners.objective import AnalyticObjective, Objective
 from drlpp.planners.problem import PlanningProblem
 from drlpp.planners.random_search import random_run, random_search
 from drlpp.planners.search_run import SearchRun
+from drlpp.prediction import predict
 from drlpp.workload import Workload
+
+DATA = Path(__file__).parents[4] / "shared" / "data" / "dnn-partitioning"
+with_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is absent")
 
 Run = Callable[[PlanningProblem, int, Objective | None], SearchRun]
 
@@ -65,9 +71,10 @@ def test_random_search_is_never_better_than_the_best(problem: PlanningProblem) -
 
 @RUNS
 def test_equal_seeds_give_equal_runs_and_others_do_not(run: Run) -> None:
-    problem = chain_problem([float(i % 7 + 1) for i in range(30)], local_cluster(4, Link(
-        bandwidth_bytes_per_second=1.0
-    )))
+    problem = chain_problem(
+        [float(i % 7 + 1) for i in range(30)],
+        local_cluster(4, Link(bandwidth_bytes_per_second=1.0)),
+    )
     assert run(problem, 100, None) == run(problem, 100, None)
     assert run(problem, 100, None) != run(replace(problem, seed=1), 100, None)
 
@@ -131,3 +138,28 @@ def test_no_evaluations_are_refused(run: Run) -> None:
     problem = chain_problem([1.0], local_cluster(1, Link(bandwidth_bytes_per_second=1.0)))
     with pytest.raises(InvalidInput, match="0 evaluations"):
         run(problem, 0, None)
+
+
+@with_data
+@pytest.mark.parametrize(
+    ("name", "milliseconds"),
+    [
+        ("bert24_training", 41.7458),
+        ("bert24_inference", 17.7899),
+        ("resnet50_training", 80.4549),
+        ("resnet50_inference", 34.2229),
+        ("bert_l-3_training", 65.3031),
+        ("bert_l-3_inference", 27.9186),
+    ],
+)
+def test_annealing_comes_to_published_optima(name: str, milliseconds: float) -> None:
+    problem = PartitioningInstance.read(DATA / f"{name}.json").problem()
+    placement = local_search(problem).placement
+    check_placement(problem, placement)
+    prediction = predict(
+        problem.workload, problem.cluster, placement, problem.costs, problem.memory
+    )
+    assert prediction.missing_bytes == 0
+    # None is better, as the published code proved.
+    assert prediction.seconds_per_minibatch * 1000 >= milliseconds - 1e-4
+    assert prediction.seconds_per_minibatch * 1000 <= milliseconds * 1.01
