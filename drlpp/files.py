@@ -100,7 +100,7 @@ def read_document(path: str | Path, expected: type[DocumentType]) -> DocumentTyp
         InvalidFile: naming the file, the field, and what was expected there.
     """
     path = Path(path)
-    content = _read_mapping(path)
+    content = read_mapping(path)
     kind = content.pop("kind", None)
     if kind != expected.kind:
         found = f"is a {kind} file" if kind else "has no field 'kind'"
@@ -115,14 +115,19 @@ def read_document(path: str | Path, expected: type[DocumentType]) -> DocumentTyp
 def read_any_document(path: str | Path) -> Document:
     """Read a document of whatever kind the file says it is."""
     kinds = document_kinds()
-    kind = _read_mapping(Path(path)).get("kind")
+    kind = read_mapping(Path(path)).get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         known = ", ".join(sorted(kinds))
         raise InvalidFile(f"{path}: field 'kind' is {kind!r}, expected one of: {known}")
     return read_document(path, kinds[kind])
 
 
-def _read_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The fields of a JSON or YAML file, whatever they are.
+
+    Raises:
+        InvalidFile: it cannot be read, or is not well-formed.
+    """
     try:
         text = path.read_text()
     except FileNotFoundError:
