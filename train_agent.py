@@ -209,8 +209,8 @@ def _contenders(
     """The learned placement and the baselines, each with the method that it stands for."""
     from drlpp.errors import RunFailure
     from drlpp.memory import MemoryModel
-    from drlpp.planners import PLANNERS, PlanningProblem
-    from drlpp.runtime import BASELINES, Contender
+    from drlpp.planners import BASELINES, PLANNERS, PlanningProblem
+    from drlpp.runtime import Contender
     from drlpp.training_options import choose_method
     from drlpp.workload import Workload
 
@@ -222,6 +222,7 @@ def _contenders(
         "data-parallel": choose_method("sync", {"schedule": "1f1b"}, method),
         "gpipe": choose_method("sync", {"microbatches": microbatches}, method),
         "pipedream": method,
+        "exact": method,
     }
 
     def plan(name: str) -> Placement:
@@ -232,13 +233,8 @@ def _contenders(
     return [
         Contender(found_by=job.agent, placement=best[0], method=method),
         *(
-            Contender(
-                found_by=name,
-                placement=plan(name),
-                method=methods[name],
-            )
+            Contender(found_by=name, placement=plan(name), method=methods[name])
             for name in BASELINES
-            if name in PLANNERS
         ),
     ]
 

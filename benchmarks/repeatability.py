@@ -17,7 +17,7 @@ from rich.table import Table
 
 from drlpp.command_line import Size, SizeOption, build_console, run_program
 from drlpp.measurement import Measurement
-from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.planners import BASELINES, PLANNERS, PlanningProblem
 from drlpp.report import seconds_text
 from drlpp.runtime import ClusterSession
 from drlpp.task import ModelReference
@@ -39,7 +39,7 @@ def main(
     with ClusterSession(ModelReference.named(model, size), workers) as session:
         profile, cluster = session.profile()
         problem = PlanningProblem(Workload.of(profile), cluster)
-        placements = {name: planner(problem).placement for name, planner in PLANNERS.items()}
+        placements = {name: PLANNERS[name](problem).placement for name in BASELINES}
         seconds: dict[str, list[float]] = {name: [] for name in placements}
         for _ in range(times):
             for name, placement in placements.items():

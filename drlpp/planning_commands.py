@@ -108,6 +108,9 @@ def plan_placement(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     seed: Annotated[int, typer.Option(help="Of planners that draw at random.")] = 0,
+    time_limit: Annotated[
+        float, typer.Option(min=0, help="Seconds that non-contiguous may take.")
+    ] = 60.0,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006
 ) -> None:
@@ -138,7 +141,7 @@ def plan_placement(
         )
     run = choose_method(policy, read_options(method_option, "method", "accumulate=4"), Method())
     updates = OptimizerSpec().changed(optimizer, optimizer_options(optimizer_option, None))
-    problem = replace(given.problem, seed=seed)
+    problem = replace(given.problem, seed=seed, time_limit_seconds=time_limit)
     if given.profile is not None:
         problem = replace(problem, memory=MemoryModel.of(run, updates))
     if no_replication:

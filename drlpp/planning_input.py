@@ -10,7 +10,7 @@ from pathlib import Path
 from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.errors import InvalidCluster, InvalidFile, InvalidInput
 from drlpp.files import read_document
-from drlpp.partitioning_instance import read_partitioning_instance
+from drlpp.partitioning_instance import PartitioningInstance
 from drlpp.pipedream_profile import read_pipedream_profile
 from drlpp.planners.problem import PlanningProblem
 from drlpp.profile import Profile
@@ -66,7 +66,7 @@ class PlanningInput:
         cls, path: Path, accelerators: int | None, memory: float | None, speeds: str | None
     ) -> PlanningInput:
         """An instance has its own links and limits; numbers given beside it replace the latter."""
-        problem = read_partitioning_instance(path).problem(accelerators)
+        problem = PartitioningInstance.read(path).problem(accelerators)
         cluster = problem.cluster
         if memory is not None or speeds is not None:
             cluster = local_cluster(

@@ -30,21 +30,23 @@ _RULES = {
 def plan_record(plan: Plan) -> dict[str, Any]:
     """A plan as plain data.
 
-    ``seconds_per_minibatch`` is by the rule of the problem, ``rule``, which is the same for all
-    methods; a planner that minimises a formula of its own tells that one's value as
-    ``own_seconds_per_minibatch``.
+    ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
+    formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method.
     """
     prediction, solution = plan.prediction, plan.solution
     names = plan.problem.workload.names
     return {
         "method": plan.method,
-        "seconds_per_minibatch": prediction.seconds_per_minibatch,
-        "own_seconds_per_minibatch": solution.own_seconds,
-        "rule": plan.problem.costs,
+        "seconds_per_minibatch": prediction.seconds_per_minibatch
+        if solution.own_seconds is None
+        else solution.own_seconds,
+        "rule": plan.problem.costs if solution.own_seconds is None else solution.note,
+        "predicted_seconds_per_minibatch": prediction.seconds_per_minibatch,
         "configuration": plan.placement.configuration,
         "bottleneck": prediction.bottleneck,
         "planner_seconds": plan.planner_seconds,
         "proven_optimal": solution.proven_optimal,
+        "runnable": plan.runnable,
         "lower_bound": solution.lower_bound,
         "missing_bytes": prediction.missing_bytes,
         "note": solution.note,
@@ -143,30 +145,35 @@ def plans_table(plans: Sequence[Plan], failures: Mapping[str, str]) -> Renderabl
         )
     table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
     table.add_column("planner", no_wrap=True)
-    table.add_column("configuration", overflow="fold")
+    table.add_column("configuration", overflow="fold", min_width=13)
     for column in ("predicted", "own formula", "lower bound"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("bottleneck", overflow="fold")
+    table.add_column("bottleneck", overflow="fold", max_width=20)
     table.add_column("memory", justify="right", no_wrap=True)
     table.add_column("planned in", justify="right", no_wrap=True)
-    fitting = [p.prediction.seconds_per_minibatch for p in plans if not p.prediction.missing_bytes]
+    usable = [p for p in plans if p.runnable and not p.prediction.missing_bytes]
+    fastest = min((p.prediction.seconds_per_minibatch for p in usable), default=None)
     for plan in plans:
         prediction, solution = plan.prediction, plan.solution
         bound = "–"
         if solution.lower_bound:
             bound = "proven" if solution.proven_optimal else seconds_text(solution.lower_bound)
         memory = decimal(round(prediction.stages[prediction.worst_memory].memory_bytes))
-        best = fitting and prediction.seconds_per_minibatch <= min(fitting) * (1 + 1e-9)
+        best = (
+            plan in usable
+            and fastest is not None
+            and prediction.seconds_per_minibatch <= fastest * (1 + 1e-9)
+        )
         table.add_row(
             plan.method,
-            plan.placement.configuration,
+            plan.placement.configuration + ("" if plan.runnable else " (a bound)"),
             seconds_text(prediction.seconds_per_minibatch),
             "–" if solution.own_seconds is None else seconds_text(solution.own_seconds),
             bound,
             prediction.bottleneck,
             f"{memory} (too much)" if prediction.missing_bytes else memory,
             seconds_text(plan.planner_seconds),
-            style="bold green" if best and not prediction.missing_bytes else None,
+            style="bold green" if best else None,
         )
     return Group(table, *(f"{name}: {escape(reason)}" for name, reason in failures.items()))
 

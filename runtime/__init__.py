@@ -1,6 +1,6 @@
 """The live pipeline runtime: workers, weight policies, measuring, training, and the oracle."""
 
-from drlpp.runtime.comparison import BASELINES, Comparison, Contender, compare
+from drlpp.runtime.comparison import Comparison, Contender, compare
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.random_delays import RandomDelays
@@ -14,7 +14,6 @@ __all__ = [
     "ClusterSession",
     "Deployment",
     "TimeSpent",
-    "BASELINES",
     "Comparison",
     "Contender",
     "compare",

@@ -13,6 +13,7 @@ from drlpp.errors import InvalidInput
 from drlpp.files import Document, Record, read_document, write_document
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement import Placement
+from drlpp.planners import BASELINES
 from drlpp.report import ComparisonRow, comparison_table, describe
 from drlpp.runtime.session import ClusterSession
 from drlpp.training_options import Method
@@ -81,9 +82,6 @@ class Comparison(Document):
         if not medians:
             return None
         return self.contenders[min(medians, key=lambda index: medians[index] or 0.0)]
-
-
-BASELINES = ("data-parallel", "gpipe", "pipedream")
 
 
 @describe.register

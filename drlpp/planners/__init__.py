@@ -7,11 +7,12 @@ from drlpp.planners.exact import Tractability, exact, tractability
 from drlpp.planners.gpipe import gpipe
 from drlpp.planners.plan import Plan, plan
 from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.planners.registry import PLANNERS, Planner
+from drlpp.planners.registry import BASELINES, PLANNERS, Planner
 
 __all__ = [
     "Planner",
     "PLANNERS",
+    "BASELINES",
     "PlanningProblem",
     "Solution",
     "Plan",

@@ -45,9 +45,7 @@ from drlpp.workload import Workload
 _EVALUATIONS_PER_OPERATOR = 40
 
 
-def non_contiguous(
-    problem: PlanningProblem, time_limit_seconds: float = 300.0, relative_gap: float = 1e-3
-) -> Solution:
+def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solution:
     """The optimum over all assignments of operators to accelerators, one accelerator for each.
 
     The bound holds for every unreplicated placement. It is below the optimum where links differ,
@@ -55,18 +53,13 @@ def non_contiguous(
     minibatch in flight.
 
     Args:
-        problem: with ``replicate=False``.
-        time_limit_seconds: of the solver; it uses one thread.
+        problem: its time limit is the solver's, which uses one thread.
         relative_gap: between result and bound, below which the result counts as optimal.
 
     Raises:
-        InvalidInput: if stages may be replicated, or no assignment keeps the limits of memory.
+        InvalidInput: if no assignment keeps the limits of memory.
     """
-    if problem.replicate:
-        raise InvalidInput(
-            "the best assignment is found for one accelerator per operator; give a problem with "
-            "replicate=False"
-        )
+    problem = replace(problem, replicate=False)
     objective = AnalyticObjective(problem)
     best = min(_starts(problem), key=objective)
     value = objective(best)
@@ -75,7 +68,7 @@ def non_contiguous(
     items = Items.of(problem, value)
     program = AssignmentProgram(problem, items, value)
     start = _assignment(items, best, len(problem.workload)) if objective.fits(value) else None
-    outcome = program.solve(start, time_limit_seconds, relative_gap)
+    outcome = program.solve(start, problem.time_limit_seconds, relative_gap)
     if start is None and not outcome.feasible:
         raise InvalidInput(
             "no assignment of operators keeps the limits of memory: "
@@ -141,7 +134,7 @@ def _placement(workload: Workload, items: Items, assignment: Sequence[int]) -> P
         order.add_edges_from((device, last) for device in held if device != last)
     devices: list[int]
     if networkx.is_directed_acyclic_graph(order):
-        devices = [device for device in networkx.topological_sort(order)]
+        devices = list(networkx.topological_sort(order))
     else:
         devices = sorted(held, key=lambda device: device == last)
     return Placement(

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from drlpp.errors import InvalidInput
 from drlpp.placement import Placement, Stage
+from drlpp.planners.non_contiguous import is_runnable
 from drlpp.planners.problem import PlanningProblem, Solution
 from drlpp.planners.registry import PLANNERS
 from drlpp.prediction import Prediction
@@ -41,8 +42,15 @@ class Plan:
         return self.problem.predict(self.placement)
 
     @cached_property
+    def runnable(self) -> bool:
+        """Whether a pipeline can run it; a non-contiguous assignment may only be a bound."""
+        return is_runnable(self.problem.workload, self.placement)
+
+    @cached_property
     def next_best(self) -> Alternative | None:
         """The fastest placement that is one change away; None if there is none that fits."""
+        if not self.runnable:
+            return None
         fitting = (
             alternative
             for alternative in _changes(self.problem, self.placement)

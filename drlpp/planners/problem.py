@@ -24,6 +24,7 @@ class PlanningProblem:
         replicate: whether a stage may stand on several accelerators.
         memory: what a stage keeps, for clusters that limit it.
         seed: of planners that draw at random.
+        time_limit_seconds: of planners that would go on until they have proven the optimum.
     """
 
     workload: Workload
@@ -32,6 +33,7 @@ class PlanningProblem:
     replicate: bool = True
     memory: MemoryModel = DEFAULT_MEMORY
     seed: int = 0
+    time_limit_seconds: float = 60.0
 
     def predict(self, placement: Placement) -> Prediction:
         """What a placement costs by this problem's rule."""

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from public_data import INSTANCES, with_public_data
 
 from drlpp.errors import InvalidFile
 from drlpp.partitioning_instance import PartitioningInstance
 from drlpp.placement import Placement
 from drlpp.prediction import predict
 from drlpp.workload import Transfer
-
-DATA = Path(__file__).parents[3] / "shared" / "data" / "dnn-partitioning"
-with_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is absent")
 
 
 def node(id_: int, milliseconds: float = 1.0, **fields: Any) -> dict[str, Any]:
@@ -176,7 +174,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         PartitioningInstance.read(tmp_path / "half.json")
 
 
-@with_data
+@with_public_data
 @pytest.mark.parametrize(
     ("name", "accelerators", "total_milliseconds"),
     [("bert24_training", 6, 217.813), ("resnet50_training", 6, 462.381)],
@@ -184,6 +182,6 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_published_files_are_read_whole(
     name: str, accelerators: int, total_milliseconds: float
 ) -> None:
-    instance = PartitioningInstance.read(DATA / f"{name}.json")
+    instance = PartitioningInstance.read(INSTANCES / f"{name}.json")
     assert instance.accelerators == accelerators
     assert instance.workload.seconds.sum() * 1000 == pytest.approx(total_milliseconds)

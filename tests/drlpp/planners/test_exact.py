@@ -10,12 +10,15 @@ import pytest
 from brute_force import every_placement
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from public_data import INSTANCES, with_public_data
 from random_graphs import chain_of, cluster_of, graphs, profiles
 from random_problems import check_placement, problems, workloads
 
 from drlpp.cluster import Cluster, Host, Link, local_cluster
 from drlpp.errors import NothingFits
 from drlpp.memory import MemoryModel
+from drlpp.partitioning_instance import PartitioningInstance
+from drlpp.planners import PLANNERS
 from drlpp.planners.exact import exact, tractability
 from drlpp.planners.problem import PlanningProblem
 from drlpp.workload import Workload
@@ -55,7 +58,7 @@ def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
 
 @given(
     workload=workloads(max_operators=5),
-    speeds=st.lists(st.sampled_from([0.25, 0.5, 1.0]), min_size=2, max_size=4),
+    speeds=st.lists(st.sampled_from([0.25, 0.5, 1.0]), min_size=2, max_size=3),
     bandwidth=st.sampled_from([0.5, 4.0]),
     replicate=st.booleans(),
 )
@@ -181,3 +184,39 @@ def test_the_same_problem_gives_the_same_plan(data: st.DataObject, accelerators:
     workload = Workload.of(data.draw(profiles(graph)))
     problem = PlanningProblem(workload, cluster_of(accelerators, 2.0))
     assert exact(problem) == exact(problem)
+
+
+@given(problem=problems(max_operators=10, max_accelerators=5, hosts=1))
+@settings(deadline=None, max_examples=500)
+def test_no_other_planner_is_faster(problem: PlanningProblem) -> None:
+    """Neither by the rule, nor does one that minimises another formula find something faster."""
+    problem = replace(without_limits(problem), time_limit_seconds=0.5)
+    best = problem.predict(exact(problem).placement).seconds_per_minibatch
+    others = set(PLANNERS) - {"exact", "non-contiguous"}
+    if not problem.replicate:
+        others -= {"data-parallel"}
+    for name in sorted(others):
+        placement = PLANNERS[name](problem).placement
+        check_placement(problem, placement)
+        assert problem.predict(placement).seconds_per_minibatch >= best * (1 - 1e-9), name
+
+
+@with_public_data
+@pytest.mark.parametrize(
+    ("name", "milliseconds"),
+    [
+        ("bert24_training", 41.7458),
+        ("bert24_inference", 17.7899),
+        ("resnet50_training", 80.4549),
+        ("resnet50_inference", 34.2229),
+        ("bert_l-3_training", 65.3031),
+        ("bert_l-3_inference", 27.9186),
+    ],
+)
+def test_published_contiguous_optima(name: str, milliseconds: float) -> None:
+    problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()
+    solution = exact(problem)
+    check_placement(problem, solution.placement)
+    found = problem.predict(solution.placement).seconds_per_minibatch
+    assert round(1e3 * found, 4) == milliseconds
+    assert solution.proven_optimal

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy
 import pytest
 from brute_force import every_assignment
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from public_data import INSTANCES, with_public_data
 from random_problems import problems
 
 from drlpp.cluster import Cluster, Link, local_cluster
@@ -22,9 +22,6 @@ from drlpp.planners.objective import AnalyticObjective
 from drlpp.planners.problem import PlanningProblem
 from drlpp.prediction import predict
 from drlpp.workload import Transfer, Workload
-
-DATA = Path(__file__).parents[4] / "shared" / "data" / "dnn-partitioning"
-with_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is absent")
 
 # HiGHS keeps constraints to 1e-6 of their units.
 ROUNDING = 1e-5
@@ -141,17 +138,12 @@ def _pair() -> tuple[Workload, Cluster]:
     return workload, local_cluster(2, Link(bandwidth_bytes_per_second=1.0))
 
 
-def test_replication_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="replicate=False"):
-        non_contiguous(PlanningProblem(*_pair()))
-
-
-@with_data
+@with_public_data
 @pytest.mark.parametrize(
     ("name", "milliseconds"), [("bert24_training", 39.7895), ("bert_l-3_training", 54.2075)]
 )
 def test_published_instances(name: str, milliseconds: float) -> None:
-    problem = PartitioningInstance.read(DATA / f"{name}.json").problem()
+    problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()
     solution = non_contiguous(problem, relative_gap=1e-4)
     prediction = predict(
         problem.workload, problem.cluster, solution.placement, problem.costs, problem.memory

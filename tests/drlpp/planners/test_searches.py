@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from brute_force import every_placement
 from hypothesis import given, settings
+from public_data import INSTANCES, with_public_data
 from random_graphs import chain_of
 from random_problems import check_placement, problems
 
@@ -24,9 +24,6 @@ from drlpp.planners.random_search import random_run, random_search
 from drlpp.planners.search_run import SearchRun
 from drlpp.prediction import predict
 from drlpp.workload import Workload
-
-DATA = Path(__file__).parents[4] / "shared" / "data" / "dnn-partitioning"
-with_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is absent")
 
 Run = Callable[[PlanningProblem, int, Objective | None], SearchRun]
 
@@ -140,7 +137,7 @@ def test_no_evaluations_are_refused(run: Run) -> None:
         run(problem, 0, None)
 
 
-@with_data
+@with_public_data
 @pytest.mark.parametrize(
     ("name", "milliseconds"),
     [
@@ -153,7 +150,7 @@ def test_no_evaluations_are_refused(run: Run) -> None:
     ],
 )
 def test_annealing_comes_to_published_optima(name: str, milliseconds: float) -> None:
-    problem = PartitioningInstance.read(DATA / f"{name}.json").problem()
+    problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()
     placement = local_search(problem).placement
     check_placement(problem, placement)
     prediction = predict(

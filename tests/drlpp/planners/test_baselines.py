@@ -1,4 +1,4 @@
-"""The planners against exhaustive search; costs are computed here from the papers' formulas."""
+"""The planners without a formula, and what holds for all."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import chain_of, cluster_of, graphs, profiles
 
-from drlpp.errors import InvalidInput
-from drlpp.planners import PLANNERS, Planner, data_parallel, gpipe
+from drlpp.planners import PLANNERS, PlanningProblem, data_parallel, gpipe
+from drlpp.profile import Profile
+from drlpp.workload import Workload
+
+
+def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:
+    return PlanningProblem(Workload.of(profile), cluster_of(accelerators))
 
 
 @given(data=st.data(), accelerators=st.integers(1, 5))
@@ -18,7 +23,7 @@ from drlpp.planners import PLANNERS, Planner, data_parallel, gpipe
 def test_gpipe_is_the_most_even_split(data: st.DataObject, accelerators: int) -> None:
     graph = data.draw(graphs())
     profile = data.draw(profiles(graph))
-    placement = gpipe(graph, profile, cluster_of(accelerators))
+    placement = gpipe(problem_of(profile, accelerators)).placement
     placement.validate_for(graph, accelerators)
     stages = min(accelerators, len(graph))
     assert placement.configuration == "-".join(["1"] * stages)
@@ -36,39 +41,27 @@ def test_gpipe_is_the_most_even_split(data: st.DataObject, accelerators: int) ->
 
 
 def test_gpipe_spreads_what_is_left() -> None:
-    graph, profile = chain_of(
-        seconds=[10, 1, 1, 1, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5
-    )
-    placement = gpipe(graph, profile, cluster_of(3))
+    _, profile = chain_of(seconds=[10, 1, 1, 1, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5)
+    placement = gpipe(problem_of(profile, 3)).placement
     assert [stage.operators for stage in placement.stages] == [(0,), (1, 2), (3, 4)]
 
 
 def test_gpipe_minds_the_slowest_stage_before_evenness() -> None:
     # 2, 2, 5 has the same sum of squares and an earlier cut, but a slower stage than 4, 4, 1.
-    graph, profile = chain_of(
-        seconds=[1, 1, 2, 4, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5
-    )
-    placement = gpipe(graph, profile, cluster_of(3))
+    _, profile = chain_of(seconds=[1, 1, 2, 4, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5)
+    placement = gpipe(problem_of(profile, 3)).placement
     assert [stage.operators for stage in placement.stages] == [(0, 1, 2), (3,), (4,)]
 
 
 def test_data_parallel_is_one_stage() -> None:
     graph, profile = chain_of(seconds=[1, 2], parameter_bytes=[0, 0], output_bytes=[1, 1])
-    placement = data_parallel(graph, profile, cluster_of(3))
+    placement = data_parallel(problem_of(profile, 3)).placement
     placement.validate_for(graph, 3)
     assert placement.configuration == "3"
     assert placement.stages[0].operators == (0, 1)
 
 
-@pytest.mark.parametrize("planner", [gpipe])
-def test_a_profile_of_another_graph_is_refused(planner: Planner) -> None:
-    graph, _ = chain_of(seconds=[1, 1], parameter_bytes=[1, 1], output_bytes=[1, 1])
-    _, other = chain_of(seconds=[1, 1], parameter_bytes=[1, 2], output_bytes=[1, 1])
-    with pytest.raises(InvalidInput, match="profile this model again"):
-        planner(graph, other, cluster_of(2))
-
-
-@pytest.mark.parametrize("name", PLANNERS)
+@pytest.mark.parametrize("name", sorted(set(PLANNERS) - {"non-contiguous"}))
 def test_large_graphs_are_planned(name: str) -> None:
     count = 200
     graph, profile = chain_of(
@@ -76,6 +69,4 @@ def test_large_graphs_are_planned(name: str) -> None:
         parameter_bytes=[i % 11 for i in range(count)],
         output_bytes=[1 + i % 5 for i in range(count)],
     )
-    placement = PLANNERS[name](graph, profile, cluster_of(8, bandwidth=1.0))
-    placement.validate_for(graph, 8)
-    assert placement.accelerators == tuple(range(8))
+    PLANNERS[name](problem_of(profile, 8)).placement.validate_for(graph, 8)

@@ -7,9 +7,9 @@ compression ratio 1); it breaks ties at random, so only costs are compared with 
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
+from public_data import PROFILES, with_public_data
 
 from drlpp.cluster import Cluster, Host, Link, local_cluster
 from drlpp.pipedream_profile import read_pipedream_profile
@@ -17,9 +17,7 @@ from drlpp.planners.pipedream import Cuts, Variant, pipedream
 from drlpp.planners.problem import PlanningProblem, Solution
 from drlpp.workload import Workload
 
-PROFILES = Path(__file__).parents[2] / ".." / "shared" / "data" / "pipedream-profiles"
-
-pytestmark = pytest.mark.skipif(not PROFILES.is_dir(), reason="PipeDream's profiles are not here")
+pytestmark = with_public_data
 
 
 @cache
