@@ -131,7 +131,8 @@ def _placement(workload: Workload, items: Items, assignment: Sequence[int]) -> P
             last = device
     device_of = {operator: device for device, ops in held.items() for operator in ops}
     order: networkx.DiGraph[int] = networkx.DiGraph()
-    order.add_nodes_from(sorted(held, key=lambda device: min(held[device])))
+    by_first_operator = [device_of[operator] for operator in sorted(device_of)]
+    order.add_nodes_from(by_first_operator)
     order.add_edges_from(
         (device_of[source], device_of[target])
         for source, target in workload.edges
@@ -141,7 +142,7 @@ def _placement(workload: Workload, items: Items, assignment: Sequence[int]) -> P
         order.add_edges_from((device, last) for device in held if device != last)
     devices: list[int]
     if networkx.is_directed_acyclic_graph(order):
-        devices = [device for device in networkx.topological_sort(order)]
+        devices = list(networkx.topological_sort(order))
     else:
         devices = sorted(held, key=lambda device: device == last)
     return Placement(
