@@ -124,7 +124,8 @@ def _placement(workload: Workload, items: Items, assignment: Sequence[int]) -> P
             last = device
     device_of = {operator: device for device, ops in held.items() for operator in ops}
     order: networkx.DiGraph[int] = networkx.DiGraph()
-    order.add_nodes_from(sorted(held, key=lambda device: min(held[device])))
+    by_first_operator = [device_of[operator] for operator in sorted(device_of)]
+    order.add_nodes_from(by_first_operator)
     order.add_edges_from(
         (device_of[source], device_of[target])
         for source, target in workload.edges
