@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import getitem
@@ -90,9 +90,9 @@ class Simulation:
     placement: Placement
     pipeline: Pipeline
     method: Method
-    plan: Plan
-    costs: Costs
-    played: Played
+    plan: Plan = field(repr=False)
+    costs: Costs = field(repr=False)
+    played: Played = field(repr=False)
     completions: tuple[float, ...]
     memory_bytes: tuple[float, ...]
 
