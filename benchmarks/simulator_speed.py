@@ -4,8 +4,8 @@
 
 Every row is one placement in a process of its own: even stages of a made-up model on hosts of eight
 accelerators. *First* includes writing the schedule and compiling it; *again* is another simulation
-of the same shape, which for small ones finds the compiled schedule in a cache. Memory is what the
-process grew by.
+of the same shape, which for small ones finds the compiled schedule in a cache. Seconds are the
+processor's, of which other programs take less. Memory is what the process grew by.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def time_simulation(stages: int, replicas: int, minibatches: int) -> Row:
     # What is imported or built once, whatever the size.
     simulate(workload, cluster, even_placement(1, 1), minibatches=1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begin = time.perf_counter()
+    begin = time.process_time()
     simulation = simulate(workload, cluster, placement, minibatches=minibatches)
-    first = time.perf_counter() - begin
+    first = time.process_time() - begin
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     predicted = predict(workload, cluster, placement).seconds_per_minibatch
     program = simulation.plan.program
@@ -132,9 +132,9 @@ def _fastest(call: Callable[[], object]) -> float:
     """Seconds of the fastest of some calls: the others were disturbed."""
     times: list[float] = []
     while sum(times) < _LEAST_SECONDS or len(times) < 2:
-        begin = time.perf_counter()
+        begin = time.process_time()
         call()
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
     return min(times)
 
 

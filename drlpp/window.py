@@ -39,11 +39,15 @@ class Window:
             depth * len(replicas)
             for depth, replicas in zip(pipeline.in_flight, pipeline.stages, strict=True)
         )
-        tail = flight - step if pipeline.depth > 1 else 0
+        # The forward passes that a stage is ahead of its last backward in the window.
+        tail = max(
+            (depth - 1) * len(replicas)
+            for depth, replicas in zip(pipeline.in_flight, pipeline.stages, strict=True)
+        )
         return cls(
             warm_up=_round_up(max(flight, 4), step),
             length=_round_up(minibatches, step),
-            tail=_round_up(max(tail, 0), step),
+            tail=_round_up(tail, step),
             step=step,
         )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import getitem
@@ -54,8 +56,21 @@ class Plan:
         """Compile a schedule that is long enough for a window of ``minibatches``."""
         whole_rounds = min(method.minibatches_together(pipeline), _LONGEST_ROUND)
         window = Window.plan(pipeline, max(minibatches, whole_rounds), method)
-        program = Program.of(method.schedule_for(pipeline, window.minibatches))
+        with _no_search_for_cycles():
+            program = Program.of(method.schedule_for(pipeline, window.minibatches))
         return cls(window, program, tuple(program.marks(window)))
+
+
+@contextmanager
+def _no_search_for_cycles() -> Iterator[None]:
+    """Long schedules are a million objects and no cycles; looking for some takes a third longer."""
+    searching = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if searching:
+            gc.enable()
 
 
 _cached_plan = lru_cache(maxsize=64)(Plan.of)
@@ -90,9 +105,9 @@ class Simulation:
     placement: Placement
     pipeline: Pipeline
     method: Method
-    plan: Plan
-    costs: Costs
-    played: Played
+    plan: Plan = field(repr=False)
+    costs: Costs = field(repr=False)
+    played: Played = field(repr=False)
     completions: tuple[float, ...]
     memory_bytes: tuple[float, ...]
 

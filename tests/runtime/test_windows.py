@@ -57,6 +57,12 @@ def test_replicas_share_the_minibatches() -> None:
     assert found.seconds_per_minibatch == pytest.approx(3.0)
 
 
+def test_a_window_ends_before_the_first_stage_runs_out_of_forwards() -> None:
+    # Stage 0 is three forwards ahead, though minibatches complete in pairs.
+    found = measure(Pipeline.straight(1, 1, 2), {0: 3.0, 1: 1.0, 2: 1.0}, Method(), 10)
+    assert found.seconds_per_minibatch == pytest.approx(9.0)
+
+
 def test_data_parallelism_divides_by_the_workers() -> None:
     found = measure(Pipeline.straight(4), {0: 1.0}, Method(policy="sync"), 8)
     assert found.seconds_per_minibatch == pytest.approx(3 / 4)
