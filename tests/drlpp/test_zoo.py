@@ -19,7 +19,7 @@ from drlpp.zoo.bert import masked_accuracy, pretraining_loss
 from drlpp.zoo.classification import is_correct
 from drlpp.zoo.residual_lstm import ResidualLSTMLayer
 from drlpp.zoo.tokens import token_accuracy, token_loss
-from tests.drlpp.tiny_models import TINY, tiny
+from tests.drlpp.tiny_models import MODELS, TINY, tiny
 
 ONE_VOCABULARY: dict[str, Option] = {"source_vocabulary": 11, "target_vocabulary": 11}
 
@@ -36,6 +36,8 @@ ONE_VOCABULARY: dict[str, Option] = {"source_vocabulary": 11, "target_vocabulary
         ("residual_lstm", 19, {"embedding": 1, "linear": 5, "stack": 2, "dropout": 1}),
         ("gnmt4", 34, {"lstm": 8, "embedding": 2, "matmul": 2, "softmax": 1, "linear": 3}),
         ("gnmt16", 62, {"lstm": 16, "embedding": 2, "matmul": 2, "softmax": 1, "linear": 3}),
+        ("bert48", 55, {"embedding": 2, "scaled_dot_product_attention": 3, "linear": 22}),
+        ("transformer", 81, {"embedding": 2, "scaled_dot_product_attention": 6, "linear": 33}),
         ("awd_lm", 9, {"embedding": 1, "mul": 4, "lstm": 3, "linear": 1}),
         ("s2vt", 11, {"linear": 2, "embedding": 1, "lstm": 2, "cat": 3, "dropout": 3}),
     ],
@@ -52,7 +54,7 @@ def test_captured_operators(name: str, operators: int, types: dict[str, int]) ->
     assert captured.aliases == {}
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_captured_models_compute_the_same(name: str) -> None:
     captured = capture(tiny(name))
     module, inputs, targets = captured.task.module, captured.task.inputs, captured.task.targets
@@ -78,7 +80,7 @@ def test_captured_models_compute_the_same(name: str) -> None:
     assert captured.score(*pytree.tree_leaves(evaluated), targets).shape == (4,)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_microbatches_have_the_same_graph(name: str) -> None:
     captured = capture(tiny(name))
     part = capture_microbatch(captured, 2)
@@ -104,7 +106,7 @@ def test_images_that_pooling_would_shrink_to_nothing_are_refused(name: str, size
 
 
 def test_small_options_are_those_of_the_factories() -> None:
-    assert SMALL.keys() == ZOO.keys()
+    assert SMALL.keys() == ZOO.keys() == TINY.keys()
     for name, options in SMALL.items():
         task = ModelReference(name=name, options=options).build()
         assert task.batch_size == options["batch_size"]
@@ -119,7 +121,7 @@ def test_scores() -> None:
     assert token_loss(100 * tokens, following) == pytest.approx(25)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_seed_gives_the_same_model(name: str) -> None:
     first, second, other = (tiny(name).build(seed) for seed in (0, 0, 1))
     torch.testing.assert_close(first.inputs, second.inputs)

@@ -17,7 +17,7 @@ from drlpp.runtime.stages import Argument, Buffer, ModelInput, StageOutput, Weig
 from drlpp.task import Task
 from drlpp.training_options import Method
 from drlpp.zoo import ZOO
-from tests.drlpp.tiny_models import tiny
+from tests.drlpp.tiny_models import MODELS, tiny
 from tests.runtime.plain import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
@@ -70,7 +70,7 @@ def random_places(captured: CapturedModel, count: int) -> list[int]:
     return sorted(random.Random(captured.graph.model).sample(choices, min(count, len(choices))))
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_cut_between_all_operators_a_model_computes_the_same(name: str) -> None:
     captured = captured_in_float64(name)
     whole = run(captured, cut_at(captured))
@@ -78,7 +78,7 @@ def test_cut_between_all_operators_a_model_computes_the_same(name: str) -> None:
     torch.testing.assert_close(pieces, whole)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_every_cut_in_two_is_legal(name: str) -> None:
     captured = captured_in_float64(name)
     graph = captured.graph
@@ -88,7 +88,7 @@ def test_every_cut_in_two_is_legal(name: str) -> None:
         assert [(edge.source, edge.target) for edge in placement.pipeline(graph).edges] == [(0, 1)]
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_stages_send_what_the_graph_says_and_compute_the_same(name: str) -> None:
     captured = captured_in_float64(name)
     graph = captured.graph
@@ -107,7 +107,7 @@ def test_stages_send_what_the_graph_says_and_compute_the_same(name: str) -> None
         torch.testing.assert_close(run(captured, placement), whole)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_two_minibatches_in_stages_equal_a_plain_loop(name: str) -> None:
     task = task_in_float64(name)
     assert task.loss is not None

@@ -1,5 +1,7 @@
 """The zoo in the smallest sizes that still have every layer of a kind, for tests."""
 
+import pytest
+
 from drlpp.task import ModelReference, Option
 
 _IMAGES: dict[str, Option] = {"batch_size": 4, "input_size": 33, "classes": 10, "width": 0.05}
@@ -50,3 +52,13 @@ TINY: dict[str, dict[str, Option]] = {
 
 def tiny(name: str, **options: Option) -> ModelReference:
     return ModelReference(name=name, options={**TINY[name], **options})
+
+
+# Other depths of models that are tested anyway.
+_DEEPER = ("resnet101", "resnet152", "resnext101", "gnmt8", "gnmt16")
+
+MODELS = [
+    pytest.param(name, marks=pytest.mark.slow) if name in _DEEPER else pytest.param(name)
+    for name in TINY
+]
+"""Every model of the zoo, as an argument of a test."""
