@@ -31,7 +31,9 @@ def evaluation_graph(module: fx.GraphModule) -> fx.GraphModule:
             switched = _switches(node)
             _set_arguments(node, switched)
             random = torch.Tag.nondeterministic_seeded in node.target.tags
-            if random and not switched and "dropout_p" not in named_arguments(node):
+            # What attention is not told to drop, it keeps.
+            quiet = any(known.name == "dropout_p" for known in node.target._schema.arguments)
+            if random and not switched and not quiet:
                 raise InvalidModel(
                     f"{operator_type(node)} ({node.name}) draws random numbers, and whether the "
                     "model does so in training only cannot be told; use nn.Dropout or "

@@ -19,6 +19,7 @@ from drlpp.graph import TensorSpec
 from drlpp.placement import Placement
 from drlpp.runtime.precision import exempt_operators
 from drlpp.runtime.randomness import with_seeded_operators
+from drlpp.runtime.retracing import Retracer
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,7 @@ def cut_stages(
 def portable(module: nn.Module) -> fx.GraphModule:
     """The same graph in a module that can be pickled; only aten operators travel with it."""
     assert isinstance(module, fx.GraphModule)
-    # torch.export's tracer cannot be rebuilt where the module is loaded.
-    module.graph._tracer_cls = None
+    module.graph._tracer_cls = Retracer
     return fx.GraphModule(module, module.graph)
 
 

@@ -1,4 +1,4 @@
-"""GNMT with 4 layers, the translation model of drl-pp §4.1 (Wu et al. 2016, arXiv:1609.08144).
+"""GNMT (Wu et al. 2016, arXiv:1609.08144), translating in drl-pp, PipeDream and pipeoptim.
 
 The source and the target sentence enter on branches of their own, which the attention joins::
 
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from drlpp.task import Task
+from drlpp.zoo.tokens import translation_task
 
 
 class Encoder(nn.Module):
@@ -119,49 +119,60 @@ class GNMT(nn.Module):
         return self.decoder(target, self.encoder(source))
 
 
-def token_loss(logits: Tensor, following: Tensor) -> Tensor:
-    """The mean cross entropy over all tokens.
-
-    Args:
-        logits: ``(batch, target length, vocabulary)``.
-        following: the right tokens, ``(batch, target length)``.
-    """
-    return F.cross_entropy(logits.flatten(0, 1), following.flatten())
-
-
-def token_accuracy(logits: Tensor, following: Tensor) -> Tensor:
-    """The share of tokens of every sample that are predicted rightly, ``(batch,)``."""
-    return (logits.argmax(-1) == following).float().mean(1)
-
-
 def gnmt4(
     batch_size: int = 128,
     sequence_length: int = 50,
     vocabulary: int = 32_000,
     hidden: int = 256,
+    layers: int = 4,
     dropout: float = 0.2,
 ) -> Task:
-    """GNMT-4 on random sentences.
+    """GNMT-4 of drl-pp on random sentences.
 
     The paper's "4 LSTM layers version" with "256 hidden units" is read as 4 encoder layers, the
-    first of them bidirectional, and 4 decoder layers, as GNMT counts. Sentences in the paper have
-    20 to 50 words; here all have the same length.
+    first of them bidirectional, and 4 decoder layers, as GNMT counts. PipeDream counts both sides
+    together: by its count this model is ``layers=2``. Sentences in the paper have 20 to 50 words;
+    here all have the same length.
 
     Args:
         batch_size: pairs of sentences in a minibatch.
         sequence_length: tokens of a sentence, source and target alike.
         vocabulary: tokens that each language has; the paper does not give it, GNMT's is 32,000.
         hidden: units of every LSTM, and size of the embeddings.
+        layers: of the encoder, and of the decoder.
         dropout: probability, before every LSTM.
     """
-    source = torch.randint(vocabulary, (batch_size, sequence_length))
-    sentence = torch.randint(vocabulary, (batch_size, sequence_length + 1))
-    # The decoder reads every token but the last and is asked for every token but the first.
-    inputs, following = sentence[:, :-1].contiguous(), sentence[:, 1:].contiguous()
-    return Task(
-        GNMT(vocabulary, hidden, dropout=dropout),
-        (source, inputs),
-        following,
-        token_loss,
-        token_accuracy,
-    )
+    module = GNMT(vocabulary, hidden, layers, dropout)
+    return translation_task(module, batch_size, sequence_length, vocabulary, vocabulary)
+
+
+def gnmt8(
+    batch_size: int = 64,
+    sequence_length: int = 50,
+    vocabulary: int = 32_320,
+    hidden: int = 1024,
+    layers: int = 4,
+    dropout: float = 0.2,
+) -> Task:
+    """GNMT-8 of PipeDream and pipeoptim: 4 encoder and 4 decoder layers of 1024 units.
+
+    Sizes are those of PipeDream's published profile; the arguments are those of :func:`gnmt4`.
+    """
+    module = GNMT(vocabulary, hidden, layers, dropout)
+    return translation_task(module, batch_size, sequence_length, vocabulary, vocabulary)
+
+
+def gnmt16(
+    batch_size: int = 64,
+    sequence_length: int = 50,
+    vocabulary: int = 32_320,
+    hidden: int = 1024,
+    layers: int = 8,
+    dropout: float = 0.2,
+) -> Task:
+    """GNMT-16 of PipeDream and pipeoptim: 8 encoder and 8 decoder layers of 1024 units.
+
+    The arguments are those of :func:`gnmt4`.
+    """
+    module = GNMT(vocabulary, hidden, layers, dropout)
+    return translation_task(module, batch_size, sequence_length, vocabulary, vocabulary)

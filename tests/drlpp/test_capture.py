@@ -130,6 +130,7 @@ class Everything(nn.Module):
         with torch.no_grad():
             centre = x.mean(dim=1, keepdim=True) + torch.tensor([3.0])
         weighted, _ = self.attention(x - centre, x, x, need_weights=False)
+        weighted = F.scaled_dot_product_attention(weighted, x, x)
         return F.scaled_dot_product_attention(weighted, x, x, dropout_p=0.5 * self.training)
 
 

@@ -13,7 +13,7 @@ REFERENCE = ModelReference(name="tests.runtime.regularized:regularized")
 
 
 class Regularized(nn.Module):
-    """Dropout between the layers of an LSTM, in attention, on channels, and on its own."""
+    """Dropout between the layers of an LSTM, in attention, on channels, on weights, on its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,10 @@ class Regularized(nn.Module):
         self.last = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        read = F.dropout(self.words(tokens), 0.1, training=self.training)
+        # No input reaches the numbers of these two.
+        kept = F.dropout(torch.ones(WORDS, 1), 0.1, training=self.training)
+        words = F.dropout(self.words.weight, 0.1, training=self.training)
+        read = F.dropout(F.embedding(tokens, kept * words), 0.1, training=self.training)
         left, _ = self.lstm(read)
         right = self.channels(self.norm(self.conv(read.transpose(1, 2)))).transpose(1, 2)
         joined, _ = self.attention(left, right, right, need_weights=False)

@@ -1,0 +1,48 @@
+"""Tracing a graph anew where it is loaded, as pickled graphs are, without losing an operator.
+
+A pickled graph is Python code, and loading it traces that code. fx's own tracer computes what no
+input reaches there and then, and keeps the result: a dropout mask of ones would be the same in
+every pass, and a tensor of zeros that is added to in place would keep its sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from torch import fx, nn
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+
+
+class Retracer(fx.Tracer):
+    """Records every operator, whatever its arguments are."""
+
+    def trace(
+        self,
+        root: nn.Module | Callable[..., Any],
+        concrete_args: dict[str, Any] | None = None,
+    ) -> fx.Graph:
+        """Trace the code of a graph."""
+        with _Recording(self):
+            return super().trace(root, concrete_args)
+
+
+class _Recording(TorchFunctionMode):
+    """Turns calls of operators, and of the runtime's functions around them, into nodes."""
+
+    def __init__(self, tracer: fx.Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if isinstance(func, OpOverload | FunctionType):
+            return self._tracer.create_proxy("call_function", func, tuple(args), dict(kwargs or {}))
+        return func(*args, **(kwargs or {}))
