@@ -23,6 +23,7 @@ from typing import Annotated
 
 import numpy
 import typer
+from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -188,17 +189,16 @@ def even_placement(stages: int, replicas: int) -> Placement:
 
 def table_of(rows: list[Row]) -> Table:
     """The rows, and how time and memory grow with what is played."""
-    table = Table(title="Simulating asynchronous 1F1B", title_justify="left")
+    table = Table(title="Simulating asynchronous 1F1B", title_justify="left", box=box.SIMPLE)
     table.add_column("accelerators", justify="right")
     for column in (
         "stages × replicas",
-        "minibatches",
         "steps and messages",
         "first",
+        "for each",
         "again",
-        "each, first",
         "memory",
-        "each",
+        "for each",
         "over the formula",
     ):
         table.add_column(column, justify="right")
@@ -207,11 +207,10 @@ def table_of(rows: list[Row]) -> Table:
         table.add_row(
             f"{row.accelerators:,}",
             f"{row.stages} × {row.replicas}",
-            f"{row.minibatches:,}",
             f"{played:,}",
             seconds_text(row.first_seconds),
-            seconds_text(row.again_seconds),
             seconds_text(row.first_seconds / played),
+            seconds_text(row.again_seconds),
             decimal(row.memory_bytes),
             decimal(round(row.memory_bytes / played)),
             f"{row.over_prediction:.3f}",

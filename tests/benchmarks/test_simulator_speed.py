@@ -1,0 +1,24 @@
+"""The benchmark of the simulator, at its smallest."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from benchmarks import simulator_speed
+from benchmarks.simulator_speed import table_of, time_simulation
+
+
+def test_a_row_says_what_was_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulator_speed, "_LEAST_SECONDS", 0.0)
+    row = time_simulation(2, 2, 4)
+    assert row.accelerators == 4
+    # 4 to fill, 4 to measure and 2 ahead; each is a forward and a backward on two stages, and a
+    # message both ways; each pair of them an all-reduce and an update on four workers.
+    assert row.minibatches == 10
+    assert row.steps == 10 * 2 * 2 + 5 * 2 * 4
+    assert row.messages == 10 * 2
+    assert row.over_prediction >= 1 - 1e-9
+    console = Console(width=110, file=io.StringIO(), record=True)
+    console.print(table_of([row]))
+    assert "2 × 2" in console.export_text()
