@@ -72,4 +72,5 @@ class StageSeconds:
         """Seconds per minibatch that the stage needs."""
         if costs == "serial":
             return self.compute + self.all_reduce + self.messages
-        return numpy.maximum(numpy.maximum(self.compute, self.all_reduce), self.messages)
+        slowest: Array = numpy.maximum(numpy.maximum(self.compute, self.all_reduce), self.messages)
+        return slowest

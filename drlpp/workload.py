@@ -170,18 +170,18 @@ class Workload:
         if not last:
             seconds += self.prediction_seconds[chosen].sum()
         return StageWork(
-            seconds=seconds,
-            update_seconds=self.update_seconds[chosen].sum(),
-            parameter_bytes=self.parameter_bytes[chosen].sum(),
-            kept_bytes=self.kept_bytes[chosen].sum(),
-            incoming_bytes=numpy.float64(incoming),
-            outgoing_bytes=numpy.float64(outgoing),
+            seconds=numpy.asarray(seconds),
+            update_seconds=numpy.asarray(self.update_seconds[chosen].sum()),
+            parameter_bytes=numpy.asarray(self.parameter_bytes[chosen].sum()),
+            kept_bytes=numpy.asarray(self.kept_bytes[chosen].sum()),
+            incoming_bytes=numpy.asarray(incoming),
+            outgoing_bytes=numpy.asarray(outgoing),
         )
 
 
 @dataclass(frozen=True)
 class StageWork:
-    """What a stage does for one minibatch; or many stages at once, an array of them in each field.
+    """What a stage does for one minibatch, as arrays without dimensions; or what many stages do.
 
     A tensor that crosses the stage's border is counted once, however many stages are at its other
     end: it would take the whole placement to know them, and a planner looks at stages one by one.
@@ -195,9 +195,9 @@ class StageWork:
         outgoing_bytes: activations for later stages, gradients for earlier ones.
     """
 
-    seconds: Array | numpy.float64
-    update_seconds: Array | numpy.float64
-    parameter_bytes: Array | numpy.float64
-    kept_bytes: Array | numpy.float64
-    incoming_bytes: Array | numpy.float64
-    outgoing_bytes: Array | numpy.float64
+    seconds: Array
+    update_seconds: Array
+    parameter_bytes: Array
+    kept_bytes: Array
+    incoming_bytes: Array
+    outgoing_bytes: Array

@@ -22,7 +22,7 @@ import networkx
 import numpy
 from networkx.utils import UnionFind
 
-from drlpp.workload import Transfer, Workload
+from drlpp.workload import Array, Transfer, Workload
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Contraction:
 
 def contract_free_operators(workload: Workload) -> Contraction:
     """Join operators by the two rules above until none applies."""
-    groups = [(operator,) for operator in range(len(workload))]
+    groups: list[tuple[int, ...]] = [(operator,) for operator in range(len(workload))]
     while True:
         pairs = _joinable(workload)
         if not pairs:
@@ -63,23 +63,21 @@ def join(workload: Workload, groups: list[list[int]]) -> Workload:
                 forward + transfer.forward_bytes,
                 backward + transfer.backward_bytes,
             )
-    sums = {
-        field: numpy.array([getattr(workload, field)[group].sum() for group in groups])
-        for field in (
-            "forward_seconds",
-            "backward_seconds",
-            "update_seconds",
-            "parameter_bytes",
-            "kept_bytes",
-        )
-    }
+
+    def added(values: Array) -> Array:
+        return numpy.array([values[group].sum() for group in groups])
+
     edges = {(group_of[source], group_of[target]) for source, target in workload.edges}
     return replace(
         workload,
         names=tuple(workload.names[group[0]] for group in groups),
         edges=tuple(sorted(edge for edge in edges if edge[0] != edge[1])),
         transfers=tuple(Transfer(members, *bytes_) for members, bytes_ in transfers.items()),
-        **sums,
+        forward_seconds=added(workload.forward_seconds),
+        backward_seconds=added(workload.backward_seconds),
+        update_seconds=added(workload.update_seconds),
+        parameter_bytes=added(workload.parameter_bytes),
+        kept_bytes=added(workload.kept_bytes),
     )
 
 

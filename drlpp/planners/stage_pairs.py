@@ -115,15 +115,15 @@ class _Crossing:
 
         def columns(test: Callable[[Transfer], NDArray[numpy.bool_]]) -> Array:
             found = [test(transfer) for transfer in transfers]
-            return numpy.column_stack(found).astype(float) if found else numpy.zeros((count, 0))
+            return numpy.hstack(found).astype(float) if found else numpy.zeros((count, 0))
 
         return cls(
             transfers=transfers,
             states=numpy.column_stack(states).astype(float) if states else numpy.zeros((count, 0)),
             states_owner=numpy.array(owners, dtype=numpy.intp),
-            untouched=columns(lambda t: ~members[:, list(t.members)].any(axis=1)),
-            complete=columns(lambda t: members[:, list(t.members)].all(axis=1)),
-            produced=columns(lambda t: members[:, t.members[0]]),
+            untouched=columns(lambda t: _all(~members[:, list(t.members)])),
+            complete=columns(lambda t: _all(members[:, list(t.members)])),
+            produced=columns(lambda t: members[:, t.members[:1]]),
         )
 
     def bytes_(self, block: slice, start: int) -> tuple[Array, Array]:
@@ -149,3 +149,8 @@ class _Crossing:
         read_forward = touching(forward) - made_forward
         read_backward = touching(backward) - made_backward
         return read_forward + made_backward, made_forward + read_backward
+
+
+def _all(inside: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
+    """Rows in which all are true, as a column."""
+    return numpy.logical_and.reduce(inside, axis=1, keepdims=True)
