@@ -1,12 +1,13 @@
 """What a stage costs on some accelerators, in seconds per minibatch: the rule planners minimise.
 
 In steady state nothing flushes an asynchronous pipeline, so it runs at the rate of its slowest part
-(pipedream §3.1). For a stage with m replicas, the slowest of relative speed v, T the forward and
-backward seconds of its operators, U those of the optimizer, W its parameter bytes, B the bandwidth
-and λ the latency of the slowest link that it uses:
+(pipedream §3.1). For a stage with m replicas, the slowest of relative speed v, T the seconds of its
+forward and backward, U those of the optimizer, S those of collecting gradients for other replicas,
+W its parameter bytes, B the bandwidth and λ the latency of the slowest link that it uses:
 
-* **compute**: (T + U) / (m v). The replicas take minibatches round-robin, so each sees one in m,
-  and the slowest sets the pace. U counts once a round of m minibatches on every replica, as T does.
+* **compute**: (T + U) / (m v), and (T + S + U) / (m v) for m > 1. The replicas take minibatches
+  round-robin, so each sees one in m, and the slowest sets the pace. U counts once a round of m
+  minibatches on every replica, as T and S do.
 * **all-reduce**: one ring all-reduce a round, in which a replica sends 2(m − 1) messages of W/m
   bytes: 2(m − 1) (W / (m B) + λ) / m.
 * **messages**: what an accelerator receives and what it sends, each in its own direction:
@@ -59,7 +60,8 @@ class StageSeconds:
     def of(cls, work: StageWork, group: Group, costs: CostModel = "overlapped") -> StageSeconds:
         """The formulas above."""
         m = group.replicas
-        compute = (work.seconds + work.update_seconds) / (m * group.speed)
+        shared = work.sharing_seconds if m > 1 else 0.0
+        compute = (work.seconds + shared + work.update_seconds) / (m * group.speed)
         ring = work.parameter_bytes / (m * group.ring.bandwidth_bytes_per_second)
         ring = 2 * (m - 1) * (ring + group.ring.latency_seconds) / m
         if costs == "serial":

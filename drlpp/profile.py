@@ -37,8 +37,11 @@ class Profile(Document):
         operators: costs, by operator id.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
+        update_overhead_seconds: of a stage's update, whatever parameters it has.
         update_seconds_per_byte: what the optimizer takes for a byte of parameters.
         prediction_seconds_per_byte: what predicting weights for a forward takes, likewise.
+        sharing_seconds_per_byte: what collecting gradients to be summed over replicas takes beside
+            a minibatch's backward, likewise; the sum itself is the links' time.
     """
 
     kind: ClassVar[str] = "profile"
@@ -50,8 +53,10 @@ class Profile(Document):
     operators: tuple[OperatorProfile, ...]
     forward_overhead_seconds: float = Field(default=0.0, ge=0)
     backward_overhead_seconds: float = Field(default=0.0, ge=0)
+    update_overhead_seconds: float = Field(default=0.0, ge=0)
     update_seconds_per_byte: float = Field(default=0.0, ge=0)
     prediction_seconds_per_byte: float = Field(default=0.0, ge=0)
+    sharing_seconds_per_byte: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _covers_the_graph(self) -> Profile:

@@ -56,8 +56,10 @@ class Workload:
         transfers: the tensors between operators.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
+        update_overhead_seconds: of a stage's update, whatever parameters it has, if it has any.
         prediction_seconds_per_byte: of predicting weights for a forward, on all stages but the
             last, which looks nothing ahead.
+        sharing_seconds_per_byte: of collecting gradients of a minibatch, on replicated stages.
     """
 
     model: str
@@ -71,7 +73,9 @@ class Workload:
     transfers: tuple[Transfer, ...]
     forward_overhead_seconds: float = 0.0
     backward_overhead_seconds: float = 0.0
+    update_overhead_seconds: float = 0.0
     prediction_seconds_per_byte: float = 0.0
+    sharing_seconds_per_byte: float = 0.0
 
     @classmethod
     def of(cls, profile: Profile) -> Workload:
@@ -107,7 +111,9 @@ class Workload:
             transfers=tuple(transfers),
             forward_overhead_seconds=profile.forward_overhead_seconds,
             backward_overhead_seconds=profile.backward_overhead_seconds,
+            update_overhead_seconds=profile.update_overhead_seconds,
             prediction_seconds_per_byte=profile.prediction_seconds_per_byte,
+            sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
         )
 
     def __len__(self) -> int:
@@ -117,16 +123,6 @@ class Workload:
     def seconds(self) -> Array:
         """Forward plus backward seconds of every operator."""
         return self.forward_seconds + self.backward_seconds
-
-    @property
-    def overhead_seconds(self) -> float:
-        """Of the two passes of a stage."""
-        return self.forward_overhead_seconds + self.backward_overhead_seconds
-
-    @cached_property
-    def prediction_seconds(self) -> Array:
-        """For every operator, of predicting its weights for a forward."""
-        return self.parameter_bytes * self.prediction_seconds_per_byte
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
@@ -166,16 +162,41 @@ class Workload:
             else:
                 incoming += transfer.forward_bytes
                 outgoing += transfer.backward_bytes
-        seconds = self.seconds[chosen].sum() + self.overhead_seconds
-        if not last:
-            seconds += self.prediction_seconds[chosen].sum()
-        return StageWork(
-            seconds=numpy.asarray(seconds),
-            update_seconds=numpy.asarray(self.update_seconds[chosen].sum()),
-            parameter_bytes=numpy.asarray(self.parameter_bytes[chosen].sum()),
-            kept_bytes=numpy.asarray(self.kept_bytes[chosen].sum()),
+        return self.work_of(
+            seconds=self.seconds[chosen].sum(),
+            update_seconds=self.update_seconds[chosen].sum(),
+            parameter_bytes=self.parameter_bytes[chosen].sum(),
+            kept_bytes=self.kept_bytes[chosen].sum(),
             incoming_bytes=numpy.asarray(incoming),
             outgoing_bytes=numpy.asarray(outgoing),
+            last=numpy.asarray(last),
+        )
+
+    def work_of(
+        self,
+        *,
+        seconds: Array,
+        update_seconds: Array,
+        parameter_bytes: Array,
+        kept_bytes: Array,
+        incoming_bytes: Array,
+        outgoing_bytes: Array,
+        last: NDArray[numpy.bool_],
+    ) -> StageWork:
+        """The work of stages, from sums over their operators and what crosses their borders.
+
+        To the operators' times it adds what passes and updates of a stage take besides.
+        """
+        predicted = parameter_bytes * self.prediction_seconds_per_byte * ~last
+        overhead = self.forward_overhead_seconds + self.backward_overhead_seconds
+        return StageWork(
+            seconds=seconds + overhead + predicted,
+            update_seconds=update_seconds + self.update_overhead_seconds * (parameter_bytes > 0),
+            sharing_seconds=parameter_bytes * self.sharing_seconds_per_byte,
+            parameter_bytes=parameter_bytes,
+            kept_bytes=kept_bytes,
+            incoming_bytes=incoming_bytes,
+            outgoing_bytes=outgoing_bytes,
         )
 
 
@@ -189,6 +210,7 @@ class StageWork:
     Attributes:
         seconds: forward and backward, with what belongs to them, at speed 1.
         update_seconds: of the optimizer, for one update.
+        sharing_seconds: of collecting the gradients of a minibatch, if the stage is replicated.
         parameter_bytes: of the weights.
         kept_bytes: from the forward to the backward pass of a minibatch.
         incoming_bytes: activations of earlier stages, gradients of later ones.
@@ -197,6 +219,7 @@ class StageWork:
 
     seconds: Array
     update_seconds: Array
+    sharing_seconds: Array
     parameter_bytes: Array
     kept_bytes: Array
     incoming_bytes: Array

@@ -100,12 +100,15 @@ class ProfileOperators:
             and the loss.
         method, optimizer: what updates and predictions are timed for.
         repeats: timed passes, after some that warm up.
+        name: of the group of ``workers``, which measure at the same time; never used twice.
     """
 
     programs: bytes
     method: Method
     optimizer: OptimizerSpec
     repeats: int
+    name: str
+    workers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -168,27 +171,28 @@ class RunResult:
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """What profiling found: for every operator, and for the model as one stage.
+    """Seconds of every repetition, when every operator is a stage, and when all are one.
 
     Attributes:
-        device: that it ran on.
-        forward, backward: seconds of every repetition, for every operator.
-        whole_forward, whole_backward: seconds of every repetition of all operators in one stage.
+        device: that they ran on.
+        forward, backward, update: for every operator.
+        whole_forward, whole_backward, whole_update: of all operators in one stage.
+        shared_backward, shared_update: likewise, with gradients collected as replicas do.
         kept_bytes: what the forward of every operator keeps for the backward.
-        update_seconds: of every repetition, for all weights.
-        prediction_seconds: of lending predicted weights, likewise; none if the method does not.
-        weight_bytes: of all weights.
+        prediction_seconds: of lending predicted weights, all of them; none if the method does not.
     """
 
     device: str
     forward: list[list[float]]
     backward: list[list[float]]
+    update: list[list[float]]
     whole_forward: list[float]
     whole_backward: list[float]
+    whole_update: list[float]
+    shared_backward: list[float]
+    shared_update: list[float]
     kept_bytes: list[int]
-    update_seconds: list[float]
     prediction_seconds: list[float]
-    weight_bytes: int
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from drlpp.capture import CapturedModel
 from drlpp.cluster import Link
@@ -22,9 +22,22 @@ ALONE = Link(bandwidth_bytes_per_second=1e12)
 
 
 def profile_command(
-    captured: CapturedModel, method: Method, optimizer: OptimizerSpec, repeats: int
+    captured: CapturedModel,
+    method: Method,
+    optimizer: OptimizerSpec,
+    repeats: int,
+    name: str,
+    workers: Sequence[int],
 ) -> ProfileOperators:
-    """Time every operator of a model, ``repeats`` times."""
+    """Time every operator of a model on several workers at the same time.
+
+    Args:
+        captured: the model.
+        method, optimizer: what updates and predictions are timed for.
+        repeats: timed passes.
+        name: of the workers' group, never used twice.
+        workers: that measure.
+    """
     each = Placement(
         stages=tuple(
             Stage(operators=(op.id,), accelerators=(op.id,)) for op in captured.graph.operators
@@ -33,8 +46,8 @@ def profile_command(
     operators = tuple(range(len(captured.graph)))
     together = Placement(stages=(Stage(operators=operators, accelerators=(0,)),))
     (whole,) = cut_stages(captured, together)
-    programs = (cut_stages(captured, each), whole, portable(captured.loss))
-    return ProfileOperators(pickle.dumps(programs), method, optimizer, repeats)
+    programs = pickle.dumps((cut_stages(captured, each), whole, portable(captured.loss)))
+    return ProfileOperators(programs, method, optimizer, repeats, name, tuple(workers))
 
 
 def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profile:
@@ -42,56 +55,68 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
 
     A pass of a stage costs something besides its operators: c for each of n operators that run as
     stages of their own, once if all are in one stage. So c = (Σ alone − together) / (n − 1), and it
-    is taken off every operator's time.
+    is taken off every operator's time. So it is with updates of operators that have parameters.
     """
-    forward, forward_overhead = _without_overhead(
-        [_together(t.forward[op] for t in times) for op in range(len(captured.graph))],
-        _together(t.whole_forward for t in times),
+    operators = captured.graph.operators
+
+    def of_operators(which: Callable[[OperatorTimes], list[list[float]]]) -> list[list[float]]:
+        return [[value for worker in times for value in which(worker)[op.id]] for op in operators]
+
+    def of_all(which: Callable[[OperatorTimes], list[float]]) -> float:
+        values = [value for worker in times for value in which(worker)]
+        return statistics.median(values) if values else 0.0
+
+    forward_times, backward_times = (
+        of_operators(lambda t: t.forward),
+        of_operators(lambda t: t.backward),
     )
-    backward, backward_overhead = _without_overhead(
-        [_together(t.backward[op] for t in times) for op in range(len(captured.graph))],
-        _together(t.whole_backward for t in times),
+    whole_backward, whole_update = (
+        of_all(lambda t: t.whole_backward),
+        of_all(lambda t: t.whole_update),
     )
-    weight_bytes = max(times[0].weight_bytes, 1)
-    predictions = _together(t.prediction_seconds for t in times)
+    forward, forward_overhead = _without_overhead(forward_times, of_all(lambda t: t.whole_forward))
+    backward, backward_overhead = _without_overhead(backward_times, whole_backward)
+    updates = [
+        values
+        for op, values in zip(operators, of_operators(lambda t: t.update), strict=True)
+        if op.parameter_bytes
+    ]
+    _, update_overhead = _without_overhead(updates, whole_update)
+    sharing = of_all(lambda t: t.shared_backward) - whole_backward
+    sharing += of_all(lambda t: t.shared_update) - whole_update
+    weight_bytes = max(captured.graph.parameter_bytes, 1)
     return Profile(
         graph=captured.graph,
         device=times[0].device,
         batch_size=captured.task.batch_size,
         operators=tuple(
             OperatorProfile(
-                forward_seconds=forward[op],
-                backward_seconds=backward[op],
-                forward_spread_seconds=_spread(_together(t.forward[op] for t in times)),
-                backward_spread_seconds=_spread(_together(t.backward[op] for t in times)),
-                kept_bytes=times[0].kept_bytes[op],
+                forward_seconds=forward[op.id],
+                backward_seconds=backward[op.id],
+                forward_spread_seconds=_spread(forward_times[op.id]),
+                backward_spread_seconds=_spread(backward_times[op.id]),
+                kept_bytes=times[0].kept_bytes[op.id],
             )
-            for op in range(len(captured.graph))
+            for op in operators
         ),
         forward_overhead_seconds=forward_overhead,
         backward_overhead_seconds=backward_overhead,
-        update_seconds_per_byte=statistics.median(_together(t.update_seconds for t in times))
-        / weight_bytes,
-        prediction_seconds_per_byte=statistics.median(predictions) / weight_bytes
-        if predictions
-        else 0.0,
+        update_overhead_seconds=update_overhead,
+        update_seconds_per_byte=max(whole_update - update_overhead, 0.0) / weight_bytes,
+        prediction_seconds_per_byte=of_all(lambda t: t.prediction_seconds) / weight_bytes,
+        sharing_seconds_per_byte=max(sharing, 0.0) / weight_bytes,
     )
 
 
-def _together(seconds: Iterable[Sequence[float]]) -> list[float]:
-    return [value for worker in seconds for value in worker]
-
-
 def _without_overhead(
-    alone: Sequence[Sequence[float]], together: Sequence[float]
+    alone: Sequence[Sequence[float]], together: float
 ) -> tuple[list[float], float]:
     """Median seconds of every operator without a pass's overhead, and the overhead."""
     medians = [statistics.median(values) for values in alone]
-    whole = statistics.median(together)
-    overhead = max(sum(medians) - whole, 0.0) / max(len(medians) - 1, 1)
+    overhead = max(sum(medians) - together, 0.0) / max(len(medians) - 1, 1)
     without = [max(value - overhead, 0.0) for value in medians]
     # Quicker ones than the overhead would otherwise make the sum too large.
-    expected, found = max(whole - overhead, 0.0), sum(without)
+    expected, found = max(together - overhead, 0.0), sum(without)
     scale = expected / found if found > expected > 0 else 1.0
     return [value * scale for value in without], overhead
 

@@ -1,8 +1,9 @@
 """Timing operators and links on the workers, for planners and the simulator.
 
 Every operator runs as a stage of its own, as it would in a pipeline, and the whole model as one
-stage. A stage of n operators is quicker than n stages: what a pass costs besides its operators is
-found by comparing the two.
+stage. A stage of n operators is quicker than n stages: what passes and updates cost besides their
+operators is found by comparing the two, and what sharing gradients costs by training the whole as a
+replica does.
 
 On a CPU the clock is the processor time of the worker's thread, which other processes on the
 machine do not stretch. On other devices it is the time until the device has finished.
@@ -14,6 +15,8 @@ import pickle
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -34,49 +37,75 @@ Clock = Callable[[], float]
 
 
 def time_operators(
-    command: ProfileOperators, state: Mapping[str, Tensor], minibatches: Minibatches
+    command: ProfileOperators,
+    state: Mapping[str, Tensor],
+    minibatches: Minibatches,
+    speed: float = 1.0,
+    replicas: dist.ProcessGroup | None = None,
 ) -> OperatorTimes:
     """Run every operator as a stage of its own, one after the other, and time each.
 
     The loss is counted with the last operator, as it is computed where that is.
+
+    Args:
+        command: what to run.
+        state: parameters and buffers, by name.
+        minibatches: inputs and targets.
+        speed: of this worker; a slower one sleeps after every pass, as it does when it trains, and
+            finds its caches as it will find them then.
+        replicas: the group of the workers that measure at the same time, to sum gradients with.
     """
     programs, whole, loss = pickle.loads(command.programs)
-    tensors = [*state.values(), *minibatches.inputs((0, 0))]
-    device = next(iter(tensors)).device
-    clock = _clock(device)
-    repeats = command.repeats
+    device = next(iter([*state.values(), *minibatches.inputs((0, 0))])).device
+    stopwatch = _Stopwatch(_clock(device), speed)
     runners = _runners(programs, command, state, minibatches, loss)
-    forward: list[list[float]] = [[] for _ in runners]
-    backward: list[list[float]] = [[] for _ in runners]
-    updates: list[float] = []
     kept = _Kept(runners, minibatches.inputs((0, 0)))
-    for repeat in range(_WARM_UPS + repeats):
-        seconds = _one_pass(runners, (repeat, 0), clock, kept if repeat == 0 else None)
-        begin = clock()
-        for runner in runners:
-            runner.update(1)
-        if repeat >= _WARM_UPS:
-            updates.append(clock() - begin)
-            for stage, (forward_seconds, backward_seconds) in enumerate(seconds):
-                forward[stage].append(forward_seconds)
-                backward[stage].append(backward_seconds)
+    alone = _train(runners, command, stopwatch, kept)
     del runners
-    (together,) = _runners([whole], command, state, minibatches, loss)
-    whole_seconds = []
-    for repeat in range(_WARM_UPS + repeats):
-        whole_seconds += _one_pass([together], (repeat, 0), clock)
-        together.update(1)
+    together = _train(_runners([whole], command, state, minibatches, loss), command, stopwatch)
+    shared = together
+    if replicas is not None:
+        sharing = _runners([whole], command, state, minibatches, loss, replicas=replicas)
+        shared = _train(sharing, command, stopwatch)
     return OperatorTimes(
         device=device.type,
-        forward=forward,
-        backward=backward,
-        whole_forward=[forward_seconds for forward_seconds, _ in whole_seconds[_WARM_UPS:]],
-        whole_backward=[backward_seconds for _, backward_seconds in whole_seconds[_WARM_UPS:]],
+        forward=[[times.forward[op] for times in alone] for op in range(len(programs))],
+        backward=[[times.backward[op] for times in alone] for op in range(len(programs))],
+        update=[[times.update[op] for times in alone] for op in range(len(programs))],
+        whole_forward=[times.forward[0] for times in together],
+        whole_backward=[times.backward[0] for times in together],
+        whole_update=[times.update[0] for times in together],
+        shared_backward=[times.backward[0] for times in shared],
+        shared_update=[times.update[0] for times in shared],
         kept_bytes=kept.bytes_,
-        update_seconds=updates,
-        prediction_seconds=_time_predictions(whole, command, state, minibatches, loss, clock),
-        weight_bytes=sum(weight.nbytes for weight in together.weights),
+        prediction_seconds=_time_predictions(whole, command, state, minibatches, loss, stopwatch),
     )
+
+
+@dataclass(frozen=True)
+class _Stopwatch:
+    """Times things, and sleeps as long as a worker of this speed does after them."""
+
+    clock: Clock
+    speed: float
+
+    def seconds(self, action: Callable[[], object]) -> float:
+        begin = self.clock()
+        action()
+        return self.clock() - begin
+
+    def rest(self, seconds: float) -> None:
+        if self.speed < 1:
+            time.sleep(seconds / self.speed - seconds)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Seconds of every stage for one minibatch."""
+
+    forward: list[float]
+    backward: list[float]
+    update: list[float]
 
 
 def _clock(device: torch.device) -> Clock:
@@ -97,8 +126,9 @@ def _runners(
     minibatches: Minibatches,
     loss: Loss | None,
     method: Method | None = None,
+    replicas: dist.ProcessGroup | None = None,
 ) -> list[StageRunner]:
-    """Runners of stages, ready for any number of passes without an update in between."""
+    """Runners of stages; those of ``replicas`` sum their gradients."""
     runners = [
         StageRunner(
             program=program,
@@ -108,13 +138,17 @@ def _runners(
             delay=0 if method is None else 1,
             loss=loss if program.stage == len(programs) - 1 else None,
             minibatches=minibatches,
+            sum_over_replicas=None
+            if replicas is None
+            else lambda tensor: replicas.allreduce([tensor]),
         )
         for program in programs
     ]
     passes = _WARM_UPS + command.repeats
     for runner in runners:
         uses = {(number, 0): WeightUse(0, 0, stashed=0) for number in range(passes)}
-        runner.begin(RunPlan(uses, rates=[float(command.optimizer.value("lr"))]))
+        rates = [float(command.optimizer.value("lr"))]
+        runner.begin(RunPlan(uses, rates, shared=replicas is not None))
     return runners
 
 
@@ -148,38 +182,59 @@ class _Kept:
             return runner.forward(part, received)
 
 
-def _one_pass(
+def _train(
     runners: Sequence[StageRunner],
-    part: tuple[int, int],
-    clock: Clock,
+    command: ProfileOperators,
+    stopwatch: _Stopwatch,
     kept: _Kept | None = None,
-) -> list[tuple[float, float]]:
-    """Forward and backward seconds of every operator for one minibatch."""
+) -> list[_Times]:
+    """Train stages in a row on minibatches; what is kept is counted in the first."""
+    times = [
+        _train_one(runners, number, stopwatch, kept if number == 0 else None)
+        for number in range(_WARM_UPS + command.repeats)
+    ]
+    return times[_WARM_UPS:]
+
+
+def _train_one(
+    runners: Sequence[StageRunner], number: int, stopwatch: _Stopwatch, kept: _Kept | None = None
+) -> _Times:
+    part = (number, 0)
     outputs: list[Sequence[Tensor]] = []
-    forward = []
+    times = _Times([], [0.0] * len(runners), [])
+
+    def forward(stage: int, runner: StageRunner, received: Received) -> None:
+        if kept is None:
+            outputs.append(runner.forward(part, received))
+        else:
+            outputs.append(kept.forward(stage, runner, part, received))
+
     for stage, runner in enumerate(runners):
         received = {
             StageOutput(source, index): outputs[source][index].detach()
             for source, contents in runner.program.receives.items()
             for index, _ in contents
         }
-        begin = clock()
-        outputs.append(
-            runner.forward(part, received)
-            if kept is None
-            else kept.forward(stage, runner, part, received)
-        )
-        forward.append(clock() - begin)
+        times.forward.append(stopwatch.seconds(partial(forward, stage, runner, received)))
+        stopwatch.rest(times.forward[-1])
     gradients: list[dict[int, Tensor]] = [{} for _ in runners]
-    backward = [0.0] * len(runners)
+    found: dict[StageOutput, Tensor] = {}
+
+    def backward(stage: int) -> None:
+        found.clear()
+        found.update(runners[stage].backward(part, gradients[stage], last=True))
+
     for stage in reversed(range(len(runners))):
-        begin = clock()
-        found = runners[stage].backward(part, gradients[stage])
-        backward[stage] = clock() - begin
+        times.backward[stage] = stopwatch.seconds(partial(backward, stage))
+        stopwatch.rest(times.backward[stage])
         for key, gradient in found.items():
             known = gradients[key.stage].get(key.index)
             gradients[key.stage][key.index] = gradient if known is None else known + gradient
-    return list(zip(forward, backward, strict=True))
+    for runner in runners:
+        runner.finish_sum()
+        times.update.append(stopwatch.seconds(partial(runner.update, 1)))
+        stopwatch.rest(times.update[-1])
+    return times
 
 
 def _time_predictions(
@@ -188,22 +243,24 @@ def _time_predictions(
     state: Mapping[str, Tensor],
     minibatches: Minibatches,
     loss: Loss | None,
-    clock: Clock,
+    stopwatch: _Stopwatch,
 ) -> list[float]:
     """Seconds of displacing all weights and moving them back, after an update."""
     (runner,) = _runners([whole], command, state, minibatches, loss, command.method)
     policy = runner.policy
     if not isinstance(policy, Displaced):
         return []
-    _one_pass([runner], (0, 0), clock)
-    runner.update(1)
+    _train_one([runner], 0, stopwatch)
     use = WeightUse(1, 1, stashed=1, forward_lead=1)
-    seconds = []
-    for _ in range(_WARM_UPS + command.repeats):
-        begin = clock()
+
+    def displace() -> None:
         with policy.forward_weights(use):
             pass
-        seconds.append(clock() - begin)
+
+    seconds = []
+    for _ in range(_WARM_UPS + command.repeats):
+        seconds.append(stopwatch.seconds(displace))
+        stopwatch.rest(seconds[-1])
     return seconds[_WARM_UPS:]
 
 

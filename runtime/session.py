@@ -179,24 +179,31 @@ class ClusterSession:
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
         """Time every operator, and the link between two workers.
 
-        As many workers as there are cores measure at the same time, since they compute at the same
-        time when they train.
+        As many workers as compute at the same time when they train measure at the same time: one
+        for each core, or all of them if they emulate slower accelerators.
 
         Raises:
             RunFailure: if the workers fail.
         """
         self._pool.start()
-        cores = len(os.sched_getaffinity(0))
-        command = profile_command(self.captured, self.method, self.optimizer, repeats)
-        measuring = range(min(self.accelerators, cores))
+        emulating = min(self.speeds) < 1
+        together = self.accelerators if emulating else len(os.sched_getaffinity(0))
+        measuring = range(min(self.accelerators, together))
+        command = profile_command(
+            self.captured,
+            self.method,
+            self.optimizer,
+            repeats,
+            self._new_name("profile"),
+            measuring,
+        )
         times = list(self._command(dict.fromkeys(measuring, command)).values())
         link = ALONE
         if self.accelerators > 1:
             ping = link_command(self._new_name("link"), repeats)
             link = link_of(self._command({0: ping, 1: ping})[0])
-        return profile_of(self.captured, times), local_cluster(
-            self.accelerators, link, self.speeds if min(self.speeds) < 1 else None
-        )
+        cluster = local_cluster(self.accelerators, link, self.speeds if emulating else None)
+        return profile_of(self.captured, times), cluster
 
     # Running
 

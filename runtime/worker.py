@@ -136,7 +136,12 @@ class Worker:
                 self._collect(path, in_flight=in_flight)
             case ProfileOperators():
                 data = Minibatches(self._samples, self._labels)
-                return time_operators(command, self._state, data)
+                together = None
+                if len(command.workers) > 1:
+                    together = build_group(
+                        self._store, command.name, command.workers, self._worker, 60
+                    )
+                return time_operators(command, self._state, data, self._speed, together)
             case ProfileLink(name, sizes, repeats):
                 group = build_group(self._store, name, (0, 1), self._worker, 60)
                 return time_link(group, self._worker, sizes, repeats)

@@ -27,7 +27,7 @@ from drlpp.planners.downsets import all_downsets, count_downsets, some_downsets
 from drlpp.planners.fleet import Fleet
 from drlpp.planners.problem import PlanningProblem, Solution, memory_shortage
 from drlpp.planners.stage_pairs import StagePairs
-from drlpp.workload import StageWork, Workload
+from drlpp.workload import Workload
 
 MOST_DOWNSETS = 6_000
 """So many are looked at; the stages between them grow with the square."""
@@ -140,13 +140,14 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
     work = workload.seconds + workload.update_seconds
     even = float(work.sum()) / sum(problem.cluster.speeds)
     zero = numpy.zeros(len(workload))
-    alone = StageWork(
-        seconds=workload.seconds + workload.overhead_seconds,
+    alone = workload.work_of(
+        seconds=workload.seconds,
         update_seconds=workload.update_seconds,
         parameter_bytes=workload.parameter_bytes,
         kept_bytes=workload.kept_bytes,
         incoming_bytes=zero,
         outgoing_bytes=zero,
+        last=numpy.ones(len(workload), dtype=bool),
     )
     groups = {fleet.group(counts) for counts in fleet.choices}
     fastest = numpy.full(len(workload), numpy.inf)

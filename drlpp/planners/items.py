@@ -113,6 +113,7 @@ def _memory_bytes(problem: PlanningProblem) -> Array:
     work = StageWork(
         seconds=nothing,
         update_seconds=nothing,
+        sharing_seconds=nothing,
         parameter_bytes=workload.parameter_bytes,
         kept_bytes=workload.kept_bytes,
         incoming_bytes=nothing,

@@ -16,7 +16,7 @@ from drlpp.cost_model import Group, StageSeconds
 from drlpp.placement import Placement
 from drlpp.planners.problem import PlanningProblem
 from drlpp.prediction import group_of
-from drlpp.workload import Array, StageWork
+from drlpp.workload import Array, StageWork, Workload
 
 Objective = Callable[[Placement], float]
 """Seconds per minibatch of a valid placement: predicted, simulated or measured."""
@@ -82,9 +82,13 @@ class AnalyticObjective:
                 partners = numpy.flatnonzero(talks[index])
                 others = tuple(a for partner in partners for a in stages[partner].accelerators)
             group = self._group(stage.accelerators, others)
-            seconds = StageSeconds.of(_work(work[:, index]), group, problem.costs)
+            alone = _work(problem.workload, work[:, index], index == len(stages) - 1)
+            seconds = StageSeconds.of(alone, group, problem.costs)
             slowest = max(slowest, float(seconds.total(problem.costs)))
-        return slowest, self._missing(placement, _work(work), talks) if self._limited else 0.0
+        if not self._limited:
+            return slowest, 0.0
+        together = _work(problem.workload, work, numpy.arange(len(stages)) == len(stages) - 1)
+        return slowest, self._missing(placement, together, talks)
 
     def _group(self, accelerators: tuple[int, ...], others: tuple[int, ...]) -> Group:
         # A search comes back to the same few groups, and looking at all their links takes long.
@@ -145,15 +149,16 @@ class _Tensors:
         return incoming, outgoing, talks
 
 
-def _work(rows: Array) -> StageWork:
+def _work(workload: Workload, rows: Array, last: bool | _Flags) -> StageWork:
     """Of one stage, where rows are numbers, or of all, where they are arrays."""
-    return StageWork(
+    return workload.work_of(
         seconds=rows[0],
         update_seconds=rows[1],
         parameter_bytes=rows[2],
         kept_bytes=rows[3],
         incoming_bytes=rows[4],
         outgoing_bytes=rows[5],
+        last=numpy.asarray(last),
     )
 
 
@@ -176,5 +181,7 @@ def _unreachable_seconds(problem: PlanningProblem) -> float:
     bandwidth = min(link.bandwidth_bytes_per_second for link in links)
     latency = max(link.latency_seconds for link in links)
     bytes_ = workload.parameter_bytes.sum() + sum(t.bytes_ for t in workload.transfers)
-    compute = (workload.seconds.sum() + workload.update_seconds.sum()) / min(cluster.speeds)
+    whole = workload.stage(range(len(workload)), last=False)
+    work = whole.seconds + whole.update_seconds + whole.sharing_seconds
+    compute = work / min(cluster.speeds)
     return float(1.0 + compute + 2 * latency + bytes_ / bandwidth)

@@ -72,16 +72,14 @@ class StagePairs:
             found: Array = sums[end] - sums[begin]
             return found
 
-        predicting = end != len(downsets) - 1
-        work = StageWork(
-            seconds=between(workload.seconds)
-            + workload.overhead_seconds
-            + between(workload.prediction_seconds) * predicting,
+        work = workload.work_of(
+            seconds=between(workload.seconds),
             update_seconds=between(workload.update_seconds),
             parameter_bytes=between(workload.parameter_bytes),
             kept_bytes=between(workload.kept_bytes),
             incoming_bytes=numpy.concatenate(incoming),
             outgoing_bytes=numpy.concatenate(outgoing),
+            last=end == len(downsets) - 1,
         )
         first = numpy.searchsorted(begin, numpy.arange(len(downsets) + 1))
         return cls(downsets, begin, end, work, first)

@@ -74,13 +74,14 @@ class States:
             read_here = crosses & ~made_here
             outgoing += made_here * transfer.forward_bytes + read_here * transfer.backward_bytes
             incoming += made_here * transfer.backward_bytes + read_here * transfer.forward_bytes
-        return StageWork(
+        return self.workload.work_of(
             seconds=self.sums(self.workload.seconds),
             update_seconds=self.sums(self.workload.update_seconds),
             parameter_bytes=self.sums(self.workload.parameter_bytes),
             kept_bytes=self.sums(self.workload.kept_bytes),
             incoming_bytes=incoming,
             outgoing_bytes=outgoing,
+            last=numpy.arange(len(self))[None, :] == len(self) - 1,
         )
 
     def operators(self, begin: int, end: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from drlpp.cluster import Cluster
 from drlpp.placement import Placement
 from drlpp.simulator.network import Network, Path
 from drlpp.simulator.program import Program
-from drlpp.simulator.work import Bucket, PlacedWork, buckets_of
+from drlpp.simulator.work import Bucket, PassOverhead, PlacedWork, buckets_of
 from drlpp.workload import Workload
 
 _SQUARED_NORM_BYTES = 8
@@ -47,6 +47,7 @@ class Costs:
         cluster: Cluster,
         placement: Placement,
         work: PlacedWork,
+        overhead: PassOverhead,
         program: Program,
         microbatches: int = 1,
     ) -> Costs:
@@ -56,8 +57,8 @@ class Costs:
             buckets_of(workload, stage.operators) if len(stage.accelerators) > 1 else []
             for stage in placement.stages
         ]
-        forward = (work.forward_seconds / microbatches).tolist()
-        backward = (work.backward_seconds / microbatches).tolist()
+        forward = (work.forward_seconds / microbatches + overhead.forward).tolist()
+        backward = (work.backward_seconds / microbatches + overhead.backward).tolist()
         update = work.update_seconds.tolist()
         seconds, ready = [], []
         for stage, accelerator in zip(program.stage_of, accelerators, strict=True):

@@ -22,7 +22,7 @@ from drlpp.schedule import Receive, Schedule, Send
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import Played, play
 from drlpp.simulator.program import COMPUTING, Program
-from drlpp.simulator.work import DisplacedPasses, PlacedWork
+from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.timeline import TimedAction
 from drlpp.training_options import DEFAULT_METHOD, Method
 from drlpp.window import Window
@@ -219,8 +219,11 @@ def simulate(
     """
     pipeline = pipeline_of(workload, placement)
     plan = plan_for(pipeline, method, minibatches)
-    work = PlacedWork.of(workload, placement, DisplacedPasses.of(pipeline, method))
-    costs = Costs.of(workload, cluster, placement, work, plan.program, method.microbatches)
+    work = PlacedWork.of(workload, placement)
+    overhead = PassOverhead.of(workload, placement, pipeline, method)
+    costs = Costs.of(
+        workload, cluster, placement, work, overhead, plan.program, method.microbatches
+    )
     played = play(plan.program, costs)
     needed = (memory or MemoryModel.with_state(method)).stage_bytes(
         _of_workers(work.memory, plan.program, method.microbatches),
@@ -241,12 +244,13 @@ def simulate(
 def _of_workers(work: StageWork, program: Program, microbatches: int) -> StageWork:
     """The work of every worker for a microbatch, from that of stages for a minibatch."""
 
-    def of_workers(values: Array | numpy.float64) -> Array:
+    def of_workers(values: Array) -> Array:
         return numpy.take(values, program.stage_of)
 
     return StageWork(
         seconds=of_workers(work.seconds) / microbatches,
         update_seconds=of_workers(work.update_seconds),
+        sharing_seconds=of_workers(work.sharing_seconds),
         parameter_bytes=of_workers(work.parameter_bytes),
         kept_bytes=of_workers(work.kept_bytes) / microbatches,
         incoming_bytes=of_workers(work.incoming_bytes) / microbatches,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import or_
 
 import numpy
 
@@ -31,27 +30,46 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class DisplacedPasses:
-    """Which stages move their weights for a pass, and back, to predict or to correct them."""
+class PassOverhead:
+    """Seconds that the passes of every stage take besides its operators; ``(stages,)`` each."""
 
-    forward: tuple[bool, ...]
-    backward: tuple[bool, ...]
+    forward: Array
+    backward: Array
 
     @classmethod
-    def of(cls, pipeline: Pipeline, method: Method) -> DisplacedPasses:
-        """Those that look ahead or back in steady state (:func:`drlpp.versions.weight_uses`)."""
+    def of(
+        cls, workload: Workload, placement: Placement, pipeline: Pipeline, method: Method
+    ) -> PassOverhead:
+        """Starting a pass, moving weights to predict or correct them, collecting gradients.
+
+        A stage moves its weights where it looks ahead or back in steady state
+        (:func:`drlpp.versions.weight_uses`), and collects the gradients of several passes for its
+        update if it is replicated, accumulates or has microbatches.
+        """
+        bytes_ = numpy.array(
+            [workload.parameter_bytes[list(stage.operators)].sum() for stage in placement.stages]
+        )
         stages = range(len(pipeline.stages))
-        stale = tuple(pipeline.in_flight[stage] > 1 for stage in stages)
-        none = (False,) * len(stale)
+        stale = numpy.array([pipeline.in_flight[stage] > 1 for stage in stages])
+        late = numpy.array([pipeline.rank(stage) > 1 for stage in stages])
+        forward = backward = numpy.zeros(len(stages), dtype=bool)
         match method.policy:
             case "pipeoptim":
-                return cls(stale, none)
+                forward = stale
             case "spectrain" | "xpipe":
-                again = tuple(pipeline.rank(stage) > 1 for stage in stages)
-                return cls(tuple(map(or_, stale, again)), again)
+                forward, backward = stale | late, late
             case "pipemare" if method.correction_decay:
-                return cls(none, stale)
-        return cls(none, none)
+                backward = stale
+        collects = numpy.array([len(workers) > 1 for workers in pipeline.stages])
+        collects |= method.microbatches > 1 or method.accumulate > 1
+        predicting = bytes_ * workload.prediction_seconds_per_byte
+        collecting = bytes_ * workload.sharing_seconds_per_byte
+        return cls(
+            forward=workload.forward_overhead_seconds + predicting * forward,
+            backward=workload.backward_overhead_seconds
+            + predicting * backward
+            + collecting * collects,
+        )
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,8 @@ class PlacedWork:
     """The work of every stage at speed 1; arrays have shape ``(stages,)``.
 
     Attributes:
-        forward_seconds, backward_seconds, update_seconds: of the stages.
+        forward_seconds, backward_seconds, update_seconds: of the stages, the passes those of their
+            operators alone.
         memory: what their memory follows from, as ``Workload.stage`` gives it for one stage.
         message_bytes: of a minibatch, by payload and edge of the stage graph.
     """
@@ -71,19 +90,8 @@ class PlacedWork:
     message_bytes: dict[MessageKind, float]
 
     @classmethod
-    def of(
-        cls,
-        workload: Workload,
-        placement: Placement,
-        displaced: DisplacedPasses | None = None,
-    ) -> PlacedWork:
-        """Add up operators and tensors, with what every pass costs besides.
-
-        Args:
-            workload: what has to be computed and sent.
-            placement: of its operators.
-            displaced: the passes that use other weights than the newest; none if left out.
-        """
+    def of(cls, workload: Workload, placement: Placement) -> PlacedWork:
+        """Add up operators and tensors."""
         stages = len(placement.stages)
         stage_of = placement.stage_of_operator(len(workload))
 
@@ -114,21 +122,18 @@ class PlacedWork:
                     there, back = ("gradient", source, target), ("activation", target, source)
                 message_bytes[there] = message_bytes.get(there, 0.0) + forward
                 message_bytes[back] = message_bytes.get(back, 0.0) + backward
-        forward_seconds = total(workload.forward_seconds) + workload.forward_overhead_seconds
-        backward_seconds = total(workload.backward_seconds) + workload.backward_overhead_seconds
-        if displaced is not None and workload.prediction_seconds_per_byte:
-            displacing = total(workload.prediction_seconds)
-            forward_seconds += displacing * displaced.forward
-            backward_seconds += displacing * displaced.backward
-        update_seconds = total(workload.update_seconds)
-        memory = StageWork(
+        forward_seconds = total(workload.forward_seconds)
+        backward_seconds = total(workload.backward_seconds)
+        memory = workload.work_of(
             seconds=forward_seconds + backward_seconds,
-            update_seconds=update_seconds,
+            update_seconds=total(workload.update_seconds),
             parameter_bytes=total(workload.parameter_bytes),
             kept_bytes=total(workload.kept_bytes),
             incoming_bytes=numpy.array(incoming),
             outgoing_bytes=numpy.array(outgoing),
+            last=numpy.arange(stages) == stages - 1,
         )
+        update_seconds = memory.update_seconds
         return cls(forward_seconds, backward_seconds, update_seconds, memory, message_bytes)
 
 

@@ -15,7 +15,7 @@ amounts = st.integers(0, 9).map(float)
 
 
 @st.composite
-def workloads(draw: st.DrawFn, max_operators: int = 6) -> Workload:
+def workloads(draw: st.DrawFn, max_operators: int = 6, overheads: bool = True) -> Workload:
     """Tensors may have any members, the loss among them; edges are a part of what they imply."""
     count = draw(st.integers(1, max_operators))
     members = st.lists(st.integers(0, count), min_size=2, max_size=4, unique=True)
@@ -40,7 +40,17 @@ def workloads(draw: st.DrawFn, max_operators: int = 6) -> Workload:
         kept_bytes=column(),
         edges=tuple(sorted(edges)),
         transfers=tuple(transfers),
+        **{name: draw(st.sampled_from([0.0, 0.5])) for name in _OVERHEADS if overheads},
     )
+
+
+_OVERHEADS = (
+    "forward_overhead_seconds",
+    "backward_overhead_seconds",
+    "update_overhead_seconds",
+    "prediction_seconds_per_byte",
+    "sharing_seconds_per_byte",
+)
 
 
 @st.composite
@@ -70,10 +80,14 @@ def clusters(draw: st.DrawFn, max_accelerators: int = 4, hosts: int = 2) -> Clus
 
 @st.composite
 def problems(
-    draw: st.DrawFn, max_operators: int = 6, max_accelerators: int = 4, hosts: int = 2
+    draw: st.DrawFn,
+    max_operators: int = 6,
+    max_accelerators: int = 4,
+    hosts: int = 2,
+    overheads: bool = True,
 ) -> PlanningProblem:
     return PlanningProblem(
-        workload=draw(workloads(max_operators)),
+        workload=draw(workloads(max_operators, overheads)),
         cluster=draw(clusters(max_accelerators, hosts)),
         costs=draw(st.sampled_from(["overlapped", "serial"])),
         replicate=draw(st.booleans()),

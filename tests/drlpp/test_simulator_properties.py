@@ -33,7 +33,7 @@ from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import play as play_events
 from drlpp.simulator.program import COMPUTING, Program
 from drlpp.simulator.simulation import timeline_of
-from drlpp.simulator.work import PlacedWork
+from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.timeline import play
 from drlpp.training_options import Method
 from drlpp.workload import Workload
@@ -338,7 +338,9 @@ def test_evaluation_is_played_too(data: st.DataObject) -> None:
     cluster = Cluster(hosts=(Host(name="a", accelerators=4),), within_host=FAST)
     schedule = build_schedule(pipeline_of(workload, placement), 8, "forward")
     program = Program.of(schedule)
-    costs = Costs.of(workload, cluster, placement, PlacedWork.of(workload, placement), program)
+    work = PlacedWork.of(workload, placement)
+    overhead = PassOverhead.of(workload, placement, schedule.pipeline, Method())
+    costs = Costs.of(workload, cluster, placement, work, overhead, program)
     timeline = timeline_of(schedule, program, play_events(program, costs))
     forward = numpy.array([operator.forward_seconds for operator in profile.operators])
 

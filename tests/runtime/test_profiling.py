@@ -58,37 +58,48 @@ def test_nothing_is_predicted_without_a_policy_that_predicts() -> None:
     assert cluster.accelerators == 1
 
 
-def operator_times(forward: list[list[float]], whole: list[float]) -> OperatorTimes:
+def operator_times(alone: list[float], whole: float) -> OperatorTimes:
+    """Backwards take twice the time of forwards, updates half; sharing adds 3 s to each."""
     return OperatorTimes(
         device="cpu",
-        forward=forward,
-        backward=[[2 * value for value in values] for values in forward],
-        whole_forward=whole,
-        whole_backward=[2 * value for value in whole],
+        forward=[[value] * 2 for value in alone],
+        backward=[[2 * value] * 2 for value in alone],
+        update=[[value / 2] * 2 for value in alone],
+        whole_forward=[whole] * 2,
+        whole_backward=[2 * whole] * 2,
+        whole_update=[4.0] * 2,
+        shared_backward=[2 * whole + 3] * 2,
+        shared_update=[7.0] * 2,
         kept_bytes=[0] * 4,
-        update_seconds=[4.0, 4.0],
         prediction_seconds=[],
-        weight_bytes=2,
     )
 
 
 def test_what_a_pass_costs_is_taken_off_its_operators() -> None:
     """Four operators alone take 3 s too much: 1 s for each pass but one."""
-    times = operator_times([[3.0, 3.0], [2.0, 2.0], [4.0, 4.0], [2.0, 2.0]], [8.0, 8.0])
-    profile = profile_of(capture(WIDE), [times])
+    captured = capture(WIDE)
+    profile = profile_of(captured, [operator_times([3.0, 2.0, 4.0, 2.0], 8.0)])
     assert [operator.forward_seconds for operator in profile.operators] == [2, 1, 3, 1]
     assert profile.forward_overhead_seconds == 1
     assert profile.backward_overhead_seconds == 2
-    assert profile.update_seconds_per_byte == 2
+    # Two of the operators have weights: 1.5 s and 2 s alone, 4 s together.
+    assert profile.update_overhead_seconds == 0
+    assert profile.update_seconds_per_byte == 4 / captured.graph.parameter_bytes
+    assert profile.sharing_seconds_per_byte == 6 / captured.graph.parameter_bytes
+
+
+def test_what_an_update_costs_whatever_its_weights_is_told_apart() -> None:
+    """Updates of 3 s and 4 s alone, 4 s together: 3 s are for making one at all."""
+    profile = profile_of(capture(WIDE), [operator_times([6.0, 2.0, 8.0, 2.0], 18.0)])
+    assert profile.update_overhead_seconds == 3
+    assert profile.update_seconds_per_byte == 1 / profile.graph.parameter_bytes
 
 
 def test_workers_that_measure_together_count_alike() -> None:
-    one, other = ([[float(n)] * 3 for n in values] for values in ([1, 1, 1, 1], [3, 3, 3, 3]))
-    profile = profile_of(
-        capture(WIDE), [operator_times(one, [8.0] * 3), operator_times(other, [8.0] * 3)]
-    )
+    times = [operator_times([value] * 4, 8.0) for value in (1.0, 3.0)]
+    profile = profile_of(capture(WIDE), times)
     assert [operator.forward_seconds for operator in profile.operators] == [2] * 4
-    assert profile.operators[0].forward_spread_seconds == 1
+    assert profile.operators[0].forward_spread_seconds > 0
 
 
 def test_a_link_is_what_a_large_message_takes_more() -> None:
