@@ -96,8 +96,8 @@ class ProfileOperators:
     """Time every operator alone, and all together.
 
     Attributes:
-        programs: pickled: those of a cut with one operator in each stage, that of a single stage,
-            and the loss.
+        programs: pickled: those of a cut with one operator in each stage, of a cut into a few
+            parts, that of a single stage, and the loss.
         method, optimizer: what updates and predictions are timed for.
         repeats: timed passes, after some that warm up.
         name: of the group of ``workers``, which measure at the same time; never used twice.
@@ -170,27 +170,33 @@ class RunResult:
 
 
 @dataclass(frozen=True)
+class StageTimes:
+    """Seconds of every repetition, for every stage of a model."""
+
+    forward: list[list[float]]
+    backward: list[list[float]]
+    update: list[list[float]]
+
+
+@dataclass(frozen=True)
 class OperatorTimes:
-    """Seconds of every repetition, when every operator is a stage, and when all are one.
+    """What profiling found.
 
     Attributes:
-        device: that they ran on.
-        forward, backward, update: for every operator.
-        whole_forward, whole_backward, whole_update: of all operators in one stage.
-        shared_backward, shared_update: likewise, with gradients collected as replicas do.
+        device: that it ran on.
+        operators: when every operator is a stage.
+        parts: when the model is cut into a few stages.
+        whole: when it is one stage.
+        shared: likewise, with gradients summed over replicas.
         kept_bytes: what the forward of every operator keeps for the backward.
         prediction_seconds: of lending predicted weights, all of them; none if the method does not.
     """
 
     device: str
-    forward: list[list[float]]
-    backward: list[list[float]]
-    update: list[list[float]]
-    whole_forward: list[float]
-    whole_backward: list[float]
-    whole_update: list[float]
-    shared_backward: list[float]
-    shared_update: list[float]
+    operators: StageTimes
+    parts: StageTimes
+    whole: StageTimes
+    shared: StageTimes
     kept_bytes: list[int]
     prediction_seconds: list[float]
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.runtime.communication import Mailbox
+from drlpp.runtime.emulation import sleep_until
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.stage_runner import StageRunner
 from drlpp.runtime.stages import StageOutput
@@ -62,7 +63,7 @@ class Executor:
             begin, computed = time.perf_counter(), time.thread_time()
             self.perform(action)
             if self.speed < 1 and isinstance(action, Forward | Recompute | Backward | Update):
-                _sleep_until(begin + (time.thread_time() - computed) / self.speed)
+                sleep_until(begin + (time.thread_time() - computed) / self.speed)
             times.append((begin, time.perf_counter()))
         self.mailbox.drain()
         return times
@@ -125,12 +126,6 @@ class Executor:
             tensors = [found[key] for key in keys if key in found]
             if tensors:
                 self._outgoing[message] = tensors
-
-
-def _sleep_until(end: float) -> None:
-    """Nothing, if other workers on the core have taken as much time already."""
-    if (left := end - time.perf_counter()) > 0:
-        time.sleep(left)
 
 
 def _last_before_sums(actions: Sequence[Action]) -> frozenset[Part]:

@@ -18,6 +18,7 @@ from drlpp import errors
 from drlpp.errors import TrialTimeout, WorkerLost
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.commands import Answer, Command, Failed, Progress, Stop
+from drlpp.runtime.emulation import cores_for
 from drlpp.runtime.worker import worker_main
 
 _GRACE_SECONDS = 0.5
@@ -39,6 +40,7 @@ class WorkerPool:
     def __init__(self, speeds: Sequence[float], folder: str) -> None:
         self.size = len(speeds)
         self._speeds = speeds
+        self._cores = cores_for(speeds)
         self._folder = folder
         self.generation = 0
         self.longest_silence_seconds = 0.0
@@ -69,6 +71,7 @@ class WorkerPool:
                     Channel(theirs, self._folder),
                     self._store.port,
                     self._speeds[worker],
+                    self._cores[worker],
                 ),
                 name=f"drlpp-worker-{worker}",
                 daemon=True,

@@ -5,16 +5,24 @@ from __future__ import annotations
 import pickle
 import statistics
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from drlpp.capture import CapturedModel
 from drlpp.cluster import Link
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement, Stage
 from drlpp.profile import OperatorProfile, Profile
-from drlpp.runtime.commands import LinkTimes, OperatorTimes, ProfileLink, ProfileOperators
+from drlpp.runtime.commands import (
+    LinkTimes,
+    OperatorTimes,
+    ProfileLink,
+    ProfileOperators,
+    StageTimes,
+)
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.training_options import Method
 
+_PARTS = 8
 _SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
 
 ALONE = Link(bandwidth_bytes_per_second=1e12)
@@ -38,52 +46,47 @@ def profile_command(
         name: of the workers' group, never used twice.
         workers: that measure.
     """
-    each = Placement(
+    count = len(captured.graph)
+    each = cut_stages(captured, _even_cut(count, count))
+    parts = cut_stages(captured, _even_cut(count, min(_PARTS, count)))
+    (whole,) = cut_stages(captured, _even_cut(count, 1))
+    programs = pickle.dumps((each, parts, whole, portable(captured.loss)))
+    return ProfileOperators(programs, method, optimizer, repeats, name, tuple(workers))
+
+
+def _even_cut(operators: int, stages: int) -> Placement:
+    """Runs of consecutive operators, as many in each."""
+    ends = [operators * stage // stages for stage in range(stages + 1)]
+    return Placement(
         stages=tuple(
-            Stage(operators=(op.id,), accelerators=(op.id,)) for op in captured.graph.operators
+            Stage(operators=tuple(range(begin, end)), accelerators=(number,))
+            for number, (begin, end) in enumerate(pairwise(ends))
         )
     )
-    operators = tuple(range(len(captured.graph)))
-    together = Placement(stages=(Stage(operators=operators, accelerators=(0,)),))
-    (whole,) = cut_stages(captured, together)
-    programs = pickle.dumps((cut_stages(captured, each), whole, portable(captured.loss)))
-    return ProfileOperators(programs, method, optimizer, repeats, name, tuple(workers))
 
 
 def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profile:
     """The profile of a model from what one or more workers measured at the same time.
 
-    A pass of a stage costs something besides its operators: c for each of n operators that run as
-    stages of their own, once if all are in one stage. So c = (Σ alone − together) / (n − 1), and it
-    is taken off every operator's time. So it is with updates of operators that have parameters.
+    A pass of a stage costs c besides its operators. In n parts the model takes n of them, as a
+    whole one: c = (parts − whole) / (n − 1). What is left of the whole is divided among operators
+    in proportion to what they took alone, without what each took too long by being alone. So it is
+    with updates, where parts without parameters make none.
     """
     operators = captured.graph.operators
-
-    def of_operators(which: Callable[[OperatorTimes], list[list[float]]]) -> list[list[float]]:
-        return [[value for worker in times for value in which(worker)[op.id]] for op in operators]
-
-    def of_all(which: Callable[[OperatorTimes], list[float]]) -> float:
-        values = [value for worker in times for value in which(worker)]
-        return statistics.median(values) if values else 0.0
-
-    forward_times, backward_times = (
-        of_operators(lambda t: t.forward),
-        of_operators(lambda t: t.backward),
+    forward, forward_overhead = _divided(times, lambda t: t.forward)
+    backward, backward_overhead = _divided(times, lambda t: t.backward)
+    _, update_overhead = _divided(times, lambda t: t.update)
+    update = _total(times, lambda t: t.whole.update) - update_overhead
+    sharing = sum(
+        _total(times, shared) - _total(times, whole)
+        for shared, whole in (
+            (lambda t: t.shared.backward, lambda t: t.whole.backward),
+            (lambda t: t.shared.update, lambda t: t.whole.update),
+        )
     )
-    whole_backward, whole_update = (
-        of_all(lambda t: t.whole_backward),
-        of_all(lambda t: t.whole_update),
-    )
-    forward, forward_overhead = _without_overhead(forward_times, of_all(lambda t: t.whole_forward))
-    backward, backward_overhead = _without_overhead(backward_times, whole_backward)
-    updates = [
-        values
-        for op, values in zip(operators, of_operators(lambda t: t.update), strict=True)
-        if op.parameter_bytes
-    ]
-    _, update_overhead = _without_overhead(updates, whole_update)
-    sharing = of_all(lambda t: t.shared_backward) - whole_backward
-    sharing += of_all(lambda t: t.shared_update) - whole_update
+    predictions = [value for t in times for value in t.prediction_seconds]
+    prediction = statistics.median(predictions) if predictions else 0.0
     weight_bytes = max(captured.graph.parameter_bytes, 1)
     return Profile(
         graph=captured.graph,
@@ -93,8 +96,12 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
             OperatorProfile(
                 forward_seconds=forward[op.id],
                 backward_seconds=backward[op.id],
-                forward_spread_seconds=_spread(forward_times[op.id]),
-                backward_spread_seconds=_spread(backward_times[op.id]),
+                forward_spread_seconds=_spread(
+                    [value for t in times for value in t.operators.forward[op.id]]
+                ),
+                backward_spread_seconds=_spread(
+                    [value for t in times for value in t.operators.backward[op.id]]
+                ),
                 kept_bytes=times[0].kept_bytes[op.id],
             )
             for op in operators
@@ -102,23 +109,37 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
         forward_overhead_seconds=forward_overhead,
         backward_overhead_seconds=backward_overhead,
         update_overhead_seconds=update_overhead,
-        update_seconds_per_byte=max(whole_update - update_overhead, 0.0) / weight_bytes,
-        prediction_seconds_per_byte=of_all(lambda t: t.prediction_seconds) / weight_bytes,
+        update_seconds_per_byte=max(update, 0.0) / weight_bytes,
+        prediction_seconds_per_byte=prediction / weight_bytes,
         sharing_seconds_per_byte=max(sharing, 0.0) / weight_bytes,
     )
 
 
-def _without_overhead(
-    alone: Sequence[Sequence[float]], together: float
+def _total(
+    times: Sequence[OperatorTimes], which: Callable[[OperatorTimes], list[list[float]]]
+) -> float:
+    """Median over workers and repetitions of the sum over all stages."""
+    sums = [sum(stages) for t in times for stages in zip(*which(t), strict=True)]
+    return statistics.median(sums)
+
+
+def _divided(
+    times: Sequence[OperatorTimes], which: Callable[[StageTimes], list[list[float]]]
 ) -> tuple[list[float], float]:
-    """Median seconds of every operator without a pass's overhead, and the overhead."""
-    medians = [statistics.median(values) for values in alone]
-    overhead = max(sum(medians) - together, 0.0) / max(len(medians) - 1, 1)
-    without = [max(value - overhead, 0.0) for value in medians]
-    # Quicker ones than the overhead would otherwise make the sum too large.
-    expected, found = max(together - overhead, 0.0), sum(without)
-    scale = expected / found if found > expected > 0 else 1.0
-    return [value * scale for value in without], overhead
+    """Seconds of every operator, and what a stage takes besides."""
+    whole = _total(times, lambda t: which(t.whole))
+    parts = _total(times, lambda t: which(t.parts))
+    number = len(which(times[0].parts))
+    overhead = max(parts - whole, 0.0) / max(number - 1, 1)
+    alone = [
+        statistics.median([value for worker in operator for value in worker])
+        for operator in zip(*(which(t.operators) for t in times), strict=True)
+    ]
+    left = max(whole - overhead, 0.0)
+    too_long = max(sum(alone) - left, 0.0) / len(alone)
+    shares = [max(seconds - too_long, 0.0) for seconds in alone]
+    scale = left / sum(shares) if sum(shares) else 0.0
+    return [share * scale for share in shares], overhead
 
 
 def _spread(values: Sequence[float]) -> float:

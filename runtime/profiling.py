@@ -1,9 +1,9 @@
 """Timing operators and links on the workers, for planners and the simulator.
 
-Every operator runs as a stage of its own, as it would in a pipeline, and the whole model as one
-stage. A stage of n operators is quicker than n stages: what passes and updates cost besides their
-operators is found by comparing the two, and what sharing gradients costs by training the whole as a
-replica does.
+Every operator runs as a stage of its own, then the model in a few parts, then the whole. The first
+says how the time is divided among operators, the last how much it is. A model in n parts takes
+longer than the whole: what a stage's passes and updates cost besides their operators is found by
+comparing the two, and what sharing gradients costs by training the whole as a replica does.
 
 On a CPU the clock is the processor time of the worker's thread, which other processes on the
 machine do not stretch. On other devices it is the time until the device has finished.
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.runtime.commands import LinkTimes, OperatorTimes, ProfileOperators
+from drlpp.runtime.commands import LinkTimes, OperatorTimes, ProfileOperators, StageTimes
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.passes import Loss
 from drlpp.runtime.policies import Displaced
@@ -43,7 +43,7 @@ def time_operators(
     speed: float = 1.0,
     replicas: dist.ProcessGroup | None = None,
 ) -> OperatorTimes:
-    """Run every operator as a stage of its own, one after the other, and time each.
+    """Train the model in stages of one operator, in parts, as a whole, and as a replica.
 
     The loss is counted with the last operator, as it is computed where that is.
 
@@ -55,30 +55,31 @@ def time_operators(
             finds its caches as it will find them then.
         replicas: the group of the workers that measure at the same time, to sum gradients with.
     """
-    programs, whole, loss = pickle.loads(command.programs)
+    each, parts, whole, loss = pickle.loads(command.programs)
     device = next(iter([*state.values(), *minibatches.inputs((0, 0))])).device
-    stopwatch = _Stopwatch(_clock(device), speed)
-    runners = _runners(programs, command, state, minibatches, loss)
+    clock = _clock(device)
+
+    def train(
+        programs: Sequence[StageProgram], rest: float, group: dist.ProcessGroup | None = None
+    ) -> StageTimes:
+        runners = _runners(programs, command, state, minibatches, loss, replicas=group)
+        return _train(runners, command, _Stopwatch(clock, rest))
+
+    runners = _runners(each, command, state, minibatches, loss)
     kept = _Kept(runners, minibatches.inputs((0, 0)))
-    alone = _train(runners, command, stopwatch, kept)
+    operators = _train(runners, command, _Stopwatch(clock, speed=1.0), kept)
     del runners
-    together = _train(_runners([whole], command, state, minibatches, loss), command, stopwatch)
-    shared = together
-    if replicas is not None:
-        sharing = _runners([whole], command, state, minibatches, loss, replicas=replicas)
-        shared = _train(sharing, command, stopwatch)
+    together = train([whole], speed)
     return OperatorTimes(
         device=device.type,
-        forward=[[times.forward[op] for times in alone] for op in range(len(programs))],
-        backward=[[times.backward[op] for times in alone] for op in range(len(programs))],
-        update=[[times.update[op] for times in alone] for op in range(len(programs))],
-        whole_forward=[times.forward[0] for times in together],
-        whole_backward=[times.backward[0] for times in together],
-        whole_update=[times.update[0] for times in together],
-        shared_backward=[times.backward[0] for times in shared],
-        shared_update=[times.update[0] for times in shared],
+        operators=operators,
+        parts=train(parts, speed),
+        whole=together,
+        shared=together if replicas is None else train([whole], speed, replicas),
         kept_bytes=kept.bytes_,
-        prediction_seconds=_time_predictions(whole, command, state, minibatches, loss, stopwatch),
+        prediction_seconds=_time_predictions(
+            whole, command, state, minibatches, loss, _Stopwatch(clock, speed)
+        ),
     )
 
 
@@ -97,15 +98,6 @@ class _Stopwatch:
     def rest(self, seconds: float) -> None:
         if self.speed < 1:
             time.sleep(seconds / self.speed - seconds)
-
-
-@dataclass(frozen=True)
-class _Times:
-    """Seconds of every stage for one minibatch."""
-
-    forward: list[float]
-    backward: list[float]
-    update: list[float]
 
 
 def _clock(device: torch.device) -> Clock:
@@ -187,21 +179,27 @@ def _train(
     command: ProfileOperators,
     stopwatch: _Stopwatch,
     kept: _Kept | None = None,
-) -> list[_Times]:
+) -> StageTimes:
     """Train stages in a row on minibatches; what is kept is counted in the first."""
-    times = [
-        _train_one(runners, number, stopwatch, kept if number == 0 else None)
-        for number in range(_WARM_UPS + command.repeats)
-    ]
-    return times[_WARM_UPS:]
+    times = StageTimes([[] for _ in runners], [[] for _ in runners], [[] for _ in runners])
+    for number in range(_WARM_UPS + command.repeats):
+        counted = kept if number == 0 else None
+        for stage, seconds in enumerate(_train_one(runners, number, stopwatch, counted)):
+            if number >= _WARM_UPS:
+                for kind, value in zip(
+                    (times.forward, times.backward, times.update), seconds, strict=True
+                ):
+                    kind[stage].append(value)
+    return times
 
 
 def _train_one(
-    runners: Sequence[StageRunner], number: int, stopwatch: _Stopwatch, kept: _Kept | None = None
-) -> _Times:
+    runners: Sequence[StageRunner], number: int, stopwatch: _Stopwatch, kept: _Kept | None
+) -> list[tuple[float, float, float]]:
+    """Forward, backward and update seconds of every stage for one minibatch."""
     part = (number, 0)
     outputs: list[Sequence[Tensor]] = []
-    times = _Times([], [0.0] * len(runners), [])
+    forwards, backwards, updates = [], [0.0] * len(runners), []
 
     def forward(stage: int, runner: StageRunner, received: Received) -> None:
         if kept is None:
@@ -215,8 +213,8 @@ def _train_one(
             for source, contents in runner.program.receives.items()
             for index, _ in contents
         }
-        times.forward.append(stopwatch.seconds(partial(forward, stage, runner, received)))
-        stopwatch.rest(times.forward[-1])
+        forwards.append(stopwatch.seconds(partial(forward, stage, runner, received)))
+        stopwatch.rest(forwards[-1])
     gradients: list[dict[int, Tensor]] = [{} for _ in runners]
     found: dict[StageOutput, Tensor] = {}
 
@@ -225,16 +223,16 @@ def _train_one(
         found.update(runners[stage].backward(part, gradients[stage], last=True))
 
     for stage in reversed(range(len(runners))):
-        times.backward[stage] = stopwatch.seconds(partial(backward, stage))
-        stopwatch.rest(times.backward[stage])
+        backwards[stage] = stopwatch.seconds(partial(backward, stage))
+        stopwatch.rest(backwards[stage])
         for key, gradient in found.items():
             known = gradients[key.stage].get(key.index)
             gradients[key.stage][key.index] = gradient if known is None else known + gradient
     for runner in runners:
         runner.finish_sum()
-        times.update.append(stopwatch.seconds(partial(runner.update, 1)))
-        stopwatch.rest(times.update[-1])
-    return times
+        updates.append(stopwatch.seconds(partial(runner.update, 1)))
+        stopwatch.rest(updates[-1])
+    return list(zip(forwards, backwards, updates, strict=True))
 
 
 def _time_predictions(
@@ -250,7 +248,7 @@ def _time_predictions(
     policy = runner.policy
     if not isinstance(policy, Displaced):
         return []
-    _train_one([runner], 0, stopwatch)
+    _train_one([runner], 0, stopwatch, None)
     use = WeightUse(1, 1, stashed=1, forward_lead=1)
 
     def displace() -> None:

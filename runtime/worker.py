@@ -38,6 +38,7 @@ from drlpp.runtime.commands import (
     Stop,
 )
 from drlpp.runtime.communication import Mailbox, build_group
+from drlpp.runtime.emulation import computing_on
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.executor import Executor
 from drlpp.runtime.minibatches import Minibatches
@@ -49,7 +50,9 @@ _PROGRESS_INTERVAL_SECONDS = 0.25
 _OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate memory")
 
 
-def worker_main(worker: int, channel: Channel, store_port: int, speed: float) -> None:
+def worker_main(
+    worker: int, channel: Channel, store_port: int, speed: float, core: int | None
+) -> None:
     """Entry point of a worker process; returns when told to, or when the controller is gone."""
     # Ctrl-C reaches the whole process group; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,7 +60,7 @@ def worker_main(worker: int, channel: Channel, store_port: int, speed: float) ->
     torch.set_num_threads(1)
     _keep_freed_memory()
     store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
-    state = Worker(worker, channel, store, speed)
+    state = Worker(worker, channel, store, speed, core)
     with suppress(EOFError):
         while not isinstance(command := channel.receive(), Stop):
             channel.send(state.answer(command))
@@ -95,9 +98,17 @@ def _give_back_freed_memory() -> None:
 class Worker:
     """The state of a worker between commands."""
 
-    def __init__(self, worker: int, channel: Channel, store: dist.Store, speed: float) -> None:
+    def __init__(
+        self,
+        worker: int,
+        channel: Channel,
+        store: dist.Store,
+        speed: float,
+        core: int | None,
+    ) -> None:
         self._worker = worker
         self._speed = speed
+        self._core = core
         self._channel = channel
         self._store = store
         self._state: dict[str, Tensor] = {}
@@ -141,7 +152,8 @@ class Worker:
                     together = build_group(
                         self._store, command.name, command.workers, self._worker, 60
                     )
-                return time_operators(command, self._state, data, self._speed, together)
+                with computing_on(self._core):
+                    return time_operators(command, self._state, data, self._speed, together)
             case ProfileLink(name, sizes, repeats):
                 group = build_group(self._store, name, (0, 1), self._worker, 60)
                 return time_link(group, self._worker, sizes, repeats)
@@ -214,7 +226,8 @@ class Worker:
         executor = Executor(
             runner, mailbox, self._group, self._progress_report(), self._speed, inbox
         )
-        times = executor.run(command.actions)
+        with computing_on(self._core):
+            times = executor.run(command.actions)
         losses, self._runner.losses = self._runner.losses, {}
         return RunResult(
             times=times,

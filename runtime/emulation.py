@@ -1,0 +1,49 @@
+"""Emulating slower accelerators with CPU workers: where they compute, and how long they rest.
+
+A worker of speed 0.25 takes four times the processor time that a pass needs and sleeps the rest of
+it, so four of them do the work of one core. They share that core: on cores of their own they would
+slow each other down through shared caches and execution units, now and then, and no profile could
+tell when. Threads that send and receive are left where they are.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+_MOST_LOAD = 0.9
+"""Of a core, by the workers that share it; a pass has to wait for others' passes sometimes."""
+
+
+def cores_for(speeds: Sequence[float]) -> list[int | None]:
+    """The core of every worker; None if it is left to the system, as for workers of full speed."""
+    free = dict.fromkeys(sorted(os.sched_getaffinity(0), reverse=True), _MOST_LOAD)
+    found: list[int | None] = []
+    for speed in speeds:
+        core = next((core for core, load in free.items() if load >= speed), None)
+        if core is not None:
+            free[core] -= speed
+        found.append(core)
+    return found
+
+
+@contextmanager
+def computing_on(core: int | None) -> Iterator[None]:
+    """Keep the calling thread on a core."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def sleep_until(end: float) -> None:
+    """Until ``time.perf_counter`` is ``end``; not at all if that is past."""
+    if (left := end - time.perf_counter()) > 0:
+        time.sleep(left)
