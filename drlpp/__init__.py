@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drlpp.capture import CapturedModel, capture
+    from drlpp.cluster import Cluster
     from drlpp.errors import DRLPPError, InvalidInput, RunFailure
+    from drlpp.files import read_document
     from drlpp.graph import OpGraph
     from drlpp.learning_rate import LearningRateSchedule
     from drlpp.measurement import FailedMeasurement, Measurement
     from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.placement import Placement
     from drlpp.placement_file import PlacementFile, read_placement
-    from drlpp.planners import PLANNERS
+    from drlpp.planners import PLANNERS, PlanningProblem, plan
+    from drlpp.profile import Profile
     from drlpp.runtime import ClusterSession, TrainingResult, train
     from drlpp.schedule import build_schedule
     from drlpp.simulator import SimulatedCluster, Simulation, simulate
     from drlpp.task import ModelReference, Task
     from drlpp.training_options import Method, choose_method
+    from drlpp.workload import Workload
 
 _HOME = {
     "Task": "drlpp.task",
@@ -39,7 +43,13 @@ _HOME = {
     "choose_method": "drlpp.training_options",
     "OptimizerSpec": "drlpp.optimizer_spec",
     "LearningRateSchedule": "drlpp.learning_rate",
+    "Cluster": "drlpp.cluster",
+    "Profile": "drlpp.profile",
+    "read_document": "drlpp.files",
+    "Workload": "drlpp.workload",
     "PLANNERS": "drlpp.planners",
+    "PlanningProblem": "drlpp.planners",
+    "plan": "drlpp.planners",
     "simulate": "drlpp.simulator",
     "Simulation": "drlpp.simulator",
     "SimulatedCluster": "drlpp.simulator",
@@ -67,7 +77,13 @@ __all__ = [
     "choose_method",
     "OptimizerSpec",
     "LearningRateSchedule",
+    "Cluster",
+    "Profile",
+    "read_document",
+    "Workload",
     "PLANNERS",
+    "PlanningProblem",
+    "plan",
     "simulate",
     "Simulation",
     "SimulatedCluster",

@@ -251,12 +251,13 @@ def local_cluster(
     link: Link,
     speeds: Sequence[float] | None = None,
     memory_bytes: float | None = None,
+    cores: int | None = None,
 ) -> Cluster:
-    """Accelerators of one machine, equal but for their ``speeds``.
+    """Accelerators of one machine, equal but for their ``speeds``; they may share its ``cores``.
 
     Raises:
         InvalidCluster: for another number of speeds, or one that is not above 0.
     """
-    host = Host(name="localhost", accelerators=accelerators, memory_bytes=memory_bytes)
+    host = Host(name="localhost", accelerators=accelerators, memory_bytes=memory_bytes, cores=cores)
     cluster = Cluster(hosts=(host,), within_host=link)
     return cluster if speeds is None else cluster.with_speeds(speeds)

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from drlpp.errors import InvalidInput
+
 _MOST_LOAD = 0.9
 """Of a core, by the workers that share it; a pass has to wait for others' passes sometimes."""
 
@@ -27,6 +29,22 @@ def cores_for(speeds: Sequence[float]) -> list[int | None]:
             free[core] -= speed
         found.append(core)
     return found
+
+
+def checked_speeds(speeds: Sequence[float] | None, workers: int) -> tuple[float, ...]:
+    """The speed of every worker, 1 each if none are given.
+
+    Raises:
+        InvalidInput: for another number of speeds, or one that no worker can emulate.
+    """
+    if speeds is None:
+        return (1.0,) * workers
+    if len(speeds) != workers or not all(0 < speed <= 1 for speed in speeds):
+        raise InvalidInput(
+            f"speeds are {list(speeds)}; expected one for each of {workers} workers, above 0 and "
+            "at most 1"
+        )
+    return tuple(speeds)
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from drlpp.capture import CapturedModel
-from drlpp.cluster import Link
+from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement, Stage
 from drlpp.profile import OperatorProfile, Profile
@@ -27,6 +28,25 @@ _SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
 
 ALONE = Link(bandwidth_bytes_per_second=1e12)
 """The link of a single worker, which sends nothing."""
+
+
+def measuring_workers(speeds: Sequence[float]) -> range:
+    """Workers that measure at the same time: as many as compute at the same time in a training."""
+    if min(speeds) < 1:
+        return range(len(speeds))
+    return range(min(len(speeds), _cores()))
+
+
+def cluster_of(speeds: Sequence[float], link: Link) -> Cluster:
+    """This machine's workers, which emulate accelerators or share its cores."""
+    workers = len(speeds)
+    if min(speeds) < 1:
+        return local_cluster(workers, link, speeds)
+    return local_cluster(workers, link, cores=_cores() if workers > _cores() else None)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def profile_command(

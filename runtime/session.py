@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import tempfile
 import time
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
-from drlpp.cluster import Cluster, local_cluster
+from drlpp.cluster import Cluster
 from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, Outcome
@@ -32,11 +31,14 @@ from drlpp.runtime.commands import (
     RunResult,
 )
 from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
+from drlpp.runtime.emulation import checked_speeds
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.profile_commands import (
     ALONE,
+    cluster_of,
     link_command,
     link_of,
+    measuring_workers,
     profile_command,
     profile_of,
 )
@@ -101,7 +103,7 @@ class ClusterSession:
     ) -> None:
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
-        self.speeds = _checked_speeds(speeds, workers)
+        self.speeds = checked_speeds(speeds, workers)
         if isinstance(model, str):
             model = ModelReference.named(model)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
@@ -186,24 +188,17 @@ class ClusterSession:
             RunFailure: if the workers fail.
         """
         self._pool.start()
-        emulating = min(self.speeds) < 1
-        together = self.accelerators if emulating else len(os.sched_getaffinity(0))
-        measuring = range(min(self.accelerators, together))
+        measuring = measuring_workers(self.speeds)
+        name = self._new_name("profile")
         command = profile_command(
-            self.captured,
-            self.method,
-            self.optimizer,
-            repeats,
-            self._new_name("profile"),
-            measuring,
+            self.captured, self.method, self.optimizer, repeats, name, measuring
         )
         times = list(self._command(dict.fromkeys(measuring, command)).values())
         link = ALONE
         if self.accelerators > 1:
             ping = link_command(self._new_name("link"), repeats)
             link = link_of(self._command({0: ping, 1: ping})[0])
-        cluster = local_cluster(self.accelerators, link, self.speeds if emulating else None)
-        return profile_of(self.captured, times), cluster
+        return profile_of(self.captured, times), cluster_of(self.speeds, link)
 
     # Running
 
@@ -418,14 +413,3 @@ class ClusterSession:
     def _new_name(self, purpose: str) -> str:
         self._deployments += 1
         return f"{purpose}-{self._deployments}"
-
-
-def _checked_speeds(speeds: Sequence[float] | None, workers: int) -> tuple[float, ...]:
-    if speeds is None:
-        return (1.0,) * workers
-    if len(speeds) != workers or not all(0 < speed <= 1 for speed in speeds):
-        raise InvalidInput(
-            f"speeds are {list(speeds)}; expected one for each of {workers} workers, above 0 and "
-            "at most 1"
-        )
-    return tuple(speeds)
