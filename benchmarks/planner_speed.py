@@ -261,9 +261,7 @@ def _scale_table(rows: Sequence[ScaleRow]) -> _Table:
     ]
 
 
-def _rich(
-    headings: Sequence[str], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]
-) -> Table:
+def _rich(headings: Sequence[str], rows: list[tuple[str, ...]]) -> Table:
     found = Table(box=SIMPLE_HEAD)
     for heading in headings:
         found.add_column(heading)
