@@ -16,6 +16,7 @@ several kinds::
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
@@ -97,12 +98,17 @@ class Cluster(Document):
     def _every_accelerator_is_reachable(self) -> Cluster:
         racks: dict[str, str | None] = {}
         cores: dict[str, int | None] = {}
+        networks: dict[str, Link | None] = {}
         for host in self.hosts:
             for name in host.names:
                 if cores.setdefault(name, host.cores) != host.cores:
                     raise ValueError(
                         f"host {name!r} has cores {cores[name]} and cores {host.cores}; all lines "
                         "of a host say the same"
+                    )
+                if networks.setdefault(name, host.network) != host.network:
+                    raise ValueError(
+                        f"host {name!r} has two networks; all lines of a host say the same"
                     )
                 if racks.setdefault(name, host.rack) != host.rack:
                     raise ValueError(
@@ -183,12 +189,16 @@ class Cluster(Document):
 
     @cached_property
     def levels(self) -> tuple[Link, ...]:
-        """The link of every level that this cluster has, the innermost first."""
-        links = [self.within_host]
-        if len(self.host_names) > 1:
+        """The link of every level on which two accelerators meet, the innermost first."""
+        hosts = Counter(self.host_of)
+        racks = Counter(rack for rack, _ in set(zip(self.rack_of, self.host_of, strict=True)))
+        links = []
+        if max(hosts.values()) > 1 or self.accelerators == 1:
+            links.append(self.within_host)
+        if max(racks.values()) > 1:
             assert self.between_hosts is not None
             links.append(self.between_hosts)
-        if len(set(self.rack_of)) > 1:
+        if len(racks) > 1:
             assert self.between_racks is not None
             links.append(self.between_racks)
         return tuple(links)

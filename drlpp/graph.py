@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import networkx
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from drlpp.files import Document, Record
 
@@ -18,7 +18,7 @@ class TensorSpec(Record):
 
     shape: tuple[int, ...]
     dtype: str
-    bytes_: int
+    bytes_: int = Field(ge=0)
 
     @property
     def differentiable(self) -> bool:
@@ -37,7 +37,7 @@ class Operator(Record):
     name: str
     type: str
     module: str
-    parameter_bytes: int
+    parameter_bytes: int = Field(ge=0)
     outputs: tuple[TensorSpec, ...]
 
     @property

@@ -66,7 +66,7 @@ class PartitioningInstance:
             raise InvalidFile(f"{path}: {first_problem(error)}") from None
         _check_nodes(path, content)
         costs = _tensor_costs(path, content)
-        operator_of, edges = _operators(content)
+        operator_of, edges = _operators(path, content)
         return cls(
             workload=_workload(path.stem, content, operator_of, edges, costs),
             accelerators=content.accelerators,
@@ -158,7 +158,7 @@ def _tensor_costs(path: Path, content: _Content) -> dict[int, float]:
     return costs
 
 
-def _operators(content: _Content) -> tuple[dict[int, int], list[tuple[int, int]]]:
+def _operators(path: Path, content: _Content) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """The operator of every node, and the order edges between operators."""
     colours: dict[object, int] = {}
     class_of = {
@@ -168,6 +168,17 @@ def _operators(content: _Content) -> tuple[dict[int, int], list[tuple[int, int]]
         )
         for node in content.nodes
     }
+    forward: networkx.DiGraph[int] = networkx.DiGraph()
+    backward = {node.id for node in content.nodes if node.backward}
+    forward.add_edges_from(
+        (edge.source, edge.target)
+        for edge in content.edges
+        if edge.source not in backward and edge.target not in backward
+    )
+    if not networkx.is_directed_acyclic_graph(forward):
+        cycle = " -> ".join(str(source) for source, _ in networkx.find_cycle(forward))
+        raise InvalidFile(f"{path}: the forward nodes {cycle} form a cycle; expected none")
+    # Nodes that stay together may still make cycles between classes.
     order: networkx.DiGraph[int] = networkx.DiGraph()
     order.add_nodes_from(range(len(colours)))
     order.add_edges_from(_order_edges(content, class_of))

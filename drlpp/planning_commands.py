@@ -107,7 +107,7 @@ def plan_placement(
         Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
-    seed: Annotated[int, typer.Option(help="Of planners that draw at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of planners that draw at random.")] = 0,
     time_limit: Annotated[
         float, typer.Option(min=0, help="Seconds that non-contiguous may take.")
     ] = 60.0,
@@ -125,6 +125,14 @@ def plan_placement(
     from drlpp.training_options import Method, choose_method
 
     console = build_console()
+    if method not in PLANNERS:
+        raise InvalidInput(f"planner {method!r} is unknown; there are {', '.join(PLANNERS)}")
+    if output is not None and (model is None or all_methods):
+        raise InvalidInput(
+            "a placement.json names the model that it places: -o needs MODEL, and one --method"
+        )
+    run = choose_method(policy, read_options(method_option, "method", "accumulate=4"), Method())
+    updates = OptimizerSpec().changed(optimizer, optimizer_options(optimizer_option, None))
     given = PlanningInput.read(
         model=None if model is None else model_reference(model, size, model_option),
         profile=profile,
@@ -134,13 +142,8 @@ def plan_placement(
         latency=latency,
         memory=memory,
         speeds=speeds,
+        method=run,
     )
-    if output is not None and (given.reference is None or all_methods):
-        raise InvalidInput(
-            "a placement.json names the model that it places: -o needs MODEL, and one --method"
-        )
-    run = choose_method(policy, read_options(method_option, "method", "accumulate=4"), Method())
-    updates = OptimizerSpec().changed(optimizer, optimizer_options(optimizer_option, None))
     problem = replace(given.problem, seed=seed, time_limit_seconds=time_limit)
     if given.profile is not None:
         problem = replace(problem, memory=MemoryModel.of(run, updates))
@@ -157,6 +160,7 @@ def plan_placement(
             failures[name] = str(error)
     if as_json:
         records = [plan_record(found) for found in plans]
+        records += [{"method": name, "error": reason} for name, reason in failures.items()]
         console.print_json(data=records if all_methods else records[0])
     elif all_methods:
         console.print(plans_table(plans, failures))

@@ -15,6 +15,7 @@ from drlpp.pipedream_profile import read_pipedream_profile
 from drlpp.planners.problem import PlanningProblem
 from drlpp.profile import Profile
 from drlpp.task import ModelReference
+from drlpp.training_options import Method
 from drlpp.workload import Workload
 
 
@@ -44,6 +45,7 @@ class PlanningInput:
         latency: float,
         memory: float | None,
         speeds: str | None,
+        method: Method,
     ) -> PlanningInput:
         """Read files and numbers; a model that comes without a profile is profiled here.
 
@@ -52,14 +54,21 @@ class PlanningInput:
         """
         if profile is None and model is None:
             raise InvalidInput("name what to plan: a MODEL, or --profile FILE")
+        _check_numbers(bandwidth=bandwidth, memory=memory)
+        _check_numbers(latency=latency or None)
         if profile is not None and _is_partitioning_instance(profile):
+            if cluster is not None:
+                raise InvalidInput(
+                    f"{profile}: an instance of dnn-partitioning has its own links; leave out "
+                    "--cluster, and name another number of devices by --accelerators"
+                )
             return cls._of_instance(profile, accelerators, memory, speeds)
         relative = None if speeds is None else read_speeds(speeds)
         found = _cluster(cluster, accelerators, bandwidth, latency, relative, memory)
-        costs = _profile_here(model) if profile is None else read_profile(profile)
+        costs = _profile_here(model, method) if profile is None else read_profile(profile)
         if model is not None and profile is not None:
             _check_same_model(model, costs)
-        return cls(PlanningProblem(Workload.of(costs), found), model, costs)
+        return cls(PlanningProblem(Workload.of(costs, method), found), model, costs)
 
     @classmethod
     def _of_instance(
@@ -115,6 +124,12 @@ def _is_partitioning_instance(path: Path) -> bool:
     return isinstance(content, dict) and "kind" not in content and "nodes" in content
 
 
+def _check_numbers(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not 0 < value < math.inf:
+            raise InvalidCluster(f"{name} is {value:g}; it must be a number above 0")
+
+
 def _cluster(
     path: Path | None,
     accelerators: int | None,
@@ -136,18 +151,15 @@ def _cluster(
             "name the accelerators: --cluster cluster.yaml, or --accelerators and --bandwidth "
             "(bytes per second)"
         )
-    for name, value in (("bandwidth", bandwidth), ("memory", memory)):
-        if value is not None and not 0 < value < math.inf:
-            raise InvalidCluster(f"{name} is {value:g}; it must be a number above 0")
     link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency)
     return local_cluster(accelerators, link, speeds, memory)
 
 
-def _profile_here(model: ModelReference | None) -> Profile:
+def _profile_here(model: ModelReference | None, method: Method) -> Profile:
     from drlpp.runtime import ClusterSession
 
     assert model is not None
-    with ClusterSession(model, workers=1) as session:
+    with ClusterSession(model, workers=1, method=method) as session:
         return session.profile()[0]
 
 

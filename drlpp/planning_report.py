@@ -115,19 +115,20 @@ def _explanations(plan: Plan) -> list[str]:
         f"its accelerators; {room}"
     )
     if solution.proven_optimal:
-        lines.append("proven: no placement of chains of stages is faster by this rule")
+        lines.append("proven: nothing that this planner looks for is faster by this rule")
     elif solution.lower_bound:
         lines.append(
-            f"not proven: no placement takes less than {seconds_text(solution.lower_bound)}, "
-            f"{seconds / solution.lower_bound - 1:.1%} below"
+            f"not proven: no placement takes less than {seconds_text(solution.lower_bound)}; this "
+            f"is {seconds / solution.lower_bound - 1:.1%} above it"
         )
     if plan.next_best is not None:
         other = plan.next_best
         slower = other.prediction.seconds_per_minibatch
+        difference = f" ({slower / seconds - 1:+.1%})" if seconds else ""
         lines.append(
-            f"next best by one change: {escape(other.change)} "
-            f"({other.placement.configuration}), {seconds_text(slower)} "
-            f"({slower / seconds - 1:+.1%}), {other.prediction.bottleneck}"
+            f"{'next best' if slower >= seconds else 'better'} by one change: "
+            f"{escape(other.change)} ({other.placement.configuration}), {seconds_text(slower)}"
+            f"{difference}, {other.prediction.bottleneck}"
         )
     if solution.note:
         lines.append(escape(solution.note))

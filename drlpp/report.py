@@ -72,7 +72,7 @@ def _(cluster: Cluster) -> RenderableType:
     table = Table()
     for column in ("host", "rack", "device"):
         table.add_column(column, overflow="fold")
-    for column in ("accelerators", "speed", "memory of each"):
+    for column in ("accelerators", "speed", "memory of each", "cores"):
         table.add_column(column, justify="right")
     table.add_column("network")
     first = 0
@@ -85,6 +85,7 @@ def _(cluster: Cluster) -> RenderableType:
             str(first) if first == last else f"{first} to {last}",
             f"{host.speed:g}",
             "–" if host.memory_bytes is None else decimal(round(host.memory_bytes)),
+            "–" if host.cores is None else str(host.cores),
             "–" if host.network is None else _link_text(host.network),
         )
         first = last + 1

@@ -111,6 +111,11 @@ class Method(Record):
             parts.append(self.precision)
         return ", ".join(parts)
 
+    @property
+    def moves_weights(self) -> bool:
+        """Whether passes use other weights than the newest, moved there and back in place."""
+        return self.policy in {"spectrain", "xpipe", "pipeoptim"} or self.correction_decay > 0
+
     def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
         """The actions of every worker for ``minibatches`` minibatches."""
         return build_schedule(

@@ -16,6 +16,7 @@ import numpy
 from numpy.typing import NDArray
 
 from drlpp.profile import Profile
+from drlpp.training_options import DEFAULT_METHOD, Method
 
 Array = NDArray[numpy.float64]
 
@@ -78,10 +79,14 @@ class Workload:
     sharing_seconds_per_byte: float = 0.0
 
     @classmethod
-    def of(cls, profile: Profile) -> Workload:
+    def of(cls, profile: Profile, method: Method = DEFAULT_METHOD) -> Workload:
         """The workload of a profiled model.
 
         Every output of an operator is one tensor. What the model returns is read by the loss.
+
+        Args:
+            profile: the model and its costs.
+            method: says whether weights are predicted, or corrected, for passes.
         """
         graph = profile.graph
         readers: dict[tuple[int, int], list[int]] = {}
@@ -112,7 +117,9 @@ class Workload:
             forward_overhead_seconds=profile.forward_overhead_seconds,
             backward_overhead_seconds=profile.backward_overhead_seconds,
             update_overhead_seconds=profile.update_overhead_seconds,
-            prediction_seconds_per_byte=profile.prediction_seconds_per_byte,
+            prediction_seconds_per_byte=profile.prediction_seconds_per_byte
+            if method.moves_weights
+            else 0.0,
             sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
         )
 

@@ -94,9 +94,11 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
     with updates, where parts without parameters make none.
     """
     operators = captured.graph.operators
-    forward, forward_overhead = _divided(times, lambda t: t.forward)
-    backward, backward_overhead = _divided(times, lambda t: t.backward)
-    _, update_overhead = _divided(times, lambda t: t.update)
+    parts = _even_cut(len(operators), len(times[0].parts.forward)).stages
+    updated = sum(any(operators[op].parameter_bytes for op in part.operators) for part in parts)
+    forward, forward_overhead = _divided(times, lambda t: t.forward, len(parts))
+    backward, backward_overhead = _divided(times, lambda t: t.backward, len(parts))
+    _, update_overhead = _divided(times, lambda t: t.update, updated)
     update = _total(times, lambda t: t.whole.update) - update_overhead
     sharing = sum(
         _total(times, shared) - _total(times, whole)
@@ -144,12 +146,11 @@ def _total(
 
 
 def _divided(
-    times: Sequence[OperatorTimes], which: Callable[[StageTimes], list[list[float]]]
+    times: Sequence[OperatorTimes], which: Callable[[StageTimes], list[list[float]]], number: int
 ) -> tuple[list[float], float]:
-    """Seconds of every operator, and what a stage takes besides."""
+    """Seconds of every operator, and what a stage takes besides, from ``number`` parts."""
     whole = _total(times, lambda t: which(t.whole))
     parts = _total(times, lambda t: which(t.parts))
-    number = len(which(times[0].parts))
     overhead = max(parts - whole, 0.0) / max(number - 1, 1)
     alone = [
         statistics.median([value for worker in operator for value in worker])

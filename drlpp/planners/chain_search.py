@@ -53,14 +53,23 @@ class ChainSearch(ABC):
         fleet: the accelerators.
         costs: the rule.
         memory: what a stage keeps.
+        side_by_side: count one minibatch in flight for every stage, as if all were branches side
+            by side: no placement needs less memory.
     """
 
     def __init__(
-        self, pairs: StagePairs, fleet: Fleet, costs: CostModel, memory: MemoryModel
+        self,
+        pairs: StagePairs,
+        fleet: Fleet,
+        costs: CostModel,
+        memory: MemoryModel,
+        *,
+        side_by_side: bool = False,
     ) -> None:
         self.pairs = pairs
         self.fleet = fleet
         self._memory = memory
+        self._side_by_side = side_by_side
         # (choices, stages); a stage's cost depends on few things, so choices share rows.
         groups = [fleet.group(counts) for counts in fleet.choices]
         distinct = list(dict.fromkeys(groups))
@@ -131,9 +140,8 @@ class ChainSearch(ABC):
         ⌈(m + n) / m⌉ ≤ q is n ≤ m (q − 1).
         """
         replicas = numpy.array([sum(counts) for counts in self.fleet.choices])[:, None]
-        found: Array = numpy.where(
-            self._most_in_flight < 1, -1.0, replicas * (self._most_in_flight - 1)
-        )
+        room = numpy.inf if self._side_by_side else replicas * (self._most_in_flight - 1)
+        found: Array = numpy.where(self._most_in_flight < 1, -1.0, room)
         return found
 
 
@@ -146,9 +154,10 @@ class EqualAccelerators(ChainSearch):
         allowed = (self._distinct <= limit)[self._row]
         first_choice = allowed.argmax(axis=0)
         possible = allowed.any(axis=0)
+        replicas = numpy.array([sum(counts) for counts in self.fleet.choices])
         # Accelerators count first, then stages.
         worth = len(pairs.downsets) + 1
-        needed = numpy.where(possible, (first_choice + 1) * worth + 1, numpy.inf)
+        needed = numpy.where(possible, replicas[first_choice] * worth + 1, numpy.inf)
         suffices = numpy.full(len(pairs.downsets), numpy.inf)
         suffices[-1] = 0
         stage_at = numpy.zeros(len(pairs.downsets), dtype=numpy.intp)
@@ -161,7 +170,7 @@ class EqualAccelerators(ChainSearch):
                     numpy.floor(behind / worth) <= self._most_behind[:, stages]
                 )
                 choice = with_room.argmax(axis=0)
-                total = numpy.where(with_room.any(axis=0), (choice + 1) * worth + 1, numpy.inf)
+                total = numpy.where(with_room.any(axis=0), replicas[choice] * worth + 1, numpy.inf)
                 total = total + behind
             else:
                 total = needed[stages] + behind
@@ -248,8 +257,13 @@ class UnequalAccelerators(ChainSearch):
 
 
 def chain_search(
-    pairs: StagePairs, fleet: Fleet, costs: CostModel, memory: MemoryModel
+    pairs: StagePairs,
+    fleet: Fleet,
+    costs: CostModel,
+    memory: MemoryModel,
+    *,
+    side_by_side: bool = False,
 ) -> ChainSearch:
     """The search for this fleet."""
     kind = EqualAccelerators if len(fleet.kinds) == 1 else UnequalAccelerators
-    return kind(pairs, fleet, costs, memory)
+    return kind(pairs, fleet, costs, memory, side_by_side=side_by_side)

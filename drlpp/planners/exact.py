@@ -5,27 +5,41 @@ and memory, and memory may be limited. Operators that cost nothing are joined wi
 first, which loses nothing (:mod:`drlpp.planners.contraction`). Then downsets are counted; if the
 stages between them are few enough to look at each, the optimum is found and proven.
 
-If they are too many, the same program runs over the downsets of many topological orders, and the
-lower bound is an honest one: no accelerator is faster than all of them sharing the work evenly,
-and no placement than its most expensive operator. A cluster with links of several levels is planned
-as if all were the slowest, and as if all were the fastest, which gives the bound.
+Where that is not so, the result is the best of what other planners find and of what the same
+program finds in a smaller world, and the lower bound is what holds nevertheless:
+
+* too many downsets: those of many topological orders; no placement is faster than all accelerators
+  sharing the work evenly, nor than its most expensive operator;
+* links of several levels: as if all were the slowest, and as if all were the fastest, which gives
+  the bound;
+* a memory limit, and branches: with as many minibatches in flight as if stages were in a row, and
+  with one in flight on each, which gives the bound;
+* too many kinds of accelerators: as if all were the slowest, or with some group sizes left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy
 
-from drlpp.cluster import Link
+from drlpp.cluster import Cluster, Host, Link
 from drlpp.cost_model import StageSeconds
-from drlpp.errors import NothingFits
+from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement import Placement, Stage
 from drlpp.planners.chain_search import Chain, chain_search
 from drlpp.planners.contraction import Contraction, contract_free_operators
+from drlpp.planners.data_parallel import data_parallel
 from drlpp.planners.downsets import all_downsets, count_downsets, some_downsets
 from drlpp.planners.fleet import Fleet
+from drlpp.planners.gpipe import gpipe
+from drlpp.planners.local_search import local_search
+from drlpp.planners.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem, Solution, memory_shortage
+from drlpp.planners.random_search import random_search
 from drlpp.planners.stage_pairs import StagePairs
 from drlpp.workload import Workload
 
@@ -34,6 +48,15 @@ MOST_DOWNSETS = 6_000
 
 MOST_COSTS = 120_000_000
 """Costs of stages on groups of accelerators that are kept in memory, 8 bytes each."""
+
+_MOST_STATES = 2_000
+_MOST_TRANSITIONS = 50_000
+"""Ways to take accelerators of several kinds, and those times the groups of a stage."""
+
+_MOST_TO_SEARCH = 64
+"""Accelerators up to which thousands of placements are evaluated in a second or two."""
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -74,50 +97,120 @@ def exact(problem: PlanningProblem) -> Solution:
     contraction = contract_free_operators(problem.workload)
     workload = contraction.workload
     count = count_downsets(workload)
-    complete = count is not None and count <= MOST_DOWNSETS
-    levels = problem.cluster.levels
-    fleets = [Fleet(problem.cluster, link, problem.replicate) for link in _extremes(levels)]
-    pairs = StagePairs.of(workload, all_downsets(workload)) if complete else None
-    most = MOST_COSTS / len({fleets[0].group(counts) for counts in fleets[0].choices})
+    fastest, slowest = _extremes(problem.cluster)
+    whole = Fleet(problem.cluster, fastest, problem.replicate)
+    fleet = _affordable(whole)
+    most = MOST_COSTS / len({fleet.group(counts) for counts in fleet.choices})
+    pairs = None
+    if count is not None and count <= MOST_DOWNSETS:
+        pairs = StagePairs.of(workload, all_downsets(workload))
+    complete = fleet is whole and pairs is not None and len(pairs) <= most
     if pairs is None or len(pairs) > most:
-        complete = False
         # Of n downsets no more than n²/2 pairs are nested.
         sample = min(int((2 * most) ** 0.5), MOST_DOWNSETS // 3)
         pairs = StagePairs.of(workload, some_downsets(workload, sample, problem.seed))
+    if len(pairs) > most:
+        fleet = replace(fleet, most_choices=int(MOST_COSTS / len(pairs)))
+    bound = _simple_bound(problem, workload, whole)
 
-    plans, bound = [], _simple_bound(problem, workload, fleets[0])
-    for fleet in fleets:
-        chain = chain_search(pairs, fleet, problem.costs, problem.memory).fastest(bound)
-        if chain is None:
-            raise _nothing_fits(problem, contraction, pairs, fleet)
-        if complete and fleet is fleets[0]:
-            bound = max(bound, chain.seconds)
-        plans.append(_placement(contraction, pairs, fleet, chain))
-    predictions = [problem.predict(plan) for plan in plans]
-    seconds, best = min(
-        (prediction.seconds_per_minibatch, number) for number, prediction in enumerate(predictions)
-    )
+    plans = []
+    for link in dict.fromkeys((fastest, slowest)):
+        search = chain_search(pairs, replace(fleet, link=link), problem.costs, problem.memory)
+        chain = search.fastest(bound)
+        if chain is not None:
+            plans.append(_placement(contraction, pairs, fleet, chain))
+        if complete and link == fastest:
+            bound = max(bound, _bound(problem, pairs, fleet, chain))
+    best, seconds = _best(problem, plans)
+    if best is None or seconds > bound * (1 + _ROUNDING):
+        best, seconds = _best(problem, [*plans, *_found_by_others(problem)])
+    if best is None:
+        raise _nothing_fits(problem, contraction, pairs, fleet)
     counted = "too many to count" if count is None else f"{count}"
     return Solution(
-        placement=plans[best],
+        placement=best,
         lower_bound=min(bound, seconds),
-        proven_optimal=seconds <= bound * (1 + 1e-9),
+        proven_optimal=seconds <= bound * (1 + _ROUNDING),
         note=f"{len(workload)} of {len(problem.workload)} operators cost something; downsets: "
         f"{counted}, looked at {len(pairs.downsets)}",
     )
 
 
-def _extremes(levels: tuple[Link, ...]) -> list[Link]:
-    """The fastest link, and the slowest if it is another."""
-    by_bandwidth = sorted(levels, key=lambda link: -link.bandwidth_bytes_per_second)
+def _best(problem: PlanningProblem, plans: Iterable[Placement]) -> tuple[Placement | None, float]:
+    """The fastest placement of those that fit, and its seconds per minibatch."""
+    best, seconds = None, numpy.inf
+    for plan in plans:
+        prediction = problem.predict(plan)
+        if not prediction.missing_bytes and prediction.seconds_per_minibatch < seconds:
+            best, seconds = plan, prediction.seconds_per_minibatch
+    return best, seconds
+
+
+def _bound(problem: PlanningProblem, pairs: StagePairs, fleet: Fleet, chain: Chain | None) -> float:
+    """Seconds that no chain of downsets beats on the fastest links; ``chain`` is the best in a row.
+
+    Stages of a workload without branches are in a row.
+    """
+    in_a_row = len(pairs.downsets) == pairs.downsets.shape[1] + 1
+    if chain is not None and (in_a_row or not fleet.limits_memory):
+        return chain.seconds
+    search = chain_search(pairs, fleet, problem.costs, problem.memory, side_by_side=True)
+    chain = search.fastest()
+    return 0.0 if chain is None else chain.seconds
+
+
+def _found_by_others(problem: PlanningProblem) -> Iterator[Placement]:
+    """What planners find that do not prove anything."""
+    planners: list[Callable[[PlanningProblem], Solution]] = [
+        data_parallel,
+        gpipe,
+        pipedream,
+        partial(pipedream, cuts="graph"),
+        partial(pipedream, cuts="graph", flat=True),
+        partial(pipedream, variant="printed"),
+        partial(pipedream, variant="code"),
+    ]
+    if problem.cluster.accelerators <= _MOST_TO_SEARCH:
+        planners += [local_search, random_search]
+    for planner in planners:
+        with suppress(InvalidInput):
+            placement = planner(problem).placement
+            if problem.replicate or all(len(s.accelerators) == 1 for s in placement.stages):
+                yield placement
+
+
+def _affordable(fleet: Fleet) -> Fleet:
+    """The fleet, or one with fewer kinds of accelerators or fewer sizes of groups."""
+    if len(fleet.kinds) == 1:
+        return fleet
+    if fleet.states > _MOST_STATES:
+        cluster = fleet.cluster
+        limits = [limit for limit in cluster.memory_bytes if limit is not None]
+        host = Host(
+            name="slowest",
+            accelerators=cluster.accelerators,
+            speed=min(cluster.speeds),
+            memory_bytes=min(limits, default=None),
+        )
+        return replace(fleet, cluster=Cluster(hosts=(host,), within_host=cluster.within_host))
+    most = _MOST_TRANSITIONS // fleet.states
+    return fleet if len(fleet.choices) <= most else replace(fleet, most_choices=most)
+
+
+def _extremes(cluster: Cluster) -> tuple[Link, Link]:
+    """No two accelerators are joined by a faster link than the first, or a slower than the second.
+
+    They are the same where all links are.
+    """
     fastest = Link(
-        bandwidth_bytes_per_second=by_bandwidth[0].bandwidth_bytes_per_second,
-        latency_seconds=min(link.latency_seconds for link in levels),
+        bandwidth_bytes_per_second=max(link.bandwidth_bytes_per_second for link in cluster.levels),
+        latency_seconds=min(link.latency_seconds for link in cluster.levels),
     )
-    slowest = levels[0]
-    for link in levels[1:]:
+    slowest = cluster.levels[0]
+    networks = [host.network for host in cluster.hosts if host.network is not None]
+    for link in (*cluster.levels[1:], *(networks if len(cluster.host_names) > 1 else ())):
         slowest = slowest.slower(link)
-    return [fastest] if slowest == fastest else [fastest, slowest]
+    return fastest, slowest
 
 
 def _placement(

@@ -27,12 +27,14 @@ class Fleet:
         link: between any two of them; where a cluster has several levels, planners choose one.
         replicate: whether a stage may have more than one.
         extra_bytes: added to the memory of each.
+        most_choices: that a stage is given; of more, some of every size are left out.
     """
 
     cluster: Cluster
     link: Link
     replicate: bool = True
     extra_bytes: float = 0.0
+    most_choices: int | None = None
 
     @cached_property
     def kinds(self) -> tuple[tuple[float, float | None], ...]:
@@ -54,7 +56,11 @@ class Fleet:
     @cached_property
     def choices(self) -> tuple[Counts, ...]:
         """What a stage can stand on, the fewest accelerators first."""
-        return tuple(sorted(self._choices(), key=lambda counts: (sum(counts), counts[::-1])))
+        found = sorted(self._choices(), key=lambda counts: (sum(counts), counts[::-1]))
+        if self.most_choices is not None and len(found) > self.most_choices:
+            kept = numpy.geomspace(1, len(found), max(self.most_choices, 1)).round().astype(int)
+            found = [found[number - 1] for number in numpy.unique(kept)]
+        return tuple(found)
 
     def _choices(self) -> Iterator[Counts]:
         for counts in product(*(range(count + 1) for count in self.available)):

@@ -48,9 +48,10 @@ _EVALUATIONS_PER_OPERATOR = 40
 def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solution:
     """The optimum over all assignments of operators to accelerators, one accelerator for each.
 
-    The bound holds for every unreplicated placement. It is below the optimum where links differ,
-    since it gives every accelerator its fastest, and where memory rules, since it counts one
-    minibatch in flight.
+    The bound holds for every unreplicated placement, and is only told of problems without
+    replication. It is below the optimum where links differ, since it gives every accelerator its
+    fastest, where memory rules, since it counts one minibatch in flight, and where passes and
+    updates take something besides their operators, which it leaves out.
 
     Args:
         problem: its time limit is the solver's, which uses one thread.
@@ -59,12 +60,12 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
     Raises:
         InvalidInput: if no assignment keeps the limits of memory.
     """
-    problem = replace(problem, replicate=False)
+    may_replicate, problem = problem.replicate, replace(problem, replicate=False)
     objective = AnalyticObjective(problem)
     best = min(_starts(problem), key=objective)
     value = objective(best)
     if value == 0:
-        return Solution(best, proven_optimal=True, note=_note(problem.workload, best))
+        return Solution(best, proven_optimal=not may_replicate, note=_note(problem.workload, best))
     items = Items.of(problem, value)
     program = AssignmentProgram(problem, items, value)
     start = _assignment(items, best, len(problem.workload)) if objective.fits(value) else None
@@ -82,8 +83,10 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
     bound = min(outcome.bound_seconds, value)
     return Solution(
         best,
-        lower_bound=bound,
-        proven_optimal=objective.fits(value) and value - bound <= relative_gap * value,
+        lower_bound=0.0 if may_replicate else bound,
+        proven_optimal=not may_replicate
+        and objective.fits(value)
+        and value - bound <= relative_gap * value,
         note=_note(problem.workload, best),
     )
 

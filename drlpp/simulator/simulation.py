@@ -153,7 +153,8 @@ class Simulation:
     @property
     def utilisation(self) -> dict[int, float]:
         """The part of the window that every worker computes; the rest is its bubble."""
-        return {usage.worker: usage.busy_seconds / self.window_seconds for usage in self.workers}
+        seconds = self.window_seconds or 1.0
+        return {usage.worker: usage.busy_seconds / seconds for usage in self.workers}
 
     @property
     def bubble(self) -> dict[int, float]:
