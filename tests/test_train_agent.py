@@ -81,7 +81,7 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     assert "for 6 placements: measuring" in printed
     comparison = read_document(out / "comparison.json", Comparison)
     names = [contender.found_by for contender in comparison.contenders]
-    assert names == ["tuned", "data-parallel", "gpipe", "pipedream"]
+    assert names == ["tuned", "data-parallel", "gpipe", "pipedream", "exact"]
     assert all(len(contender.measurements) == 2 for contender in comparison.contenders)
     document = read_document(out / "placement.json", PlacementFile)
     fastest = comparison.fastest()

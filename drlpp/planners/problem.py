@@ -70,8 +70,8 @@ def memory_shortage(problem: PlanningProblem, placement: Placement) -> NothingFi
     limit = stage.memory_bytes + (stage.spare_bytes or 0.0)
     return NothingFits(
         f"no placement of {problem.workload.model} that was looked at fits into memory. The "
-        f"closest, {placement.configuration}, misses {prediction.missing_bytes:,.0f} bytes: its stage "
-        f"{index} ({len(operators)} operators from {names[operators[0]]} to "
+        f"closest, {placement.configuration}, misses {prediction.missing_bytes:,.0f} bytes: its "
+        f"stage {index} ({names[operators[0]]} to "
         f"{names[operators[-1]]}) needs {stage.memory_bytes:,.0f} bytes with {stage.in_flight} "
-        f"minibatches in flight, and its accelerators have {limit:,.0f}"
+        f"in flight, and its accelerators have {limit:,.0f}"
     )

@@ -118,7 +118,8 @@ def test_pipedreams_profiles_and_unequal_accelerators(shell: Shell, tmp_path: Pa
     path = tmp_path / "graph.txt"
     path.write_text(GRAPH_TXT)
     equal = shell.json("plan", "--profile", path, "--accelerators", 2, "--bandwidth", 1e5)
-    assert equal["seconds_per_minibatch"] == pytest.approx(0.006)
+    assert equal["seconds_per_minibatch"] == pytest.approx(0.0045)
+    assert equal["configuration"] == "2"
     unequal = shell.json(
         "plan", "--profile", path, "--accelerators", 2, "--bandwidth", 1e5, "--speeds", "0.5,1"
     )
@@ -230,7 +231,7 @@ def test_clusters_that_cannot_be(
         (["--profile", "PROFILE", *LINKS, "-o", "x.json"], "-o needs MODEL"),
         (
             ["--profile", "PROFILE", *LINKS, "--memory", 300],
-            "misses 1,303 bytes: its stage 1 (1 operators from op2 to op2)",
+            "misses 1,314 bytes: its stage 1 (op2 to op2) needs 1,614 bytes",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.profile import Profile
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.commands import LinkTimes, OperatorTimes
+from drlpp.runtime.commands import LinkTimes, OperatorTimes, StageTimes
 from drlpp.runtime.profile_commands import link_of, profile_of
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
@@ -58,45 +58,51 @@ def test_nothing_is_predicted_without_a_policy_that_predicts() -> None:
     assert cluster.accelerators == 1
 
 
-def operator_times(alone: list[float], whole: float) -> OperatorTimes:
-    """Backwards take twice the time of forwards, updates half; sharing adds 3 s to each."""
+def stage_times(seconds: list[float], update: list[float]) -> StageTimes:
+    """Backwards take twice the time of forwards; everything is measured twice."""
+    return StageTimes(
+        forward=[[value] * 2 for value in seconds],
+        backward=[[2 * value] * 2 for value in seconds],
+        update=[[value] * 2 for value in update],
+    )
+
+
+def operator_times(alone: list[float]) -> OperatorTimes:
+    """Of the four operators of ``wide``: four parts of 3 s make a whole of 9 s."""
     return OperatorTimes(
         device="cpu",
-        forward=[[value] * 2 for value in alone],
-        backward=[[2 * value] * 2 for value in alone],
-        update=[[value / 2] * 2 for value in alone],
-        whole_forward=[whole] * 2,
-        whole_backward=[2 * whole] * 2,
-        whole_update=[4.0] * 2,
-        shared_backward=[2 * whole + 3] * 2,
-        shared_update=[7.0] * 2,
+        operators=stage_times(alone, [1.0] * 4),
+        parts=stage_times([3.0] * 4, [2.0, 0.0, 3.0, 0.0]),
+        whole=stage_times([9.0], [4.0]),
+        shared=StageTimes(forward=[[9.0] * 2], backward=[[21.0] * 2], update=[[7.0] * 2]),
         kept_bytes=[0] * 4,
         prediction_seconds=[],
     )
 
 
-def test_what_a_pass_costs_is_taken_off_its_operators() -> None:
-    """Four operators alone take 3 s too much: 1 s for each pass but one."""
+def test_what_a_pass_costs_is_found_by_cutting_the_model() -> None:
+    """Three cuts cost 3 s: 1 s for each pass. Alone the operators take 12 s, 1 s too long each."""
     captured = capture(WIDE)
-    profile = profile_of(captured, [operator_times([3.0, 2.0, 4.0, 2.0], 8.0)])
-    assert [operator.forward_seconds for operator in profile.operators] == [2, 1, 3, 1]
+    profile = profile_of(captured, [operator_times([3.0, 2.0, 5.0, 2.0])])
     assert profile.forward_overhead_seconds == 1
     assert profile.backward_overhead_seconds == 2
-    # Two of the operators have weights: 1.5 s and 2 s alone, 4 s together.
-    assert profile.update_overhead_seconds == 0
-    assert profile.update_seconds_per_byte == 4 / captured.graph.parameter_bytes
-    assert profile.sharing_seconds_per_byte == 6 / captured.graph.parameter_bytes
+    assert [op.forward_seconds for op in profile.operators] == [2, 1, 4, 1]
+    assert [op.backward_seconds for op in profile.operators] == [4, 2, 8, 2]
+    # Two of the parts have weights: 5 s for their updates, 4 s for that of the whole.
+    assert profile.update_overhead_seconds == 1
+    weight_bytes = captured.graph.parameter_bytes
+    assert profile.update_seconds_per_byte == 3 / weight_bytes
+    # Sharing adds 3 s to the backward of 18 s, and 3 s to the update of 4 s.
+    assert profile.sharing_seconds_per_byte == 6 / weight_bytes
 
 
-def test_what_an_update_costs_whatever_its_weights_is_told_apart() -> None:
-    """Updates of 3 s and 4 s alone, 4 s together: 3 s are for making one at all."""
-    profile = profile_of(capture(WIDE), [operator_times([6.0, 2.0, 8.0, 2.0], 18.0)])
-    assert profile.update_overhead_seconds == 3
-    assert profile.update_seconds_per_byte == 1 / profile.graph.parameter_bytes
+def test_operators_that_take_nothing_alone_get_nothing() -> None:
+    profile = profile_of(capture(WIDE), [operator_times([0.5, 10.0, 10.0, 0.5])])
+    assert [op.forward_seconds for op in profile.operators] == [0, 4, 4, 0]
 
 
 def test_workers_that_measure_together_count_alike() -> None:
-    times = [operator_times([value] * 4, 8.0) for value in (1.0, 3.0)]
+    times = [operator_times([value] * 4) for value in (1.0, 3.0)]
     profile = profile_of(capture(WIDE), times)
     assert [operator.forward_seconds for operator in profile.operators] == [2] * 4
     assert profile.operators[0].forward_spread_seconds > 0
