@@ -13,7 +13,7 @@ import json
 import time
 import tracemalloc
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -98,9 +98,10 @@ def main(
         with console.status(model):
             rows.append(plan_model(model))
     scale = [
-        plan_at_scale(model, int(size))
+        plan_at_scale(model, workload, int(size))
         for model in SCALE_MODELS
         if model in models.split(",")
+        for workload in [workload_of(model)]
         for size in sizes.split(",")
         if size
     ]
@@ -118,7 +119,7 @@ def main(
 
 def plan_model(model: str) -> ModelRow:
     """Time planners on 16 accelerators of one host."""
-    workload = Workload.of(rough_profile(capture(ModelReference.named(model)).graph))
+    workload = workload_of(model)
     found = tractability(workload)
     problem = PlanningProblem(workload, _cluster(hosts=1, accelerators=16))
     begin = time.perf_counter()
@@ -136,16 +137,15 @@ def plan_model(model: str) -> ModelRow:
     )
 
 
-def plan_at_scale(model: str, accelerators: int) -> ScaleRow:
+def plan_at_scale(model: str, workload: Workload, accelerators: int) -> ScaleRow:
     """Time planning for hosts of eight accelerators, and playing what was planned."""
-    workload = Workload.of(rough_profile(capture(ModelReference.named(model)).graph))
     hosts = max(1, accelerators // 8)
     problem = PlanningProblem(workload, _cluster(hosts, accelerators // hosts))
     begin = time.perf_counter()
     solution = PLANNERS["exact"](problem)
     exact_seconds = time.perf_counter() - begin
     tracemalloc.start()
-    PLANNERS["exact"](replace(problem))
+    PLANNERS["exact"](problem)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     begin = time.perf_counter()
@@ -162,6 +162,11 @@ def plan_at_scale(model: str, accelerators: int) -> ScaleRow:
         pipedream_seconds=pipedream_seconds,
         simulation_seconds=simulation_seconds,
     )
+
+
+def workload_of(model: str) -> Workload:
+    """The operators of a model of the zoo, with made-up costs."""
+    return Workload.of(rough_profile(capture(ModelReference.named(model)).graph))
 
 
 def rough_profile(graph: OpGraph) -> Profile:

@@ -61,10 +61,10 @@ class Settings:
 def main(
     models: Annotated[str, typer.Option(help="Names in the zoo.")] = ",".join(MODELS),
     workers: Annotated[int, typer.Option(help="Emulated accelerators.")] = 4,
-    speed: Annotated[float, typer.Option(help="Of each, relative to a core.")] = 0.4,
-    placements: Annotated[int, typer.Option(help="Of every model.")] = 20,
-    minibatches: Annotated[int, typer.Option(help="Of a measurement.")] = 30,
-    times: Annotated[int, typer.Option(help="Measurements of a placement.")] = 3,
+    speed: Annotated[float, typer.Option(help="Of each, relative to a core.")] = 0.15,
+    placements: Annotated[int, typer.Option(help="Of every model.")] = 6,
+    minibatches: Annotated[int, typer.Option(help="Of a measurement.")] = 12,
+    times: Annotated[int, typer.Option(help="Measurements of a placement.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the random placements.")] = 0,
     document: Annotated[
         Path | None, typer.Option(help="Write the tables and the figure into this page.")
@@ -116,20 +116,25 @@ def compare(model: str, settings: Settings) -> list[Prediction]:
 
 
 def choose_placements(problem: PlanningProblem, settings: Settings) -> Iterator[Placement]:
-    """Those of the planners, then random ones that differ from all before, half of them balanced.
+    """Those of the planners, then random ones that differ from all before.
 
-    A random placement is nearly always far from balanced, and users run others. So for each of
-    every second one the best of many random ones is taken.
+    A random placement is nearly always far from balanced, and users run others. So every second one
+    is the best of many; every third has branches, if any do.
     """
-    known = set()
+    known: set[Placement] = set()
     for name in BASELINES:
         placement = PLANNERS[name](problem).placement
         if placement not in known:
             known.add(placement)
             yield placement
     draw = random.Random(settings.seed)
-    while len(known) < settings.placements:
-        candidates = [random_placement(problem, draw) for _ in range(1 + 30 * (len(known) % 2))]
+    for number in range(20 * settings.placements):
+        if len(known) >= settings.placements:
+            break
+        candidates = [random_placement(problem, draw) for _ in range(1 + 30 * (number % 2))]
+        if number % 3 == 0:
+            candidates = [random_placement(problem, draw) for _ in range(200)]
+            candidates = [p for p in candidates if branches(problem, p)] or candidates
         placement = min(candidates, key=lambda p: problem.predict(p).seconds_per_minibatch)
         if placement not in known:
             known.add(placement)

@@ -73,18 +73,20 @@ def plan_placement(
     profile: Annotated[
         Path | None,
         typer.Option(
-            help="Instead of MODEL: a profile.json, PipeDream's graph.txt, or an instance of "
-            "dnn-partitioning."
+            help="Costs: a profile.json, PipeDream's graph.txt, or an instance of "
+            "dnn-partitioning. Without it MODEL is profiled here, on one worker."
         ),
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster.yaml.")] = None,
     accelerators: Annotated[
-        int | None, typer.Option(min=1, help="Equal accelerators, instead of a cluster.yaml.")
+        int | None, typer.Option(min=1, help="How many, instead of a cluster.yaml.")
     ] = None,
     bandwidth: Annotated[
         float | None, typer.Option(help="Of the links between them, in bytes per second.")
     ] = None,
-    latency: Annotated[float, typer.Option(min=0, help="Of these links, in seconds.")] = 0.0,
+    latency: Annotated[
+        float | None, typer.Option(help="Of these links, in seconds; 0 by default.")
+    ] = None,
     memory: Annotated[
         float | None, typer.Option(help="Of each accelerator, in bytes; else not limited.")
     ] = None,

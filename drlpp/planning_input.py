@@ -42,7 +42,7 @@ class PlanningInput:
         cluster: Path | None,
         accelerators: int | None,
         bandwidth: float | None,
-        latency: float,
+        latency: float | None,
         memory: float | None,
         speeds: str | None,
         method: Method,
@@ -57,10 +57,10 @@ class PlanningInput:
         _check_numbers(bandwidth=bandwidth, memory=memory)
         _check_numbers(latency=latency or None)
         if profile is not None and _is_partitioning_instance(profile):
-            if cluster is not None:
+            if cluster is not None or latency is not None:
                 raise InvalidInput(
                     f"{profile}: an instance of dnn-partitioning has its own links; leave out "
-                    "--cluster, and name another number of devices by --accelerators"
+                    "--cluster and --latency, and name another number of devices by --accelerators"
                 )
             return cls._of_instance(profile, accelerators, memory, speeds)
         relative = None if speeds is None else read_speeds(speeds)
@@ -134,15 +134,15 @@ def _cluster(
     path: Path | None,
     accelerators: int | None,
     bandwidth: float | None,
-    latency: float,
+    latency: float | None,
     speeds: tuple[float, ...] | None,
     memory: float | None,
 ) -> Cluster:
     if path is not None:
-        if accelerators is not None or bandwidth is not None or memory is not None:
+        if any(value is not None for value in (accelerators, bandwidth, latency, memory)):
             raise InvalidInput(
                 "a cluster.yaml says how many accelerators there are, their links and memory; "
-                "leave out --accelerators, --bandwidth and --memory"
+                "leave out --accelerators, --bandwidth, --latency and --memory"
             )
         cluster = read_document(path, Cluster)
         return cluster if speeds is None else cluster.with_speeds(speeds)
@@ -151,7 +151,7 @@ def _cluster(
             "name the accelerators: --cluster cluster.yaml, or --accelerators and --bandwidth "
             "(bytes per second)"
         )
-    link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency)
+    link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency or 0.0)
     return local_cluster(accelerators, link, speeds, memory)
 
 

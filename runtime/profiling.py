@@ -51,8 +51,8 @@ def time_operators(
         command: what to run.
         state: parameters and buffers, by name.
         minibatches: inputs and targets.
-        speed: of this worker; a slower one sleeps after every pass, as it does when it trains, and
-            finds its caches as it will find them then.
+        speed: of this worker; a slower one sleeps after every pass of a part or of the whole, as it
+            does when it trains, and finds its caches as it will find them then.
         replicas: the group of the workers that measure at the same time, to sum gradients with.
     """
     each, parts, whole, loss = pickle.loads(command.programs)

@@ -5,8 +5,9 @@ and memory, and memory may be limited. Operators that cost nothing are joined wi
 first, which loses nothing (:mod:`drlpp.planners.contraction`). Then downsets are counted; if the
 stages between them are few enough to look at each, the optimum is found and proven.
 
-Where that is not so, the result is the best of what other planners find and of what the same
-program finds in a smaller world, and the lower bound is what holds nevertheless:
+Where that is not so, the result is the best of what the same program finds in a smaller world and
+of what other planners find (up to 64 accelerators the searches as well), and the lower bound is
+what holds nevertheless:
 
 * too many downsets: those of many topological orders; no placement is faster than all accelerators
   sharing the work evenly, nor than its most expensive operator;
@@ -19,10 +20,9 @@ program finds in a smaller world, and the lower bound is what holds nevertheless
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy
 
@@ -32,14 +32,10 @@ from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement import Placement, Stage
 from drlpp.planners.chain_search import Chain, chain_search
 from drlpp.planners.contraction import Contraction, contract_free_operators
-from drlpp.planners.data_parallel import data_parallel
 from drlpp.planners.downsets import all_downsets, count_downsets, some_downsets
 from drlpp.planners.fleet import Fleet
-from drlpp.planners.gpipe import gpipe
-from drlpp.planners.local_search import local_search
-from drlpp.planners.pipedream import pipedream
+from drlpp.planners.heuristics import FORMULAS, SEARCHES
 from drlpp.planners.problem import PlanningProblem, Solution, memory_shortage
-from drlpp.planners.random_search import random_search
 from drlpp.planners.stage_pairs import StagePairs
 from drlpp.workload import Workload
 
@@ -100,7 +96,7 @@ def exact(problem: PlanningProblem) -> Solution:
     fastest, slowest = _extremes(problem.cluster)
     whole = Fleet(problem.cluster, fastest, problem.replicate)
     fleet = _affordable(whole)
-    most = MOST_COSTS / len({fleet.group(counts) for counts in fleet.choices})
+    most = MOST_COSTS / len(fleet.groups)
     pairs = None
     if count is not None and count <= MOST_DOWNSETS:
         pairs = StagePairs.of(workload, all_downsets(workload))
@@ -122,6 +118,7 @@ def exact(problem: PlanningProblem) -> Solution:
         if complete and link == fastest:
             bound = max(bound, _bound(problem, pairs, fleet, chain))
     best, seconds = _best(problem, plans)
+    doubts = _doubts(problem, complete, fleet, fastest != slowest, pairs)
     if best is None or seconds > bound * (1 + _ROUNDING):
         best, seconds = _best(problem, [*plans, *_found_by_others(problem)])
     if best is None:
@@ -132,8 +129,22 @@ def exact(problem: PlanningProblem) -> Solution:
         lower_bound=min(bound, seconds),
         proven_optimal=seconds <= bound * (1 + _ROUNDING),
         note=f"{len(workload)} of {len(problem.workload)} operators cost something; downsets: "
-        f"{counted}, looked at {len(pairs.downsets)}",
+        f"{counted}, looked at {len(pairs.downsets)}" + "".join(f"; {doubt}" for doubt in doubts),
     )
+
+
+def _doubts(
+    problem: PlanningProblem, complete: bool, fleet: Fleet, levels: bool, pairs: StagePairs
+) -> Iterator[str]:
+    """What may keep the result from being the optimum."""
+    if fleet.cluster is not problem.cluster:
+        yield "accelerators of too many kinds count as the slowest"
+    elif not complete:
+        yield "not all stages and groups of accelerators were looked at"
+    if levels:
+        yield "links of several levels count as all fast or all slow"
+    if fleet.limits_memory and len(pairs.downsets) > pairs.downsets.shape[1] + 1:
+        yield "memory counts branches as if they were in a row"
 
 
 def _best(problem: PlanningProblem, plans: Iterable[Placement]) -> tuple[Placement | None, float]:
@@ -161,18 +172,8 @@ def _bound(problem: PlanningProblem, pairs: StagePairs, fleet: Fleet, chain: Cha
 
 def _found_by_others(problem: PlanningProblem) -> Iterator[Placement]:
     """What planners find that do not prove anything."""
-    planners: list[Callable[[PlanningProblem], Solution]] = [
-        data_parallel,
-        gpipe,
-        pipedream,
-        partial(pipedream, cuts="graph"),
-        partial(pipedream, cuts="graph", flat=True),
-        partial(pipedream, variant="printed"),
-        partial(pipedream, variant="code"),
-    ]
-    if problem.cluster.accelerators <= _MOST_TO_SEARCH:
-        planners += [local_search, random_search]
-    for planner in planners:
+    searches = problem.cluster.accelerators <= _MOST_TO_SEARCH
+    for planner in (*FORMULAS.values(), *(SEARCHES.values() if searches else ())):
         with suppress(InvalidInput):
             placement = planner(problem).placement
             if problem.replicate or all(len(s.accelerators) == 1 for s in placement.stages):
@@ -242,9 +243,8 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
         outgoing_bytes=zero,
         last=numpy.ones(len(workload), dtype=bool),
     )
-    groups = {fleet.group(counts) for counts in fleet.choices}
     fastest = numpy.full(len(workload), numpy.inf)
-    for group in groups:
+    for group in fleet.groups:
         total = StageSeconds.of(alone, group, problem.costs).total(problem.costs)
         fastest = numpy.minimum(fastest, total)
     return max(even, float(fastest.max()))

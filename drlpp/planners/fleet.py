@@ -68,6 +68,17 @@ class Fleet:
                 yield counts
 
     @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """What a stage can stand on, as far as costs go, without listing every choice."""
+        speeds = sorted({speed for speed, _ in self.kinds}, reverse=True)
+        as_fast = {slowest: sum(v >= slowest for v in self.cluster.speeds) for slowest in speeds}
+        return tuple(
+            Group(replicas, slowest, self.link, self.link)
+            for slowest in speeds
+            for replicas in range(1, as_fast[slowest] + 1 if self.replicate else 2)
+        )
+
+    @cached_property
     def states(self) -> int:
         """In how many ways accelerators can be taken, by kind."""
         return prod(count + 1 for count in self.available)

@@ -159,14 +159,16 @@ def test_branches_may_fit_where_stages_in_a_row_do_not() -> None:
     assert solution.placement.configuration == "1-1"
 
 
-def test_many_kinds_of_accelerators_are_planned_without_proof() -> None:
+@pytest.mark.parametrize("count", [16, 32])
+def test_many_kinds_of_accelerators_are_planned_without_proof(count: int) -> None:
     _, profile = chain_of(seconds=[1.0] * 12, parameter_bytes=[1] * 12, output_bytes=[1] * 12)
-    speeds = [1 - number / 100 for number in range(16)]
-    cluster = local_cluster(16, Link(bandwidth_bytes_per_second=100.0), speeds)
+    speeds = [1 - number / 100 for number in range(count)]
+    cluster = local_cluster(count, Link(bandwidth_bytes_per_second=100.0), speeds)
     problem = PlanningProblem(Workload.of(profile), cluster)
     solution = exact(problem)
     found = problem.predict(solution.placement).seconds_per_minibatch
     assert solution.lower_bound <= found < 12 / 10
+    assert "too many kinds" in solution.note
 
 
 def test_what_misses_the_limit_is_told_with_its_stage() -> None:
