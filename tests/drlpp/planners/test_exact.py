@@ -242,6 +242,7 @@ def test_the_same_problem_gives_the_same_plan(data: st.DataObject, accelerators:
     assert exact(problem) == exact(problem)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("hosts", [1, 3])
 @given(data=st.data())
 @settings(deadline=None, max_examples=250)
