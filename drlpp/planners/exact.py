@@ -6,8 +6,8 @@ first, which loses nothing (:mod:`drlpp.planners.contraction`). Then downsets ar
 stages between them are few enough to look at each, the optimum is found and proven.
 
 Where that is not so, the result is the best of what the same program finds in a smaller world and
-of what other planners find (up to 64 accelerators the searches as well), and the lower bound is
-what holds nevertheless:
+of what other planners find (beyond 32 accelerators only data parallelism, GPipe's and PipeDream's),
+and the lower bound is what holds nevertheless:
 
 * too many downsets: those of many topological orders; no placement is faster than all accelerators
   sharing the work evenly, nor than its most expensive operator;
@@ -49,8 +49,8 @@ _MOST_STATES = 2_000
 _MOST_TRANSITIONS = 50_000
 """Ways to take accelerators of several kinds, and those times the groups of a stage."""
 
-_MOST_TO_SEARCH = 64
-"""Accelerators up to which thousands of placements are evaluated in a second or two."""
+_MOST_TO_SEARCH = 32
+"""Accelerators up to which all other planners take a few seconds together."""
 
 _ROUNDING = 1e-9
 
@@ -172,8 +172,10 @@ def _bound(problem: PlanningProblem, pairs: StagePairs, fleet: Fleet, chain: Cha
 
 def _found_by_others(problem: PlanningProblem) -> Iterator[Placement]:
     """What planners find that do not prove anything."""
-    searches = problem.cluster.accelerators <= _MOST_TO_SEARCH
-    for planner in (*FORMULAS.values(), *(SEARCHES.values() if searches else ())):
+    planners = {**FORMULAS, **SEARCHES}
+    if problem.cluster.accelerators > _MOST_TO_SEARCH:
+        planners = {name: FORMULAS[name] for name in ("data-parallel", "gpipe", "pipedream")}
+    for planner in planners.values():
         with suppress(InvalidInput):
             placement = planner(problem).placement
             if problem.replicate or all(len(s.accelerators) == 1 for s in placement.stages):
