@@ -19,6 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import ClassVar
 
 from pydantic import Field, model_validator
@@ -215,6 +216,22 @@ class Cluster(Document):
         assert self.between_hosts is not None
         own = self._kinds[accelerator][0].network
         return self.between_hosts if own is None else self.between_hosts.slower(own)
+
+    def ring(self, accelerators: Sequence[int]) -> tuple[Link, ...]:
+        """The links of a ring through ``accelerators``, none for a single one."""
+        return tuple(
+            self.link(one, other)
+            for one, other in pairwise((*accelerators, accelerators[0]))
+            if one != other
+        )
+
+    def links_between(self, ones: Sequence[int], others: Sequence[int]) -> set[Link]:
+        """The links from ``ones`` to ``others``, which have no accelerator in common.
+
+        Those from one host to another are all the same.
+        """
+        first, second = ({self.host_of[a]: a for a in group} for group in (ones, others))
+        return {self.link(one, other) for one in first.values() for other in second.values()}
 
     @cached_property
     def _between(self) -> dict[tuple[int, Link | None, Link | None], Link]:

@@ -30,6 +30,25 @@ class Pipeline:
     edges: tuple[StageEdge, ...]
 
     @classmethod
+    def connecting(
+        cls, stages: Iterable[tuple[int, ...]], crossing: Iterable[tuple[int, int, bool]]
+    ) -> Pipeline:
+        """Stages that exchange tensors.
+
+        Args:
+            stages: the workers of each.
+            crossing: for every tensor the stage that it comes from, the one that it goes to, and
+                whether its gradient comes back; what stays in a stage does not count.
+        """
+        differentiable: dict[tuple[int, int], bool] = {}
+        for source, target, returns in crossing:
+            if source != target:
+                known = differentiable.get((source, target), False)
+                differentiable[source, target] = known or returns
+        edges = (StageEdge(*edge, returns) for edge, returns in sorted(differentiable.items()))
+        return cls(tuple(stages), tuple(edges))
+
+    @classmethod
     def straight(cls, *replicas: int) -> Pipeline:
         """A chain of stages with the given numbers of replicas, workers numbered in order."""
         stages, first = [], 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from drlpp.errors import InvalidPlacement
 from drlpp.files import Record
 from drlpp.graph import OpGraph
-from drlpp.pipeline import Pipeline, StageEdge
+from drlpp.pipeline import Pipeline
 
 
 class Stage(Record):
@@ -141,16 +141,10 @@ class Placement(Record):
             for edge in graph.edges
             for output in edge.outputs
         ] + [(stage_of[operator], last, operator, output) for operator, output in graph.outputs]
-        differentiable: dict[tuple[int, int], bool] = {}
-        for source, target, operator, output in crossing:
-            if source != target:
-                tensor = graph.operators[operator].outputs[output]
-                known = differentiable.get((source, target), False)
-                differentiable[source, target] = known or tensor.differentiable
-        return Pipeline(
-            stages=tuple(stage.accelerators for stage in self.stages),
-            edges=tuple(
-                StageEdge(source, target, gradient)
-                for (source, target), gradient in sorted(differentiable.items())
+        return Pipeline.connecting(
+            (stage.accelerators for stage in self.stages),
+            (
+                (source, target, graph.operators[operator].outputs[output].differentiable)
+                for source, target, operator, output in crossing
             ),
         )

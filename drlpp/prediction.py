@@ -7,15 +7,14 @@ links that several workers share, replicas that wait for each other) is what the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
 
 from drlpp.cluster import Cluster, Link
 from drlpp.cost_model import CostModel, Group, StageSeconds
 from drlpp.files import Record
 from drlpp.memory import DEFAULT_MEMORY, MemoryModel
-from drlpp.pipeline import Pipeline, StageEdge
+from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.workload import Workload
 
@@ -131,23 +130,15 @@ def _ruling_part(index: int, stage: StagePrediction, costs: CostModel) -> _Part:
 
 def group_of(cluster: Cluster, accelerators: Sequence[int], others: Sequence[int]) -> Group:
     """What costs depend on, for a stage on ``accelerators`` that talks to stages on ``others``."""
-    ring = [
-        cluster.link(one, other)
-        for one, other in pairwise((*accelerators, accelerators[0]))
-        if one != other
-    ]
-    outside = {
-        cluster.link(one, other) for one, other in product(accelerators, others) if one != other
-    }
     return Group(
         replicas=len(accelerators),
         speed=min(cluster.speeds[accelerator] for accelerator in accelerators),
-        ring=_slowest(ring, cluster),
-        link=_slowest(outside, cluster),
+        ring=_slowest(cluster.ring(accelerators), cluster),
+        link=_slowest(cluster.links_between(accelerators, others), cluster),
     )
 
 
-def _slowest(links: Sequence[Link] | set[Link], cluster: Cluster) -> Link:
+def _slowest(links: Collection[Link], cluster: Cluster) -> Link:
     found = cluster.within_host
     for number, link in enumerate(links):
         found = found.slower(link) if number else link
@@ -157,17 +148,11 @@ def _slowest(links: Sequence[Link] | set[Link], cluster: Cluster) -> Link:
 def pipeline_of(workload: Workload, placement: Placement) -> Pipeline:
     """The shape of a placement: its stages' accelerators, and which stages exchange tensors."""
     stage_of = (*placement.stage_of_operator(len(workload)), len(placement.stages) - 1)
-    differentiable: dict[tuple[int, int], bool] = {}
+    crossing = []
     for transfer in workload.transfers:
         source = stage_of[transfer.members[0]]
-        for target in {stage_of[member] for member in transfer.members[1:]} - {source}:
+        for target in {stage_of[member] for member in transfer.members[1:]}:
             # The tensors of an instance of dnn-partitioning also lead back.
-            edge = (min(source, target), max(source, target))
-            known = differentiable.get(edge, False)
-            differentiable[edge] = known or transfer.backward_bytes > 0 or source > target
-    return Pipeline(
-        stages=tuple(stage.accelerators for stage in placement.stages),
-        edges=tuple(
-            StageEdge(*edge, gradient) for edge, gradient in sorted(differentiable.items())
-        ),
-    )
+            returns = transfer.backward_bytes > 0 or source > target
+            crossing.append((min(source, target), max(source, target), returns))
+    return Pipeline.connecting((stage.accelerators for stage in placement.stages), crossing)

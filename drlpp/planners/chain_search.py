@@ -72,10 +72,10 @@ class ChainSearch(ABC):
         self._side_by_side = side_by_side
         # (choices, stages); a stage's cost depends on few things, so choices share rows.
         groups = [fleet.group(counts) for counts in fleet.choices]
-        distinct = list(dict.fromkeys(groups))
-        totals = [StageSeconds.of(pairs.work, group, costs).total(costs) for group in distinct]
+        row = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+        totals = [StageSeconds.of(pairs.work, group, costs).total(costs) for group in row]
         self._distinct = numpy.array(totals)
-        self._row = numpy.array([distinct.index(group) for group in groups])
+        self._row = numpy.array([row[group] for group in groups])
 
     def fastest(self, bound: float = 0.0) -> Chain | None:
         """The optimum, or None if nothing fits into memory.

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import networkx
 import numpy
 from numpy.typing import NDArray
 
+from drlpp.planners.operator_sets import closures, mask_of, members_of
 from drlpp.workload import Workload
 
 Downsets = NDArray[numpy.bool_]
@@ -34,7 +34,7 @@ def count_downsets(workload: Workload) -> int | None:
     Returns:
         None if counting takes too long, which is only so where there are far too many.
     """
-    needed, needing = _closures(workload)
+    needed, needing = closures(workload)
     known: dict[int, int] = {0: 1}
     steps = 0
 
@@ -50,7 +50,7 @@ def count_downsets(workload: Workload) -> int | None:
             found = count(part) * count(poset & ~part)
         else:
             pivot = max(
-                _members(poset),
+                members_of(poset),
                 key=lambda v: (needed[v] & poset).bit_count() * (needing[v] & poset).bit_count(),
             )
             found = count(poset & ~needing[pivot]) + count(poset & ~needed[pivot])
@@ -69,7 +69,7 @@ class _TooManySteps(Exception):
 
 def all_downsets(workload: Workload) -> Downsets:
     """Every downset; count them first."""
-    needs = [_mask(workload.predecessors[operator]) for operator in range(len(workload))]
+    needs = [mask_of(workload.predecessors[operator]) for operator in range(len(workload))]
     found = {0}
     frontier = [0]
     while frontier:
@@ -132,43 +132,16 @@ def _random_order(
     return order
 
 
-def _closures(workload: Workload) -> tuple[list[int], list[int]]:
-    """What every operator needs, and what needs it, itself included, as bit masks."""
-    order = workload.order()
-    needed = [0] * len(workload)
-    needing = [0] * len(workload)
-    for operator in networkx.topological_sort(order):
-        needed[operator] = 1 << operator
-        for source in workload.predecessors[operator]:
-            needed[operator] |= needed[source]
-    for operator in reversed(list(networkx.topological_sort(order))):
-        needing[operator] = 1 << operator
-        for reader in workload.successors[operator]:
-            needing[operator] |= needing[reader]
-    return needed, needing
-
-
 def _component(poset: int, needed: Sequence[int], needing: Sequence[int]) -> int:
     """The operators connected with the first one of ``poset``."""
     part = frontier = poset & -poset
     while frontier:
         reached = 0
-        for operator in _members(frontier):
+        for operator in members_of(frontier):
             reached |= needed[operator] | needing[operator]
         frontier = reached & poset & ~part
         part |= frontier
     return part
-
-
-def _members(mask: int) -> Iterable[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
-
-
-def _mask(operators: Iterable[int]) -> int:
-    return sum(1 << operator for operator in operators)
 
 
 def _as_matrix(masks: Iterable[int], operators: int) -> Downsets:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from drlpp.errors import InvalidInput
 from drlpp.planners.chain import chain_of_layers
+from drlpp.planners.operator_sets import closures, mask_of, members_of
 from drlpp.workload import Array, StageWork, Workload
 
 _MOST_DOWNSETS = 1000
@@ -131,9 +132,9 @@ def graph_states(workload: Workload) -> States:
     while waiting:
         state = waiting.pop()
         behind = 0
-        for operator in _members(state):
+        for operator in members_of(state):
             behind |= readers[operator]
-        for operator in _members(behind & ~state):
+        for operator in members_of(behind & ~state):
             larger = state | needed[operator] | 1 << operator
             if larger not in found:
                 found.add(larger)
@@ -145,7 +146,7 @@ def graph_states(workload: Workload) -> States:
                 "by side, or cuts of its chain, in which branches are compressed"
             )
     inner = sorted(found - {max(found, key=int.bit_count)})
-    return States.of(workload, [_members(state) for state in inner])
+    return States.of(workload, [tuple(members_of(state)) for state in inner])
 
 
 def released_states(workload: Workload) -> States:
@@ -166,37 +167,26 @@ def released_states(workload: Workload) -> States:
         sent[min(transfer.members)] += transfer.bytes_
     crossing = numpy.zeros(len(states))
     for number, row in enumerate(states.holds[1:-1], start=1):
-        state = _mask(numpy.flatnonzero(row).tolist())
+        state = mask_of(numpy.flatnonzero(row).tolist())
         crossing[number] = sent[sorted(_sent_across(state, readers, needed))].sum()
     return replace(states, cut_bytes=crossing)
 
 
 def _readers(workload: Workload) -> list[int]:
     """For every operator those that read from it, as a mask."""
-    return [_mask(operators) for operators in workload.successors]
+    return [mask_of(operators) for operators in workload.successors]
 
 
 def _needed(workload: Workload) -> list[int]:
     """For every operator all those before it, as a mask."""
-    needed = [0] * len(workload)
-    for operator, predecessors in enumerate(workload.predecessors):
-        for predecessor in predecessors:
-            needed[operator] |= needed[predecessor] | 1 << predecessor
-    return needed
+    needed, _ = closures(workload)
+    return [mask & ~(1 << operator) for operator, mask in enumerate(needed)]
 
 
 def _sent_across(state: int, readers: list[int], needed: list[int]) -> set[int]:
-    ends = [operator for operator in _members(state) if not readers[operator] & state]
+    ends = [operator for operator in members_of(state) if not readers[operator] & state]
     across = set(ends)
     for end in ends:
         mine = needed[end] | 1 << end
-        across |= {operator for operator in _members(needed[end]) if readers[operator] & ~mine}
+        across |= {operator for operator in members_of(needed[end]) if readers[operator] & ~mine}
     return across
-
-
-def _mask(operators: Iterable[int]) -> int:
-    return sum(1 << operator for operator in operators)
-
-
-def _members(mask: int) -> list[int]:
-    return [number for number, digit in enumerate(reversed(f"{mask:b}")) if digit == "1"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from drlpp.cluster import Cluster
 from drlpp.placement import Placement
@@ -107,7 +106,7 @@ def _ring_seconds(
     if not sizes:
         return ()
     replicas = len(ring)
-    links = [cluster.link(one, other) for one, other in pairwise((*ring, ring[0])) if one != other]
+    links = cluster.ring(ring)
     latency = max((link.latency_seconds for link in links), default=0.0)
     slowest = min((link.bandwidth_bytes_per_second for link in links), default=1.0)
     return tuple(2 * (replicas - 1) * (latency + size / replicas / slowest) for size in sizes)

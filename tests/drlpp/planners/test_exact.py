@@ -10,7 +10,7 @@ import pytest
 from brute_force import every_placement
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_data import INSTANCES, with_public_data
+from public_data import CONTIGUOUS_OPTIMA, INSTANCES, with_public_data
 from random_graphs import chain_of, cluster_of, graphs, profiles
 from random_problems import check_placement, problems, workloads
 
@@ -261,17 +261,7 @@ def test_no_other_planner_is_faster(hosts: int, data: st.DataObject) -> None:
 
 
 @with_public_data
-@pytest.mark.parametrize(
-    ("name", "milliseconds"),
-    [
-        ("bert24_training", 41.7458),
-        ("bert24_inference", 17.7899),
-        ("resnet50_training", 80.4549),
-        ("resnet50_inference", 34.2229),
-        ("bert_l-3_training", 65.3031),
-        ("bert_l-3_inference", 27.9186),
-    ],
-)
+@pytest.mark.parametrize(("name", "milliseconds"), CONTIGUOUS_OPTIMA.items())
 def test_published_contiguous_optima(name: str, milliseconds: float) -> None:
     problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()
     solution = exact(problem)
