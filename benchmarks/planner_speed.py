@@ -28,9 +28,8 @@ from drlpp.capture import capture
 from drlpp.cluster import Cluster, Host, Link
 from drlpp.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
-from drlpp.graph import OpGraph
+from drlpp.estimated_profile import estimate_profile
 from drlpp.planners import PLANNERS, PlanningProblem, tractability
-from drlpp.profile import OperatorProfile, Profile
 from drlpp.report import seconds_text
 from drlpp.simulator import simulate
 from drlpp.task import ModelReference
@@ -42,9 +41,6 @@ END = "<!-- end of speed -->"
 
 SIZES = (4, 16, 64, 256, 1024)
 SCALE_MODELS = ("vgg16", "gnmt8")
-
-# Of a device that touches so many bytes a second.
-_BYTES_PER_SECOND = 2e10
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -166,27 +162,7 @@ def plan_at_scale(model: str, workload: Workload, accelerators: int) -> ScaleRow
 
 def workload_of(model: str) -> Workload:
     """The operators of a model of the zoo, with made-up costs."""
-    return Workload.of(rough_profile(capture(ModelReference.named(model)).graph))
-
-
-def rough_profile(graph: OpGraph) -> Profile:
-    """Costs in proportion to the bytes that an operator reads and writes."""
-    read = [0] * len(graph)
-    for edge in graph.edges:
-        outputs = graph.operators[edge.source].outputs
-        read[edge.target] += sum(outputs[index].bytes_ for index in edge.outputs)
-    seconds = [
-        (op.parameter_bytes + op.output_bytes + read[op.id]) / _BYTES_PER_SECOND
-        for op in graph.operators
-    ]
-    return Profile(
-        graph=graph,
-        device="made up",
-        batch_size=1,
-        operators=tuple(
-            OperatorProfile(forward_seconds=value, backward_seconds=2 * value) for value in seconds
-        ),
-    )
+    return Workload.of(estimate_profile(capture(ModelReference.named(model)).graph))
 
 
 def _cluster(hosts: int, accelerators: int) -> Cluster:

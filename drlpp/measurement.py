@@ -25,6 +25,18 @@ class WorkerUsage(Record):
     bytes_sent: int
 
 
+class LinkUsage(Record):
+    """What a message took from one worker to another that it exchanges tensors or gradients with.
+
+    ``seconds`` is the way there alone, for ``bytes_``, with nothing else on the link.
+    """
+
+    sender: int
+    receiver: int
+    bytes_: int
+    seconds: float
+
+
 class Measurement(Record):
     """Seconds per minibatch of a placement in steady state, over ``minibatches`` minibatches.
 
@@ -39,6 +51,7 @@ class Measurement(Record):
     standard_deviation_seconds: float
     minibatches: int
     workers: tuple[WorkerUsage, ...] = ()
+    links: tuple[LinkUsage, ...] = ()
 
 
 class FailedMeasurement(Record):
