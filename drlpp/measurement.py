@@ -28,7 +28,9 @@ class WorkerUsage(Record):
 class LinkUsage(Record):
     """What a message took from one worker to another that it exchanges tensors or gradients with.
 
-    ``seconds`` is the way there alone, for ``bytes_``, with nothing else on the link.
+    ``seconds`` is the way there alone, for ``bytes_``, with nothing else on the link. ``bytes_`` is
+    the largest message between the two; in a ring of m replicas, where every replica sends to the
+    next, the m-th part of the largest bucket of gradients.
     """
 
     sender: int
