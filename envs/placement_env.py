@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
 
@@ -42,6 +43,7 @@ class PlacementEnv(MeasuringEnv):
     | `seconds`       | measured                 | seconds per minibatch                         |
     | `configuration` | measured                 | replicas per stage, like `2-1-1`              |
     | `stages`        | measured                 | number of stages                              |
+    | `measurement`   | measured                 | all that was measured, a `Measurement`        |
     | `error_type`    | cannot run, or failed    | `invalid placement`, `out of memory`,         |
     |                 |                          | `worker lost`, `timeout`, `error in the model`|
     | `reason`        | cannot run, or failed    | a sentence: what is wrong, what would be right|
@@ -62,6 +64,7 @@ class PlacementEnv(MeasuringEnv):
     | `memory`         |         | measures placements and remembers them                     |
     | `invalid_reward` | −10     | reward of a placement that cannot run or failed            |
     | `owns_measurer`  | `False` | whether `close` closes the measurer                        |
+    | `declared`       | guessed | what is known of costs and accelerators beforehand         |
     """
 
     def __init__(
@@ -69,8 +72,9 @@ class PlacementEnv(MeasuringEnv):
         memory: MeasurementMemory,
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
+        declared: Declared | None = None,
     ) -> None:
-        super().__init__(memory, invalid_reward, owns_measurer)
+        super().__init__(memory, invalid_reward, owns_measurer, declared)
         choices = len(self.graph) + self.accelerators
         self.action_space = spaces.MultiDiscrete([self.accelerators] * choices)
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
