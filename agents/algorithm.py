@@ -193,6 +193,9 @@ class DRLPP(OnPolicyAlgorithm):
         trajectories = self.policy.sample(
             self.partitions_per_rollout, self.placements_per_partition
         )
+        for index in range(env.num_envs):
+            share = np.stack([t.action for t in trajectories[index :: env.num_envs]])
+            env.env_method("prefetch", share, indices=index)
         for start in range(0, len(trajectories), env.num_envs):
             batch = trajectories[start : start + env.num_envs]
             observations, rewards, dones, infos = env.step(

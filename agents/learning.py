@@ -22,7 +22,7 @@ from drlpp.agents.callbacks import (
 from drlpp.agents.hyperparameters import Hyperparameters
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
-from drlpp.measurement import Measurement
+from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement
 from drlpp.report import seconds_text
 
@@ -56,7 +56,7 @@ def learn_placement(
     Returns:
         False if Ctrl-C ended it before the budget was spent.
     """
-    env = PlacementEnv(memory)
+    env = PlacementEnv(memory, budget=budget)
     checkpoint = out / "agent.zip"
     if checkpoint.exists():
         agent = _load(checkpoint, env)
@@ -122,10 +122,14 @@ class ProgressCallback(BaseCallback):
         self._begin = time.monotonic()
         self._bar = self._progress.add_task("", total=self._budget, best="–", left="–")
         self._progress.start()
+        # A rollout is measured ahead of its steps.
+        self._memory.observers.append(self._on_run)
+        self._show()
+
+    def _on_run(self, placement: Placement, outcome: Outcome) -> None:
         self._show()
 
     def _on_step(self) -> bool:
-        self._show()
         return True
 
     def _show(self) -> None:
@@ -148,3 +152,5 @@ class ProgressCallback(BaseCallback):
     def stop(self) -> None:
         """End the bar, and give the cursor back."""
         self._progress.stop()
+        if self._on_run in self._memory.observers:
+            self._memory.observers.remove(self._on_run)

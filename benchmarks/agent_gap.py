@@ -182,8 +182,9 @@ def _summary(gaps: Gaps, budgets: Sequence[int]) -> dict[str, object]:
 def _table(gaps: Gaps, budgets: Sequence[int]) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
-        title=f"{gaps.agent} on {gaps.instance}, {gaps.accelerators} accelerators: optimum "
-        f"{seconds_text(gaps.optimum_seconds)}, best known {seconds_text(gaps.best_known_seconds)}, "
+        title=f"{gaps.agent} on {gaps.instance}, {gaps.accelerators} accelerators: "
+        f"optimum {seconds_text(gaps.optimum_seconds)}, "
+        f"best known {seconds_text(gaps.best_known_seconds)}, "
         f"best planner {seconds_text(gaps.planner_seconds)}",
         title_justify="left",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -65,3 +66,9 @@ class FailedMeasurement(Record):
 
 
 Outcome = Measurement | FailedMeasurement
+
+
+def median_measurement(runs: Sequence[Measurement]) -> Measurement:
+    """The run in the middle by its seconds per minibatch, the slower one of two; there is one."""
+    ordered = sorted(runs, key=lambda run: run.seconds_per_minibatch)
+    return ordered[len(ordered) // 2]

@@ -51,6 +51,16 @@ class Placement(Record):
         return "-".join(str(len(stage.accelerators)) for stage in self.stages)
 
     @property
+    def canonical(self) -> Placement:
+        """The same placement with the operators of every stage sorted."""
+        return Placement(
+            stages=tuple(
+                Stage(operators=tuple(sorted(stage.operators)), accelerators=stage.accelerators)
+                for stage in self.stages
+            )
+        )
+
+    @property
     def accelerators(self) -> tuple[int, ...]:
         """All accelerators that hold a stage, sorted."""
         return tuple(sorted(a for stage in self.stages for a in stage.accelerators))

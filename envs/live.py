@@ -18,6 +18,7 @@ def make_live(
     model: str = "alexnet",
     workers: int = 4,
     minibatches: int = 30,
+    repetitions: int = 1,
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
     stepwise: bool = False,
@@ -32,6 +33,7 @@ def make_live(
         model: the model of that new session, by its name in the zoo or ``package.module:factory``.
         workers: how many workers the new session starts.
         minibatches: over how many minibatches a placement is measured.
+        repetitions: in how many runs; the reward is that of the median.
         invalid_reward: the reward of a placement that cannot run or that failed.
         path: the file in which measurements are remembered.
         stepwise: build placements decision by decision, with action masks.
@@ -45,6 +47,6 @@ def make_live(
         from drlpp.runtime import ClusterSession
 
         measurer = ClusterSession(model, workers, **session_options)
-    memory = MeasurementMemory(measurer, minibatches, path)
+    memory = MeasurementMemory(measurer, minibatches, path, repetitions)
     environment = StepwisePlacementEnv if stepwise else PlacementEnv
     return environment(memory, invalid_reward, owns_measurer, declared)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -65,14 +64,11 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         if self._owns_measurer:
             self.memory.close()
 
-    def _reward(
-        self, stage_of_operator: Sequence[int], stage_of_accelerator: Sequence[int]
-    ) -> tuple[float, dict[str, Any]]:
+    def _reward(self, placement: Placement) -> tuple[float, dict[str, Any]]:
         """−ln(seconds per minibatch) of a placement (drl-pp eq. 2) and ``info``.
 
         Only valid placements reach the measurer.
         """
-        placement = Placement.from_assignment(stage_of_operator, stage_of_accelerator)
         try:
             placement.validate_for(self.graph, self.accelerators)
             outcome, _ = self.memory.measure(placement)

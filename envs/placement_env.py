@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
+from drlpp.errors import InvalidPlacement
+from drlpp.placement import Placement
 
 
 class PlacementEnv(MeasuringEnv):
@@ -65,6 +68,8 @@ class PlacementEnv(MeasuringEnv):
     | `invalid_reward` | −10     | reward of a placement that cannot run or failed            |
     | `owns_measurer`  | `False` | whether `close` closes the measurer                        |
     | `declared`       | guessed | what is known of costs and accelerators beforehand         |
+    | `budget`         | `None`  | `prefetch` leaves out what would bring the distinct        |
+    |                  |         | placements measured above this                             |
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class PlacementEnv(MeasuringEnv):
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
         declared: Declared | None = None,
+        budget: int | None = None,
     ) -> None:
         super().__init__(memory, invalid_reward, owns_measurer, declared)
         choices = len(self.graph) + self.accelerators
@@ -90,10 +96,32 @@ class PlacementEnv(MeasuringEnv):
         self, action: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Measure the placement that ``action`` describes."""
+        reward, info = self._reward(self._placement(action))
+        return _observation(), reward, True, False, info
+
+    def prefetch(self, actions: NDArray[np.int64]) -> None:
+        """Measure what steps are going to ask for, all placements in turns.
+
+        With a single repetition there are no turns to take, and it is left to the steps. Actions
+        that describe no valid placement are left to them in any case.
+
+        Args:
+            actions: of the coming steps, `(steps, N + A)`.
+        """
+        if self.memory.repetitions == 1:
+            return
+        placements = []
+        for placement in map(self._placement, actions):
+            with suppress(InvalidPlacement):
+                placement.validate_for(self.graph, self.accelerators)
+                placements.append(placement)
+        left = None if self.budget is None else max(self.budget - self.memory.distinct, 0)
+        self.memory.measure_together(placements, left)
+
+    def _placement(self, action: NDArray[np.int64]) -> Placement:
         stages = [int(stage) for stage in action]
         operators = len(self.graph)
-        reward, info = self._reward(stages[:operators], stages[operators:])
-        return _observation(), reward, True, False, info
+        return Placement.from_assignment(stages[:operators], stages[operators:])
 
 
 def _observation() -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
+from drlpp.placement import Placement
 
 
 class StepwisePlacementEnv(MeasuringEnv):
@@ -97,7 +98,8 @@ class StepwisePlacementEnv(MeasuringEnv):
         if len(self._stages) < self._decisions:
             return self._observation(), 0.0, False, False, {}
         operators = len(self.graph)
-        reward, info = self._reward(self._stages[:operators], self._stages[operators:])
+        placement = Placement.from_assignment(self._stages[:operators], self._stages[operators:])
+        reward, info = self._reward(placement)
         return self._observation(), reward, True, False, info
 
     def action_masks(self) -> NDArray[np.bool_]:
