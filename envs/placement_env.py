@@ -81,6 +81,7 @@ class PlacementEnv(MeasuringEnv):
         budget: int | None = None,
     ) -> None:
         super().__init__(memory, invalid_reward, owns_measurer, declared)
+        self.budget = budget
         choices = len(self.graph) + self.accelerators
         self.action_space = spaces.MultiDiscrete([self.accelerators] * choices)
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
