@@ -18,8 +18,9 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from drlpp.agents.policy import PlacementPolicy
+from drlpp.agents.policy import PlacementPolicy, TrajectoryPolicy
 from drlpp.agents.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
+from drlpp.agents.transfer_policy import TransferPolicy
 from drlpp.agents.update import Batch, Update, evaluate_batch, mean
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
@@ -46,7 +47,7 @@ class DRLPP(OnPolicyAlgorithm):
     the others; ``advantage_clip`` bounds what it weighs itself.
 
     Args:
-        policy: ``"PlacementPolicy"`` or a subclass of it.
+        policy: ``"PlacementPolicy"``, ``"TransferPolicy"``, or another ``TrajectoryPolicy``.
         env: a ``PlacementEnv``, or several in a ``VecEnv``.
         learning_rate: of Adam, or its schedule by remaining progress (default 1e-3).
         partitions_per_rollout: n, partition schemes for each update (default 8).
@@ -82,14 +83,17 @@ class DRLPP(OnPolicyAlgorithm):
             agent was saved with, or if a rollout does not divide by the number of environments.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"PlacementPolicy": PlacementPolicy}
-    policy: PlacementPolicy  # type: ignore[assignment]
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "PlacementPolicy": PlacementPolicy,
+        "TransferPolicy": TransferPolicy,
+    }
+    policy: TrajectoryPolicy  # type: ignore[assignment]
     rollout_buffer: TrajectoryBuffer  # type: ignore[assignment]
     clip_range: Schedule
 
     def __init__(
         self,
-        policy: str | type[PlacementPolicy],
+        policy: str | type[TrajectoryPolicy],
         env: GymEnv | str | None,
         learning_rate: float | Schedule = 1e-3,
         partitions_per_rollout: int = 8,
@@ -244,9 +248,7 @@ class DRLPP(OnPolicyAlgorithm):
                 return False
             self._update_info_buffer(infos, dones)
             for trajectory, reward, info in zip(batch, rewards, infos, strict=True):
-                self.rollout_buffer.add(
-                    Rewarded(trajectory, float(reward), info.get("error_type"))
-                )
+                self.rollout_buffer.add(Rewarded(trajectory, float(reward), info.get("error_type")))
         return True
 
     def train(self) -> None:
