@@ -26,7 +26,7 @@ from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement
 from drlpp.report import seconds_text
 
-Picture = Callable[[Placement, Measurement], Figure]
+Picture = Callable[[Placement, Measurement], Figure | None]
 
 
 def learn_placement(
@@ -50,7 +50,7 @@ def learn_placement(
         hyperparameters: of a new agent.
         budget: of distinct placements, those that ``memory`` holds already included.
         seed: of the agent's weights and samples.
-        picture: draws the best placement for TensorBoard.
+        picture: draws the best placement for TensorBoard; None if it cannot.
         console: for the progress bar.
 
     Returns:
