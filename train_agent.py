@@ -30,6 +30,7 @@ from drlpp.command_line import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from drlpp.agents import Hyperparameters
     from drlpp.cluster import Cluster
     from drlpp.envs import MeasurementMemory
     from drlpp.measurement import Measurement, Outcome
@@ -48,6 +49,7 @@ class Job:
 
     out: Path
     agent: str
+    hyperparameters: Hyperparameters
     budget: int
     minibatches: int
     repetitions: int
@@ -71,7 +73,10 @@ def main(
         Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
     ] = None,
     agent: Annotated[
-        str, typer.Option(help="tuned for small budgets, or drl-pp: the paper's.")
+        str,
+        typer.Option(
+            help="tuned for small budgets, drl-pp: the paper's, or a YAML file of your own."
+        ),
     ] = "tuned",
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
@@ -99,16 +104,14 @@ def main(
 ) -> None:
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
-    from drlpp.agents import AGENTS
+    from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capture import capture
-    from drlpp.errors import InvalidInput
     from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession
     from drlpp.training_options import choose_method
 
-    if agent not in AGENTS:
-        raise InvalidInput(f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}")
+    hyperparameters = hyperparameters_of(agent)
     method = choose_method(policy, read_options(method_option, "method", "accumulate=4"))
     optimizer_spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
     reference = model_reference(model, size, model_option)
@@ -117,7 +120,8 @@ def main(
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
-        "agent": agent,
+        # A file may have changed meanwhile, a name has not.
+        "agent": agent if agent in AGENTS else hyperparameters.model_dump(),
         "minibatches": minibatches,
         "repetitions": repetitions,
         "method": method.model_dump(),
@@ -131,7 +135,8 @@ def main(
     )
     job = Job(
         out=folder,
-        agent=agent,
+        agent=Path(agent).stem,
+        hyperparameters=hyperparameters,
         budget=budget,
         minibatches=minibatches,
         repetitions=repetitions,
@@ -148,8 +153,10 @@ def main(
 
 def _run(job: Job, session: ClusterSession) -> None:
     from drlpp.envs import MeasurementMemory
+    from drlpp.runtime import kept_profile
 
-    profile, cluster = _profile(job, session)
+    with console.status("profiling operators and links"):
+        profile, cluster = kept_profile(session, job.out)
     path = job.out / "measurements.jsonl"
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
     if not _learn(job, session, memory):
@@ -163,25 +170,9 @@ def _run(job: Job, session: ClusterSession) -> None:
     _export_fastest(job, session, comparison, cluster)
 
 
-def _profile(job: Job, session: ClusterSession) -> tuple[Profile, Cluster]:
-    """Time operators and links on the workers, or take what an interrupted run has measured."""
-    from drlpp.cluster import Cluster
-    from drlpp.files import read_document, write_document
-    from drlpp.profile import Profile
-
-    profile_path, cluster_path = job.out / "profile.json", job.out / "cluster.yaml"
-    if profile_path.exists() and cluster_path.exists():
-        return read_document(profile_path, Profile), read_document(cluster_path, Cluster)
-    with console.status("profiling operators and links"):
-        profile, cluster = session.profile()
-    write_document(profile_path, profile)
-    write_document(cluster_path, cluster)
-    return profile, cluster
-
-
 def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
-    from drlpp.agents import AGENTS, learn_placement
+    from drlpp.agents import learn_placement
     from drlpp.timeline_figure import draw
 
     if memory.distinct >= job.budget:
@@ -206,7 +197,7 @@ def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool
     finished = learn_placement(
         memory,
         job.out,
-        hyperparameters=AGENTS[job.agent],
+        hyperparameters=job.hyperparameters,
         budget=job.budget,
         seed=job.seed,
         picture=picture,

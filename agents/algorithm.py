@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle, islice
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -16,8 +18,9 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from drlpp.agents.policy import PlacementPolicy
-from drlpp.agents.trajectory import Rewarded, TrajectoryBuffer, best_of
+from drlpp.agents.policy import PlacementPolicy, TrajectoryPolicy
+from drlpp.agents.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
+from drlpp.agents.transfer_policy import TransferPolicy
 from drlpp.agents.update import Batch, Update, evaluate_batch, mean
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
@@ -31,7 +34,10 @@ class DRLPP(OnPolicyAlgorithm):
 
     A rollout samples ``partitions_per_rollout`` partition schemes and ``placements_per_partition``
     placements of each, and steps the environment once for every placement, so ``total_timesteps``
-    counts placements. A scheduler's choice is rewarded with R_{i,j} = −ln r_{i,j} of its own
+    counts placements. Where one leaves a partition without an accelerator, "we penalize the
+    pipeline scheduler with a negative reward and sample a new placement" (§3.3): the rollout keeps
+    both, the penalised one for the scheduler to learn from and the new one, so its length varies.
+    A scheduler's choice is rewarded with R_{i,j} = −ln r_{i,j} of its own
     placement, a partitioner's with the mean over the placements of its scheme (§3.4). The ratio
     is clipped by choice, forced choices are left out, and γ = λ = 1: the one reward is at the end.
 
@@ -41,11 +47,15 @@ class DRLPP(OnPolicyAlgorithm):
     the others; ``advantage_clip`` bounds what it weighs itself.
 
     Args:
-        policy: ``"PlacementPolicy"`` or a subclass of it.
+        policy: ``"PlacementPolicy"``, ``"TransferPolicy"``, or another ``TrajectoryPolicy``.
         env: a ``PlacementEnv``, or several in a ``VecEnv``.
         learning_rate: of Adam, or its schedule by remaining progress (default 1e-3).
         partitions_per_rollout: n, partition schemes for each update (default 8).
-        placements_per_partition: m, placements of each scheme (default 4).
+        placements_per_partition: m, placements of each scheme that can run (default 4).
+        redraws: how often a placement that cannot run is drawn again at most (default 16). Four
+            partitions on four accelerators need 11 draws on average from a uniform policy, and a
+            scheme that no schedule can run would be drawn for ever. A scheme that is left with
+            fewer placements is rewarded with the mean over those it has.
         n_epochs: passes over a rollout (default 4).
         clip_range: of the probability ratio, or its schedule (default 0.2).
         ent_coef: weight of the mean entropy of the partitioner's choices (default 0.01).
@@ -73,18 +83,22 @@ class DRLPP(OnPolicyAlgorithm):
             agent was saved with, or if a rollout does not divide by the number of environments.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"PlacementPolicy": PlacementPolicy}
-    policy: PlacementPolicy  # type: ignore[assignment]
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "PlacementPolicy": PlacementPolicy,
+        "TransferPolicy": TransferPolicy,
+    }
+    policy: TrajectoryPolicy  # type: ignore[assignment]
     rollout_buffer: TrajectoryBuffer  # type: ignore[assignment]
     clip_range: Schedule
 
     def __init__(
         self,
-        policy: str | type[PlacementPolicy],
+        policy: str | type[TrajectoryPolicy],
         env: GymEnv | str | None,
         learning_rate: float | Schedule = 1e-3,
         partitions_per_rollout: int = 8,
         placements_per_partition: int = 4,
+        redraws: int = 16,
         n_epochs: int = 4,
         clip_range: float | Schedule = 0.2,
         ent_coef: float = 0.01,
@@ -128,6 +142,7 @@ class DRLPP(OnPolicyAlgorithm):
         )
         self.partitions_per_rollout = partitions_per_rollout
         self.placements_per_partition = placements_per_partition
+        self.redraws = redraws
         self.n_epochs = n_epochs
         self.clip_range = FloatSchedule(clip_range)
         self.scheduler_ent_coef = scheduler_ent_coef
@@ -193,6 +208,30 @@ class DRLPP(OnPolicyAlgorithm):
         trajectories = self.policy.sample(
             self.partitions_per_rollout, self.placements_per_partition
         )
+        redraws_left = self.redraws
+        while trajectories:
+            if not self._measure(trajectories, env, callback):
+                return False
+            trajectories = self._draw_again(env.num_envs) if redraws_left else []
+            redraws_left -= 1
+        self._log_placements(before, _Totals.of(env))
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def _draw_again(self, environments: int) -> list[Trajectory]:
+        """A new placement for each that could not run, in whole steps of all environments (§3.3).
+
+        What fills up the last step is further placements of the same schemes.
+        """
+        missing = self.rollout_buffer.missing(self.placements_per_partition)
+        idle = -len(missing) % environments
+        return self.policy.resample([*missing, *islice(cycle(missing), idle)])
+
+    def _measure(
+        self, trajectories: Sequence[Trajectory], env: VecEnv, callback: BaseCallback
+    ) -> bool:
+        """Step through placements into the buffer; false if a callback stops it."""
         for index in range(env.num_envs):
             share = np.stack([t.action for t in trajectories[index :: env.num_envs]])
             env.env_method("prefetch", share, indices=index)
@@ -209,10 +248,7 @@ class DRLPP(OnPolicyAlgorithm):
                 return False
             self._update_info_buffer(infos, dones)
             for trajectory, reward, info in zip(batch, rewards, infos, strict=True):
-                rollout_buffer.add(Rewarded(trajectory, float(reward), info.get("error_type")))
-        self._log_placements(before, _Totals.of(env))
-        callback.update_locals(locals())
-        callback.on_rollout_end()
+                self.rollout_buffer.add(Rewarded(trajectory, float(reward), info.get("error_type")))
         return True
 
     def train(self) -> None:
@@ -228,7 +264,7 @@ class DRLPP(OnPolicyAlgorithm):
             walks,
             self._advantages(partition_rewards),
             [rewarded.trajectory for rewarded in buffer.content],
-            self._advantages(buffer.rewards),
+            self._placement_advantages(),
         )
         updates: list[Update] = []
         losses: list[float] = []
@@ -305,6 +341,16 @@ class DRLPP(OnPolicyAlgorithm):
         return torch.from_numpy(
             advantages.clip(-self.advantage_clip, self.advantage_clip).astype(np.float32)
         )
+
+    def _placement_advantages(self) -> Tensor:
+        """Advantages of all placements; the average of the penalties is part of the baseline.
+
+        Where nine placements in ten cannot run, pushing away from those nine is mostly noise, and
+        the tenth has to stand out. Without penalties this changes nothing.
+        """
+        advantages = self._advantages(self.rollout_buffer.rewards)
+        invalid = torch.tensor([rewarded.invalid for rewarded in self.rollout_buffer.content])
+        return advantages - (advantages * invalid).mean()
 
     def _log_placements(self, before: _Totals, after: _Totals) -> None:
         content = self.rollout_buffer.content

@@ -68,12 +68,17 @@ class Settings:
     seed: int
 
     @property
+    def agent_name(self) -> str:
+        """Who found the agent's placements."""
+        return Path(self.agent).stem
+
+    @property
     def title(self) -> str:
         """What the table shows, above it."""
         speeds = ", ".join(f"{speed:g}" for speed in self.speeds)
         return (
-            f"Workers of speed {speeds}; agent `{self.agent}` with {self.budget} placements in "
-            f"{self.repetitions} runs each, races of at most {self.rounds} rounds, measurements "
+            f"Workers of speed {speeds}; agent `{self.agent_name}` with {self.budget} placements, "
+            f"{self.repetitions} runs of each; races of at most {self.rounds} rounds; measurements "
             f"over {self.minibatches} minibatches; {datetime.now(UTC):%Y-%m-%d}."
         )
 
@@ -97,9 +102,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for what is measured.")] = Path(
         "runs/live-table"
     ),
-    document: Annotated[
-        Path | None, typer.Option(help="Write the tables into this page.")
-    ] = None,
+    document: Annotated[Path | None, typer.Option(help="Write the tables into this page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Learn a placement for every model, and race it against the planners'."""
@@ -169,7 +172,7 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
         ):
             raise KeyboardInterrupt
         contenders = [
-            Contender(found_by=settings.agent, placement=placement, method=session.method)
+            Contender(found_by=settings.agent_name, placement=placement, method=session.method)
             for placement, _ in memory.fastest(settings.finalists)
         ]
         comparison = compare(
@@ -179,7 +182,7 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
             minibatches=settings.minibatches,
             path=folder / "comparison.json",
         )
-    return live_row(model, comparison, settings.agent)
+    return live_row(model, comparison, settings.agent_name)
 
 
 if __name__ == "__main__":

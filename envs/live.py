@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from drlpp.envs.declared import Declared
 from drlpp.envs.measurer import Measurer
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
@@ -21,6 +22,7 @@ def make_live(
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
     stepwise: bool = False,
+    declared: Declared | None = None,
     **session_options: Any,
 ) -> MeasuringEnv:
     """Build an environment that measures placements on live workers.
@@ -35,6 +37,8 @@ def make_live(
         invalid_reward: the reward of a placement that cannot run or that failed.
         path: the file in which measurements are remembered.
         stepwise: build placements decision by decision, with action masks.
+        declared: what agents are told, such as a profile that was measured; costs are guessed from
+            sizes if left out.
         session_options: further options of the new ``ClusterSession``, such as ``method``.
     """
     owns_measurer = measurer is None
@@ -45,4 +49,4 @@ def make_live(
         measurer = ClusterSession(model, workers, **session_options)
     memory = MeasurementMemory(measurer, minibatches, path, repetitions)
     environment = StepwisePlacementEnv if stepwise else PlacementEnv
-    return environment(memory, invalid_reward, owns_measurer)
+    return environment(memory, invalid_reward, owns_measurer, declared)

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from drlpp.envs.declared import Declared
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
@@ -26,6 +27,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         memory: measures placements, each distinct one once.
         invalid_reward: the reward of a placement that cannot run or that failed.
         owns_measurer: whether closing the environment closes the measurer.
+        declared: what is known beforehand; if left out, costs are guessed from sizes.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (the annotation is gymnasium's)
@@ -35,8 +37,10 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         memory: MeasurementMemory,
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
+        declared: Declared | None = None,
     ) -> None:
         self.memory = memory
+        self.declared = declared or Declared.guessed(memory.graph, memory.accelerators)
         self.invalid_reward = invalid_reward
         self._owns_measurer = owns_measurer
 
@@ -78,6 +82,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
             "seconds": seconds,
             "configuration": placement.configuration,
             "stages": len(placement.stages),
+            "measurement": outcome,
         }
 
     def _penalty(self, error_type: str, reason: str) -> tuple[float, dict[str, Any]]:

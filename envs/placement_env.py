@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
 from drlpp.errors import InvalidPlacement
@@ -45,6 +46,7 @@ class PlacementEnv(MeasuringEnv):
     | `seconds`       | measured                 | seconds per minibatch                         |
     | `configuration` | measured                 | replicas per stage, like `2-1-1`              |
     | `stages`        | measured                 | number of stages                              |
+    | `measurement`   | measured                 | all that was measured, a `Measurement`        |
     | `error_type`    | cannot run, or failed    | `invalid placement`, `out of memory`,         |
     |                 |                          | `worker lost`, `timeout`, `error in the model`|
     | `reason`        | cannot run, or failed    | a sentence: what is wrong, what would be right|
@@ -65,6 +67,7 @@ class PlacementEnv(MeasuringEnv):
     | `memory`         |         | measures placements and remembers them                     |
     | `invalid_reward` | −10     | reward of a placement that cannot run or failed            |
     | `owns_measurer`  | `False` | whether `close` closes the measurer                        |
+    | `declared`       | guessed | what is known of costs and accelerators beforehand         |
     | `budget`         | `None`  | `prefetch` leaves out what would bring the distinct        |
     |                  |         | placements measured above this                             |
     """
@@ -74,9 +77,10 @@ class PlacementEnv(MeasuringEnv):
         memory: MeasurementMemory,
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
+        declared: Declared | None = None,
         budget: int | None = None,
     ) -> None:
-        super().__init__(memory, invalid_reward, owns_measurer)
+        super().__init__(memory, invalid_reward, owns_measurer, declared)
         self.budget = budget
         choices = len(self.graph) + self.accelerators
         self.action_space = spaces.MultiDiscrete([self.accelerators] * choices)
