@@ -78,7 +78,7 @@ class Settings:
         speeds = ", ".join(f"{speed:g}" for speed in self.speeds)
         return (
             f"Workers of speed {speeds}; agent `{self.agent_name}` with {self.budget} placements, "
-            f"{self.repetitions} runs of each; races of at most {self.rounds} rounds; measurements "
+            f"repetitions {self.repetitions}; races of at most {self.rounds} rounds; measurements "
             f"over {self.minibatches} minibatches; {datetime.now(UTC):%Y-%m-%d}."
         )
 

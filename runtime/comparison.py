@@ -116,8 +116,10 @@ def _(comparison: Comparison) -> RenderableType:
 def _verdict(lead: Lead) -> str:
     if lead.high == math.inf:
         return f"{lead.ratio:.2f}× over the next in a single round, which says nothing of its noise"
+    # The winner has the least median; a rival may still have the lesser mean.
+    how = "fastest" if lead.probability >= 0.5 else "fastest by median only,"
     return (
-        f"fastest with {confidence_text(lead.probability)} confidence: {lead.ratio:.2f}× "
+        f"{how} with {confidence_text(lead.probability)} confidence: {lead.ratio:.2f}× "
         f"({lead.low:.2f}–{lead.high:.2f}) over the next"
     )
 

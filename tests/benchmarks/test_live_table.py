@@ -1,5 +1,6 @@
 """The live table: what stands in it, and that it is measured, kept and taken up again."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from benchmarks.live_report import (
     HEADINGS,
     METHODS,
     PAPER,
+    PAPER_HEADINGS,
     configuration_rows,
     live_row,
     live_tables,
+    paper_rows,
     seconds_rows,
     write_live_tables,
 )
@@ -88,15 +91,20 @@ def test_the_tables_stand_beside_the_papers() -> None:
     seconds, configurations = seconds_rows(rows), configuration_rows(rows)
     assert {len(line) for line in seconds} == {len(HEADINGS)}
     assert {len(line) for line in configurations} == {len(CONFIGURATION_HEADINGS)}
-    vgg16 = dict(zip(HEADINGS[:9], seconds[0], strict=False))
+    vgg16 = dict(zip(HEADINGS, seconds[0], strict=True))
     assert vgg16["DP"] == "200.00 ms"
     assert vgg16["GPipe"] == "failed"
     assert vgg16["over DP"] == "2.00×"
     assert vgg16["fastest, confidence"].startswith("agent, ")
-    assert seconds[0][-3:] == ["0.165, 0.193, 0.107, 0.082", "2.01×", "1.30×"]
-    assert seconds[2][-3:] == ["–", "–", "–"]
-    assert configurations[0] == ["vgg16", "4", "1-1-1-1", "3-1", "1-1-1-1", "3-1", "3-1", "VGG-16"]
-    assert live_tables(rows, "title").renderables
+    assert configurations[0] == ["vgg16", "4", "1-1-1-1", "3-1", "1-1-1-1", "3-1", "3-1"]
+    assert configurations[2][-1] == "–"
+    papers = paper_rows(rows)
+    assert papers[0] == ["VGG-16", "0.165", "0.193", "0.107", "0.082", "2.01×", "1.30×"]
+    assert [row[0] for row in papers] == ["VGG-16", "AlexNet"]
+    assert {len(line) for line in papers} == {len(PAPER_HEADINGS)}
+    console = Console(width=110, file=io.StringIO(), force_terminal=False)
+    console.print(live_tables(rows, "Four workers."))
+    assert "…" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_paper_is_quoted_rightly() -> None:
