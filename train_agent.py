@@ -30,6 +30,7 @@ from drlpp.command_line import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from drlpp.agents import Hyperparameters
     from drlpp.cluster import Cluster
     from drlpp.envs import MeasurementMemory
     from drlpp.measurement import Measurement
@@ -48,6 +49,7 @@ class Job:
 
     out: Path
     agent: str
+    hyperparameters: Hyperparameters
     budget: int
     minibatches: int
     rounds: int
@@ -68,7 +70,10 @@ def main(
         Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
     ] = None,
     agent: Annotated[
-        str, typer.Option(help="tuned for small budgets, or drl-pp: the paper's.")
+        str,
+        typer.Option(
+            help="tuned for small budgets, drl-pp: the paper's, or a YAML file of your own."
+        ),
     ] = "tuned",
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
@@ -88,16 +93,14 @@ def main(
 ) -> None:
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
-    from drlpp.agents import AGENTS
+    from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capture import capture
-    from drlpp.errors import InvalidInput
     from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession
     from drlpp.training_options import choose_method
 
-    if agent not in AGENTS:
-        raise InvalidInput(f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}")
+    hyperparameters = hyperparameters_of(agent)
     method = choose_method(policy, read_options(method_option, "method", "accumulate=4"))
     optimizer_spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
     reference = model_reference(model, size, model_option)
@@ -106,7 +109,8 @@ def main(
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
-        "agent": agent,
+        # A file may have changed meanwhile, a name has not.
+        "agent": agent if agent in AGENTS else hyperparameters.model_dump(),
         "minibatches": minibatches,
         "method": method.model_dump(),
         "optimizer": optimizer_spec.model_dump(),
@@ -117,7 +121,7 @@ def main(
         f"{reference}: {len(captured.graph)} operators, "
         f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
     )
-    job = Job(folder, agent, budget, minibatches, rounds, seed)
+    job = Job(folder, Path(agent).stem, hyperparameters, budget, minibatches, rounds, seed)
     with ClusterSession(
         captured, workers, method=method, optimizer=optimizer_spec, seed=seed
     ) as session:
@@ -158,7 +162,7 @@ def _profile(job: Job, session: ClusterSession) -> tuple[Profile, Cluster]:
 
 def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
-    from drlpp.agents import AGENTS, learn_placement
+    from drlpp.agents import learn_placement
     from drlpp.timeline_figure import draw
 
     if memory.distinct >= job.budget:
@@ -174,7 +178,7 @@ def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool
     finished = learn_placement(
         memory,
         job.out,
-        hyperparameters=AGENTS[job.agent],
+        hyperparameters=job.hyperparameters,
         budget=job.budget,
         seed=job.seed,
         picture=picture,

@@ -8,7 +8,7 @@ from drlpp.agents.callbacks import (
 )
 from drlpp.agents.context import PlacementContext
 from drlpp.agents.encoder import GraphConvolution, GraphEncoder
-from drlpp.agents.hyperparameters import AGENTS, Hyperparameters
+from drlpp.agents.hyperparameters import AGENTS, Hyperparameters, hyperparameters_of
 from drlpp.agents.learning import learn_placement
 from drlpp.agents.partitioner import RecurrentPartitioner
 from drlpp.agents.policy import PlacementPolicy
@@ -21,6 +21,7 @@ __all__ = [
     "DRLPP",
     "Hyperparameters",
     "AGENTS",
+    "hyperparameters_of",
     "learn_placement",
     "MeasurementBudgetCallback",
     "BestPlacementCallback",

@@ -1,33 +1,49 @@
-"""Hyperparameters for runs that can afford 50 to 300 measured placements."""
+"""Hyperparameters of the agents: one YAML file for each, shipped with the package.
+
+``agents/hyperparameters/*.yaml`` are what ``train_agent.py --agent NAME`` takes; a copy of one of
+them, changed, is what ``--agent my.yaml`` takes.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
+from pydantic import Field
 from stable_baselines3.common.type_aliases import GymEnv
 
 from drlpp.agents.algorithm import DRLPP
-from drlpp.files import Record
+from drlpp.agents.guided import GuidedDRLPP
+from drlpp.agents.weights import PRETRAINED
+from drlpp.errors import InvalidInput
+from drlpp.files import Document, read_document, read_mapping
+from drlpp.planners.recalibration import Options
 
 
-class Hyperparameters(Record):
+class Hyperparameters(Document):
     """What an agent is built with; :class:`DRLPP` explains every field.
 
-    The defaults are the agent of the paper, with its numbers where it gives any (drl-pp §4.2).
+    The defaults are the agent of the paper, with its numbers where it gives any (drl-pp §4.2), so
+    a file names only what differs from it.
     """
 
-    learning_rate: float = 1e-3
-    partitions_per_rollout: int = 8
-    placements_per_partition: int = 4
-    n_epochs: int = 4
-    clip_range: float = 0.2
-    ent_coef: float = 0.01
-    scheduler_ent_coef: float = 0.01
-    advantage_clip: float = 3.0
-    baseline_decay: float = 0.5
-    max_grad_norm: float = 0.5
-    imitation_coef: float = 0.0
-    elites: int = 8
+    kind: ClassVar[str] = "hyperparameters"
+
+    learning_rate: float = Field(default=1e-3, gt=0)
+    partitions_per_rollout: int = Field(default=8, ge=1)
+    placements_per_partition: int = Field(default=4, ge=1)
+    redraws: int = Field(default=16, ge=0)
+    n_epochs: int = Field(default=4, ge=1)
+    clip_range: float = Field(default=0.2, gt=0)
+    ent_coef: float = Field(default=0.01, ge=0)
+    scheduler_ent_coef: float = Field(default=0.01, ge=0)
+    advantage_clip: float = Field(default=3.0, gt=0)
+    baseline_decay: float = Field(default=0.5, ge=0, lt=1)
+    max_grad_norm: float = Field(default=0.5, gt=0)
+    imitation_coef: float = Field(default=0.0, ge=0)
+    elites: int = Field(default=8, ge=1)
     temperature: float | Literal["auto"] = "auto"
     feasible: bool = False
 
@@ -38,20 +54,86 @@ class Hyperparameters(Record):
         return DRLPP("PlacementPolicy", env, **arguments, policy_kwargs=policy_kwargs, **options)
 
 
-AGENTS: dict[str, Hyperparameters] = {
-    "drl-pp": Hyperparameters(),
-    "tuned": Hyperparameters(
-        learning_rate=2e-3,
-        partitions_per_rollout=4,
-        placements_per_partition=2,
-        n_epochs=8,
-        imitation_coef=0.5,
-        feasible=True,
-    ),
-}
-"""Agents by name: the paper's, and one for small budgets.
+class GuidedHyperparameters(Document):
+    """What a guided agent is built with; :class:`GuidedDRLPP` explains every field.
 
-``tuned`` has small rollouts, so that there are many updates; self-imitation, so that a good
-placement is refined instead of found again; and a feasible scheduler, which spends no placement
-on what cannot run.
-"""
+    Each part of it has a switch: ``practice``, ``pretrained``, and those of
+    :class:`~drlpp.planners.recalibration.Options`.
+    """
+
+    kind: ClassVar[str] = "guided-hyperparameters"
+
+    proposals: int = Field(default=4, ge=1)
+    partitions_per_rollout: int = Field(default=8, ge=1)
+    placements_per_partition: int = Field(default=2, ge=1)
+    learning_rate: float = Field(default=3e-4, gt=0)
+    n_epochs: int = Field(default=2, ge=1)
+    clip_range: float = Field(default=0.2, gt=0)
+    ent_coef: float = Field(default=0.01, ge=0)
+    scheduler_ent_coef: float = Field(default=0.01, ge=0)
+    max_grad_norm: float = Field(default=0.5, gt=0)
+    imitation_coef: float = Field(default=0.5, ge=0)
+    elites: int = Field(default=4, ge=1)
+    practice: bool = True
+    pretrained: bool = True
+    planners: bool = True
+    calibrate: bool = True
+    discrepancy: bool = True
+    thompson: bool = True
+    neighbours: bool = True
+    evaluations: int = Field(default=300, ge=1)
+
+    def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
+        """An agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""
+        switches = {field.name for field in fields(Options)}
+        arguments = self.model_dump(exclude={"pretrained", *switches})
+        search = Options(**self.model_dump(include=switches))
+        policy_kwargs = {"pretrained": PRETRAINED if self.pretrained else None}
+        return GuidedDRLPP(
+            "TransferPolicy",
+            env,
+            search=search,
+            policy_kwargs=policy_kwargs,
+            **arguments,
+            **options,
+        )
+
+
+AgentHyperparameters = Hyperparameters | GuidedHyperparameters
+
+
+def _shipped() -> dict[str, AgentHyperparameters]:
+    """The files of this package, by name."""
+    found = {}
+    with resources.as_file(resources.files("drlpp.agents") / "hyperparameters") as folder:
+        for path in sorted(folder.glob("*.yaml")):
+            found[path.stem] = _read(path)
+    return found
+
+
+def _read(path: Path) -> AgentHyperparameters:
+    kinds = {document.kind: document for document in (Hyperparameters, GuidedHyperparameters)}
+    kind = read_mapping(path).get("kind")
+    return read_document(path, kinds.get(kind, Hyperparameters))  # type: ignore[type-var]
+
+
+AGENTS: dict[str, AgentHyperparameters] = _shipped()
+"""Agents by name: the paper's, and those that go beyond it. Their files say what each is for."""
+
+
+def hyperparameters_of(agent: str) -> AgentHyperparameters:
+    """The hyperparameters of an agent, by its name or by the path of a YAML file.
+
+    Raises:
+        InvalidInput: there is neither an agent of this name nor such a file.
+        InvalidFile: the file is not one of hyperparameters, naming the field that is wrong.
+    """
+    if agent in AGENTS:
+        return AGENTS[agent]
+    path = Path(agent)
+    if path.suffix in {".yaml", ".yml"}:
+        return _read(path)
+    raise InvalidInput(
+        f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}, or give the path of a YAML "
+        "file with hyperparameters"
+    )

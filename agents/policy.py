@@ -146,6 +146,23 @@ class PlacementPolicy(TrajectoryPolicy):
             )
         ]
 
+    @torch.no_grad()
+    def resample(self, walks: Sequence[PartitionWalk]) -> list[Trajectory]:
+        """Sample another placement of every given partition scheme (drl-pp §3.3).
+
+        Args:
+            walks: of the schemes; one that is listed twice gets two placements.
+        """
+        if not walks:
+            return []
+        stage_of, log_probs = self.scheduler.sample(self._scores(self.encode(), walks))
+        return [
+            Trajectory(walk, tuple(stages), tuple(values))
+            for walk, stages, values in zip(
+                walks, stage_of.tolist(), log_probs.tolist(), strict=True
+            )
+        ]
+
     def evaluate(
         self, walks: Sequence[PartitionWalk], trajectories: Sequence[Trajectory]
     ) -> PolicyEvaluation:

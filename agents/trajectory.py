@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -55,7 +56,7 @@ class Rewarded:
 
 @dataclass
 class TrajectoryBuffer:
-    """The trajectories of one rollout, placements of the same partition scheme next to each other.
+    """The trajectories of one rollout, in the order they were drawn.
 
     It stands where stable-baselines3's algorithms have their ``RolloutBuffer``; what it keeps
     beyond observations and actions is the order of the walk, without which log-probabilities
@@ -81,6 +82,19 @@ class TrajectoryBuffer:
     def measured_rewards(self) -> NDArray[np.float64]:
         """R_{i,j} of the placements that were measured."""
         return np.array([rewarded.reward for rewarded in self.content if rewarded.measured])
+
+    def missing(self, placements: int) -> list[PartitionWalk]:
+        """The schemes that have fewer than ``placements`` that can run, once for each one missing.
+
+        Placements that failed when they ran count as such, since they were evaluated.
+        """
+        walks = {
+            id(rewarded.trajectory.walk): rewarded.trajectory.walk for rewarded in self.content
+        }
+        found = Counter(
+            id(rewarded.trajectory.walk) for rewarded in self.content if not rewarded.invalid
+        )
+        return [walk for key, walk in walks.items() for _ in range(placements - found[key])]
 
     def partition_rewards(self) -> tuple[list[PartitionWalk], NDArray[np.float64]]:
         """Every partition scheme with the mean reward of the placements sampled from it (§3.4).

@@ -106,6 +106,12 @@ def read_document(path: str | Path, expected: type[DocumentType]) -> DocumentTyp
         found = f"is a {kind} file" if kind else "has no field 'kind'"
         raise InvalidFile(f"{path}: expected a {expected.kind} file, but it {found}")
     _check_version(path, content.pop("version", None), expected)
+    unknown = next((field for field in content if field not in expected.model_fields), None)
+    if unknown is not None:
+        raise InvalidFile(
+            f"{path}: field '{unknown}' is unknown; a {kind} file has the fields "
+            f"{', '.join(expected.model_fields)}"
+        )
     try:
         return expected.model_validate(content)
     except ValidationError as error:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from drlpp.errors import InvalidInput
 from drlpp.files import Document, Record, read_document, write_document
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement import Placement
 from drlpp.planners import BASELINES
 from drlpp.report import ComparisonRow, comparison_table, describe
@@ -47,8 +47,7 @@ class Contender(Record):
     @property
     def median_measurement(self) -> Measurement | None:
         """The measurement in the middle by its seconds; None without any."""
-        ordered = sorted(self.measurements, key=lambda m: m.seconds_per_minibatch)
-        return ordered[len(ordered) // 2] if ordered else None
+        return median_measurement(self.measurements) if self.measurements else None
 
     def with_outcome(self, outcome: Outcome) -> Contender:
         """The same with one more outcome."""

@@ -136,7 +136,7 @@ def test_evaluate_policy_works() -> None:
 
 def test_several_environments_share_a_rollout() -> None:
     env = DummyVecEnv([environment, environment])
-    agent = DRLPP("PlacementPolicy", env, **SMALL)
+    agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"feasible": True})
     agent.learn(16)
     assert agent.num_timesteps == 16
     with pytest.raises(InvalidInput, match="does not divide by 3"):

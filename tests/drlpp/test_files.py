@@ -63,7 +63,10 @@ def damaged(**change: object) -> str:
         (damaged(kind="profile"), "expected a cluster file, but it is a profile file"),
         (damaged(version=None), "field 'version' is None, expected 1"),
         (damaged(version=2), "written by a newer drlpp"),
-        (damaged(colour="red"), "field 'colour': Extra inputs"),
+        (
+            damaged(colour="red"),
+            "field 'colour' is unknown; a cluster file has the fields hosts, within_host",
+        ),
         (damaged(hosts=[]), "field 'hosts': Tuple should have at least 1 item"),
         (damaged(hosts=[{"name": "a", "accelerators": 0}]), "field 'hosts.0.accelerators'"),
         (damaged(between_hosts=None), "several hosts need 'between_hosts'"),
