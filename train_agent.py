@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from drlpp.agents import Hyperparameters
     from drlpp.cluster import Cluster
-    from drlpp.envs import MeasurementMemory
+    from drlpp.envs import Declared, MeasurementMemory
     from drlpp.measurement import Measurement, Outcome
     from drlpp.placement import Placement
     from drlpp.profile import Profile
@@ -75,9 +75,10 @@ def main(
     agent: Annotated[
         str,
         typer.Option(
-            help="tuned for small budgets, drl-pp: the paper's, or a YAML file of your own."
+            help="guided by planners and corrected costs; drl-pp: the paper's; tuned: the paper's "
+            "for small budgets; or a YAML file of your own."
         ),
-    ] = "tuned",
+    ] = "guided",
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
     repetitions: Annotated[
@@ -152,14 +153,17 @@ def main(
 
 
 def _run(job: Job, session: ClusterSession) -> None:
-    from drlpp.envs import MeasurementMemory
+    from drlpp.envs import Declared, MeasurementMemory
+    from drlpp.memory import MemoryModel
     from drlpp.runtime import kept_profile
 
     with console.status("profiling operators and links"):
         profile, cluster = kept_profile(session, job.out)
     path = job.out / "measurements.jsonl"
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
-    if not _learn(job, session, memory):
+    memory_model = MemoryModel.of(session.method, session.optimizer)
+    declared = Declared.of(profile, cluster, session.method, memory_model)
+    if not _learn(job, session, memory, declared):
         _export_best_so_far(job, session, memory, cluster)
         return
     contenders = _contenders(job, session, memory, profile, cluster)
@@ -170,7 +174,9 @@ def _run(job: Job, session: ClusterSession) -> None:
     _export_fastest(job, session, comparison, cluster)
 
 
-def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool:
+def _learn(
+    job: Job, session: ClusterSession, memory: MeasurementMemory, declared: Declared
+) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
     from drlpp.timeline_figure import draw
@@ -200,6 +206,7 @@ def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool
         hyperparameters=job.hyperparameters,
         budget=job.budget,
         seed=job.seed,
+        declared=declared,
         picture=picture,
         console=console,
     )

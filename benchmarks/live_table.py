@@ -25,8 +25,9 @@ from rich.console import Console
 from benchmarks.live_report import PAPER, LiveRow, live_row, live_tables, write_live_tables
 from drlpp.agents import hyperparameters_of, learn_placement
 from drlpp.command_line import build_console, run_program
-from drlpp.envs import MeasurementMemory
+from drlpp.envs import Declared, MeasurementMemory
 from drlpp.errors import InvalidInput
+from drlpp.memory import MemoryModel
 from drlpp.race import RaceRules
 from drlpp.run_folder import open_run_folder
 from drlpp.runtime import (
@@ -168,6 +169,12 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
             hyperparameters=hyperparameters_of(settings.agent),
             budget=settings.budget,
             seed=settings.seed,
+            declared=Declared.of(
+                profile,
+                cluster,
+                session.method,
+                MemoryModel.of(session.method, session.optimizer),
+            ),
             console=console,
         ):
             raise KeyboardInterrupt

@@ -86,7 +86,7 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     names = [contender.found_by for contender in comparison.contenders]
     finalists = names[: -len(BASELINES)]
     assert names == [*finalists, *BASELINES]
-    assert set(finalists) == {"tuned"}
+    assert set(finalists) == {"guided"}
     assert len(finalists) <= 3
     known = [json.loads(line) for line in measured(out)]
     fastest_first = sorted(
@@ -197,7 +197,7 @@ def test_a_killed_worker_fails_one_measurement_and_the_run_goes_on(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, tuned"),
+        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, guided, tuned"),
         (["--agent", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--policy", "hope"], "policy 'hope' is unknown"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
