@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 Method = Callable[[MeasurementMemory, Declared, int, int], None]
 """Of the memory, what is declared, the budget of distinct placements, and the seed."""
 
-_PATIENCE = 20
-"""An agent that asks for so many times more placements than it may measure has settled."""
+_REQUESTS = 20
+"""An agent may ask for so many times more placements than it may measure."""
+
+_PATIENCE = 200
+"""An agent that asks for so many in a row that it knows has settled."""
 
 
 def seconds_of(memory: MeasurementMemory) -> list[float]:
@@ -91,8 +94,8 @@ def _learn(
     from drlpp.agents import MeasurementBudgetCallback
 
     agent = hyperparameters.build(PlacementEnv(memory, declared=declared), seed=seed)
-    callback = MeasurementBudgetCallback(memory, budget, patience=_PATIENCE * 25)
-    agent.learn(_PATIENCE * budget, callback)
+    callback = MeasurementBudgetCallback(memory, budget, patience=_PATIENCE)
+    agent.learn(_REQUESTS * budget, callback)
 
 
 def variant(name: str) -> Method:
@@ -113,9 +116,8 @@ def _maskable_ppo(memory: MeasurementMemory, declared: Declared, budget: int, se
     agent = MaskablePPO(
         "MlpPolicy", env, n_steps=8 * decisions, batch_size=2 * decisions, gamma=1.0, seed=seed
     )
-    patience = _PATIENCE * 25 * decisions
-    callback = MeasurementBudgetCallback(memory, budget, patience=patience)
-    agent.learn(_PATIENCE * budget * decisions, callback)
+    callback = MeasurementBudgetCallback(memory, budget, patience=_PATIENCE * decisions)
+    agent.learn(_REQUESTS * budget * decisions, callback)
 
 
 METHODS: dict[str, Method] = {

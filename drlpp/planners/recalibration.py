@@ -59,7 +59,8 @@ class Options:
     """The parts of the search, each of which may be left out.
 
     Attributes:
-        planners: measure what planners find with the declared costs first.
+        planners: measure what planners find with the declared costs first, and plan again with
+            the corrected ones; without, evolution is on its own.
         calibrate: correct the costs by busy times, link times and memory.
         discrepancy: correct the simulator by how far measured seconds are off.
         thompson: draw uncertain costs for some proposals.
@@ -231,6 +232,8 @@ class Recalibration:
         return ranked
 
     def _plan_again(self, surrogate: Surrogate) -> None:
+        if not self.options.planners:
+            return
         measured = len(self._measured)
         cheap = self._plan_seconds <= _AFFORDABLE_SECONDS
         if self._plan is not None and not cheap and measured < 2 * self._planned_after:
