@@ -101,7 +101,7 @@ class Recalibration:
         self.declared = declared
         self.options = options or Options()
         self.calibration = Calibration(
-            declared.workload, declared.cluster, declared.memory, spread or Spread()
+            declared.workload, declared.cluster, declared.memory, method, spread or Spread()
         )
         self._method = method
         self._minibatches = minibatches
