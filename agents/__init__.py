@@ -6,16 +6,30 @@ from drlpp.agents.callbacks import (
     BestPlacementCallback,
     MeasurementBudgetCallback,
 )
+from drlpp.agents.context import PlacementContext
 from drlpp.agents.encoder import GraphConvolution, GraphEncoder
-from drlpp.agents.hyperparameters import AGENTS, Hyperparameters, hyperparameters_of
+from drlpp.agents.guided import GuidedDRLPP
+from drlpp.agents.hyperparameters import (
+    AGENTS,
+    AgentHyperparameters,
+    GuidedHyperparameters,
+    Hyperparameters,
+    hyperparameters_of,
+)
 from drlpp.agents.learning import learn_placement
 from drlpp.agents.partitioner import RecurrentPartitioner
 from drlpp.agents.policy import PlacementPolicy
+from drlpp.agents.retrace import retrace
 from drlpp.agents.scheduler import PipelineScheduler
+from drlpp.agents.transfer_policy import TransferPolicy
+from drlpp.agents.weights import PRETRAINED
 
 __all__ = [
     "DRLPP",
+    "GuidedDRLPP",
     "Hyperparameters",
+    "GuidedHyperparameters",
+    "AgentHyperparameters",
     "AGENTS",
     "hyperparameters_of",
     "learn_placement",
@@ -23,6 +37,10 @@ __all__ = [
     "BestPlacementCallback",
     "AtomicCheckpointCallback",
     "PlacementPolicy",
+    "TransferPolicy",
+    "PlacementContext",
+    "PRETRAINED",
+    "retrace",
     "GraphEncoder",
     "GraphConvolution",
     "RecurrentPartitioner",

@@ -60,13 +60,13 @@ class BestPlacementCallback(BaseCallback):
 
     Args:
         memory: of the environment.
-        draw: makes the picture, such as the placement's timeline.
+        draw: makes the picture, such as the placement's timeline; None if it cannot.
     """
 
     def __init__(
         self,
         memory: MeasurementMemory,
-        draw: Callable[[Placement, Measurement], Figure] | None = None,
+        draw: Callable[[Placement, Measurement], Figure | None] | None = None,
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
@@ -82,10 +82,11 @@ class BestPlacementCallback(BaseCallback):
 
     def _show(self, placement: Placement, measurement: Measurement) -> None:
         self._shown = placement
-        if self.draw is not None:
+        figure = self.draw(placement, measurement) if self.draw else None
+        if figure is not None:
             self.logger.record(
                 "placement/best",
-                LoggedFigure(self.draw(placement, measurement), close=True),
+                LoggedFigure(figure, close=True),
                 exclude=("stdout", "log", "json", "csv"),
             )
         if self.verbose:

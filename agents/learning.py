@@ -19,23 +19,24 @@ from drlpp.agents.callbacks import (
     BestPlacementCallback,
     MeasurementBudgetCallback,
 )
-from drlpp.agents.hyperparameters import Hyperparameters
-from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.agents.hyperparameters import AgentHyperparameters
+from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
-from drlpp.measurement import Measurement
+from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement
 from drlpp.report import seconds_text
 
-Picture = Callable[[Placement, Measurement], Figure]
+Picture = Callable[[Placement, Measurement], Figure | None]
 
 
 def learn_placement(
     memory: MeasurementMemory,
     out: Path,
     *,
-    hyperparameters: Hyperparameters,
+    hyperparameters: AgentHyperparameters,
     budget: int,
     seed: int,
+    declared: Declared | None = None,
     picture: Picture | None = None,
     console: Console | None = None,
 ) -> bool:
@@ -50,13 +51,15 @@ def learn_placement(
         hyperparameters: of a new agent.
         budget: of distinct placements, those that ``memory`` holds already included.
         seed: of the agent's weights and samples.
-        picture: draws the best placement for TensorBoard.
+        declared: what is known of costs and accelerators, for agents that plan; guessed from sizes
+            if left out.
+        picture: draws the best placement for TensorBoard; None if it cannot.
         console: for the progress bar.
 
     Returns:
         False if Ctrl-C ended it before the budget was spent.
     """
-    env = PlacementEnv(memory)
+    env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint = out / "agent.zip"
     if checkpoint.exists():
         agent = _load(checkpoint, env)
@@ -122,10 +125,14 @@ class ProgressCallback(BaseCallback):
         self._begin = time.monotonic()
         self._bar = self._progress.add_task("", total=self._budget, best="–", left="–")
         self._progress.start()
+        # A rollout is measured ahead of its steps.
+        self._memory.observers.append(self._on_run)
+        self._show()
+
+    def _on_run(self, placement: Placement, outcome: Outcome) -> None:
         self._show()
 
     def _on_step(self) -> bool:
-        self._show()
         return True
 
     def _show(self) -> None:
@@ -148,3 +155,5 @@ class ProgressCallback(BaseCallback):
     def stop(self) -> None:
         """End the bar, and give the cursor back."""
         self._progress.stop()
+        if self._on_run in self._memory.observers:
+            self._memory.observers.remove(self._on_run)

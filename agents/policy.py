@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -38,7 +39,35 @@ class PolicyEvaluation(NamedTuple):
     scheduler_free: Tensor
 
 
-class PlacementPolicy(BasePolicy):
+class TrajectoryPolicy(BasePolicy):
+    """What :class:`~drlpp.agents.algorithm.DRLPP` trains: samples trajectories and replays them."""
+
+    optimizer: torch.optim.Optimizer
+
+    @abstractmethod
+    def sample(
+        self, partitions: int, placements: int = 1, deterministic: bool = False
+    ) -> list[Trajectory]:
+        """Sample partition schemes, and several placements of each (drl-pp §3.4).
+
+        Returns:
+            ``partitions · placements`` trajectories; those of one scheme stand next to each other
+            and share its walk.
+        """
+
+    @abstractmethod
+    def evaluate(
+        self, walks: Sequence[PartitionWalk], trajectories: Sequence[Trajectory]
+    ) -> PolicyEvaluation:
+        """Replay the choices of ``walks`` and the placements of ``trajectories`` in one pass."""
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
+        assert isinstance(observation, Tensor)
+        trajectories = self.sample(len(observation), deterministic=deterministic)
+        return torch.stack([torch.from_numpy(trajectory.action) for trajectory in trajectories])
+
+
+class PlacementPolicy(TrajectoryPolicy):
     """Encodes a graph, partitions it and places the partitions (drl-pp figure 2).
 
     The defaults are the paper's (§4.2); ``temperature`` and ``feasible`` are explained in
@@ -105,12 +134,7 @@ class PlacementPolicy(BasePolicy):
     def sample(
         self, partitions: int, placements: int = 1, deterministic: bool = False
     ) -> list[Trajectory]:
-        """Sample partition schemes, and several placements of each (drl-pp §3.4).
-
-        Returns:
-            ``partitions · placements`` trajectories; those of one scheme stand next to each other
-            and share its walk.
-        """
+        """Sample partition schemes, and several placements of each (drl-pp §3.4)."""
         nodes = self.encode()
         walks = self.partitioner.sample(nodes, partitions, deterministic)
         scores = self._scores(nodes, walks).repeat_interleave(placements, dim=0)
@@ -165,11 +189,6 @@ class PlacementPolicy(BasePolicy):
         summaries = member.transpose(1, 2) @ nodes / len(self.graph)
         stages = torch.tensor([walk.stages for walk in walks], device=nodes.device)
         return self.scheduler(summaries, stages)
-
-    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
-        assert isinstance(observation, Tensor)
-        trajectories = self.sample(len(observation), deterministic=deterministic)
-        return torch.stack([torch.from_numpy(trajectory.action) for trajectory in trajectories])
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {

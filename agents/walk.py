@@ -14,11 +14,27 @@ been placed) and drags in everything it depends on, until the partition is cut::
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from drlpp.graph import OpGraph
+from typing import Protocol
 
 CUT = -1
 """The choice that ends a partition; other choices are positions in the list of candidates."""
+
+
+class Dependencies(Protocol):
+    """A graph as far as a walk sees it, such as an ``OpGraph`` or a ``PlacementContext``.
+
+    Operators are numbered in a topological order.
+    """
+
+    @property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """For every operator those that it depends on."""
+
+    @property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """For every operator those that depend on it."""
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +103,9 @@ class Walk:
         cuts: how many cuts have been made.
     """
 
-    def __init__(self, graph: OpGraph, partitions: int) -> None:
-        self._graph = graph
+    def __init__(self, graph: Dependencies, partitions: int) -> None:
+        self._predecessors = graph.predecessors
+        self._successors = graph.successors
         self._partitions = partitions
         self._order: list[int] = []
         self._starts: list[int] = []
@@ -96,6 +113,7 @@ class Walk:
         self._log_probs: list[float] = []
         self._stage_of = [-1] * len(graph)
         self._candidates = {op for op, read in enumerate(graph.predecessors) if not read}
+        self._sorted: tuple[int, ...] | None = None
         self.cuts = 0
 
     @property
@@ -111,7 +129,9 @@ class Walk:
     @property
     def candidates(self) -> tuple[int, ...]:
         """V_c: the operators that may be chosen next, sorted."""
-        return tuple(sorted(self._candidates))
+        if self._sorted is None:
+            self._sorted = tuple(sorted(self._candidates))
+        return self._sorted
 
     def take(self, choice: int, log_prob: float) -> tuple[int, ...]:
         """Make a choice; returns the operators that it adds, predecessors first."""
@@ -134,9 +154,11 @@ class Walk:
         added = self._missing_predecessors(candidates[choice])
         for operator in added:
             self._stage_of[operator] = len(self._starts) - 1
-            self._candidates.update(self._graph.successors[operator])
+            self._candidates.update(self._successors[operator])
         self._order += added
-        self._candidates = {op for op in self._candidates if self._stage_of[op] < 0}
+        # What is added may have been a candidate, or become one through what it depends on.
+        self._candidates.difference_update(added)
+        self._sorted = None
         return added
 
     def result(self) -> PartitionWalk:
@@ -154,7 +176,7 @@ class Walk:
         """``operator`` and all it depends on that has no partition, in topological order."""
         missing, frontier = {operator}, [operator]
         while frontier:
-            for read in self._graph.predecessors[frontier.pop()]:
+            for read in self._predecessors[frontier.pop()]:
                 if self._stage_of[read] < 0 and read not in missing:
                     missing.add(read)
                     frontier.append(read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -28,7 +29,9 @@ class WorkerUsage(Record):
 class LinkUsage(Record):
     """What a message took from one worker to another that it exchanges tensors or gradients with.
 
-    ``seconds`` is the way there alone, for ``bytes_``, with nothing else on the link.
+    ``seconds`` is the way there alone, for ``bytes_``, with nothing else on the link. ``bytes_`` is
+    the largest message between the two; in a ring of m replicas, where every replica sends to the
+    next, the m-th part of the largest bucket of gradients.
     """
 
     sender: int
@@ -63,3 +66,9 @@ class FailedMeasurement(Record):
 
 
 Outcome = Measurement | FailedMeasurement
+
+
+def median_measurement(runs: Sequence[Measurement]) -> Measurement:
+    """The run in the middle by its seconds per minibatch, the slower one of two; there is one."""
+    ordered = sorted(runs, key=lambda run: run.seconds_per_minibatch)
+    return ordered[len(ordered) // 2]

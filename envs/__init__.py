@@ -7,6 +7,7 @@ Importing this package registers them: ``PlacementEnv`` as ``drlpp/PlacementLive
 
 import gymnasium as _gym
 
+from drlpp.envs.declared import Declared
 from drlpp.envs.measurer import Measurer
 from drlpp.envs.measuring_env import MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
@@ -15,6 +16,7 @@ from drlpp.envs.stepwise_env import StepwisePlacementEnv
 
 __all__ = [
     "Measurer",
+    "Declared",
     "MeasurementMemory",
     "MemorySummary",
     "PlacementEnv",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from drlpp.envs.declared import Declared
 from drlpp.envs.measurer import Measurer
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
@@ -17,9 +18,11 @@ def make_live(
     model: str = "alexnet",
     workers: int = 4,
     minibatches: int = 30,
+    repetitions: int = 1,
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
     stepwise: bool = False,
+    declared: Declared | None = None,
     **session_options: Any,
 ) -> MeasuringEnv:
     """Build an environment that measures placements on live workers.
@@ -30,9 +33,12 @@ def make_live(
         model: the model of that new session, by its name in the zoo or ``package.module:factory``.
         workers: how many workers the new session starts.
         minibatches: over how many minibatches a placement is measured.
+        repetitions: in how many runs; the reward is that of the median.
         invalid_reward: the reward of a placement that cannot run or that failed.
         path: the file in which measurements are remembered.
         stepwise: build placements decision by decision, with action masks.
+        declared: what agents are told, such as a profile that was measured; costs are guessed from
+            sizes if left out.
         session_options: further options of the new ``ClusterSession``, such as ``method``.
     """
     owns_measurer = measurer is None
@@ -41,6 +47,6 @@ def make_live(
         from drlpp.runtime import ClusterSession
 
         measurer = ClusterSession(model, workers, **session_options)
-    memory = MeasurementMemory(measurer, minibatches, path)
+    memory = MeasurementMemory(measurer, minibatches, path, repetitions)
     environment = StepwisePlacementEnv if stepwise else PlacementEnv
-    return environment(memory, invalid_reward, owns_measurer)
+    return environment(memory, invalid_reward, owns_measurer, declared)

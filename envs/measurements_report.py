@@ -8,24 +8,32 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from drlpp.envs.memory import read_measurements
-from drlpp.measurement import FailedMeasurement, Measurement
+from drlpp.envs.measurements_file import read_measurements
+from drlpp.measurement import FailedMeasurement, Measurement, median_measurement
+from drlpp.placement import Placement
 from drlpp.report import seconds_text
 
 _SHOWN = 10
 
 
 def describe_measurements(path: Path) -> RenderableType:
-    """The fastest placements of a file of measurements, and why others failed."""
-    model, outcomes = read_measurements(path)
+    """The fastest placements of a file of measurements by their median, and why others failed."""
+    header, entries = read_measurements(path)
+    runs: dict[Placement, list[Measurement]] = {}
+    failures: dict[Placement, FailedMeasurement] = {}
+    for entry in entries:
+        if isinstance(entry.outcome, Measurement):
+            runs.setdefault(entry.placement, []).append(entry.outcome)
+        else:
+            failures[entry.placement] = entry.outcome
     measured = [
-        (outcome.seconds_per_minibatch, placement)
-        for placement, outcome in outcomes.items()
-        if isinstance(outcome, Measurement)
+        (median_measurement(outcomes).seconds_per_minibatch, placement)
+        for placement, outcomes in runs.items()
+        if placement not in failures
     ]
     measured.sort(key=lambda pair: pair[0])
-    failed = [outcome for outcome in outcomes.values() if isinstance(outcome, FailedMeasurement)]
-    table = Table(title=f"{escape(model)} · the fastest placements", title_justify="left")
+    failed = failures.values()
+    table = Table(title=f"{escape(header.model)} · the fastest placements", title_justify="left")
     table.add_column("per minibatch", justify="right")
     table.add_column("configuration")
     table.add_column("operators of each stage on accelerators")
@@ -36,4 +44,4 @@ def describe_measurements(path: Path) -> RenderableType:
         )
         table.add_row(seconds_text(seconds), placement.configuration, stages)
     reasons = [f"{outcome.failure}: {escape(outcome.reason)}" for outcome in failed]
-    return Group(table, f"{len(outcomes)} placements, {len(failed)} failed", *reasons)
+    return Group(table, f"{len(measured) + len(failed)} placements, {len(failed)} failed", *reasons)

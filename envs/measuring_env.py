@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from drlpp.envs.declared import Declared
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement
+from drlpp.measurement import FailedMeasurement, Outcome
 from drlpp.placement import Placement
 
 INVALID_REWARD = -10.0
@@ -27,6 +27,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         memory: measures placements, each distinct one once.
         invalid_reward: the reward of a placement that cannot run or that failed.
         owns_measurer: whether closing the environment closes the measurer.
+        declared: what is known beforehand; if left out, costs are guessed from sizes.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (the annotation is gymnasium's)
@@ -36,8 +37,10 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         memory: MeasurementMemory,
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
+        declared: Declared | None = None,
     ) -> None:
         self.memory = memory
+        self.declared = declared or Declared.guessed(memory.graph, memory.accelerators)
         self.invalid_reward = invalid_reward
         self._owns_measurer = owns_measurer
 
@@ -56,19 +59,26 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         """What has been measured so far."""
         return self.memory.summary
 
+    @property
+    def minibatches(self) -> int:
+        """Over how many a placement is measured."""
+        return self.memory.minibatches
+
+    @property
+    def outcomes(self) -> dict[Placement, Outcome]:
+        """Everything measured so far, in order."""
+        return dict(self.memory.outcomes)
+
     def close(self) -> None:
         """Close the measurer if it was opened for this environment."""
         if self._owns_measurer:
             self.memory.close()
 
-    def _reward(
-        self, stage_of_operator: Sequence[int], stage_of_accelerator: Sequence[int]
-    ) -> tuple[float, dict[str, Any]]:
+    def _reward(self, placement: Placement) -> tuple[float, dict[str, Any]]:
         """−ln(seconds per minibatch) of a placement (drl-pp eq. 2) and ``info``.
 
         Only valid placements reach the measurer.
         """
-        placement = Placement.from_assignment(stage_of_operator, stage_of_accelerator)
         try:
             placement.validate_for(self.graph, self.accelerators)
             outcome, _ = self.memory.measure(placement)
@@ -82,6 +92,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
             "seconds": seconds,
             "configuration": placement.configuration,
             "stages": len(placement.stages),
+            "measurement": outcome,
         }
 
     def _penalty(self, error_type: str, reason: str) -> tuple[float, dict[str, Any]]:

@@ -1,29 +1,21 @@
-"""Every distinct placement is measured once and remembered, within a run and across runs.
-
-With a path, the memory is a file of JSON lines: a header that says what was measured, then one
-line for each placement, appended and synced before the outcome is handed out. A run that is
-killed at any moment therefore loses at most the measurement that was being made; the half-written
-line that a kill may leave behind is dropped when the file is opened again.
-"""
+"""Every distinct placement is measured once and remembered, within a run and across runs."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field, ValidationError
-
+from drlpp.envs.measurements_file import Entry, Header, append, open_measurements
 from drlpp.envs.measurer import Measurer
-from drlpp.errors import InvalidFile
-from drlpp.files import Record
+from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement import Placement, Stage
+from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
+from drlpp.placement import Placement
 
-FORMAT_VERSION = 1
+Observer = Callable[[Placement, Outcome], None]
 
 
 class MemorySummary(NamedTuple):
@@ -39,48 +31,56 @@ class MemorySummary(NamedTuple):
     best_seconds: float | None
 
 
-class _Header(Record):
-    kind: Literal["measurements"] = "measurements"
-    version: int = FORMAT_VERSION
-    model: str
-    graph_fingerprint: str
-    accelerators: int
-    minibatches: int
-
-
-class _Entry(Record):
-    placement: Placement
-    outcome: Measurement | FailedMeasurement = Field(discriminator="outcome")
-
-
 class MeasurementMemory:
     """A measurer that never measures the same placement twice.
 
-    Failed measurements are remembered like the others, whatever the reason, so that a placement
-    that loses a worker or hangs costs its timeout once.
+    With several ``repetitions`` the outcome of a placement is the run whose seconds are the median
+    of its runs. Placements that are measured together take turns, there and back, so that drift of
+    the machine hits all alike. One that fails once has failed, and is remembered like the others
+    whatever the reason, so that a placement that loses a worker or hangs costs its timeout once.
+
+    Every run is in the file before anything else happens. A placement whose runs are not complete
+    when the program is killed goes on with those that are missing.
 
     Args:
         measurer: the cluster that measures.
-        minibatches: over how many minibatches it measures (drl-pp §4.2: 30).
-        path: the file to keep outcomes in; what it already holds is not measured again.
+        minibatches: over how many minibatches it measures (drl-pp §4.2: 30), all runs together.
+        path: the file to keep runs in; what it already holds is not measured again.
+        repetitions: runs of every placement, each over its part of the minibatches.
+
+    Attributes:
+        observers: called after every run with the canonical placement and the run's outcome.
 
     Raises:
-        InvalidFile: if the file was written for another graph, number of accelerators or of
-            minibatches, by a newer version, or is damaged elsewhere than in its last line.
+        InvalidInput: for fewer than 1 repetition.
+        InvalidFile: if the file was written for another graph, number of accelerators, of
+            minibatches or of repetitions, by a newer version, or is damaged elsewhere than in its
+            last line.
     """
 
     def __init__(
-        self, measurer: Measurer, minibatches: int = 30, path: str | Path | None = None
+        self,
+        measurer: Measurer,
+        minibatches: int = 30,
+        path: str | Path | None = None,
+        repetitions: int = 1,
     ) -> None:
+        if repetitions < 1:
+            raise InvalidInput(f"repetitions is {repetitions}; at least 1 is needed")
         self.measurer = measurer
         self.minibatches = minibatches
+        self.repetitions = repetitions
         self.path = None if path is None else Path(path)
+        self.observers: list[Observer] = []
+        self._runs: dict[Placement, list[Measurement]] = {}
         self._outcomes: dict[Placement, Outcome] = {}
+        self._not_asked_for: set[Placement] = set()
         self._best: tuple[Placement, Measurement] | None = None
         self._failed = 0
         self._hits = 0
         if self.path is not None:
-            self._open(self.path)
+            for entry in open_measurements(self.path, self._header):
+                self._remember(entry.placement, entry.outcome)
 
     @property
     def graph(self) -> OpGraph:
@@ -94,7 +94,7 @@ class MeasurementMemory:
 
     @property
     def outcomes(self) -> Mapping[Placement, Outcome]:
-        """Every outcome so far, by canonical placement, in the order they were measured."""
+        """Every outcome so far, by canonical placement, in the order they were complete."""
         return MappingProxyType(self._outcomes)
 
     @property
@@ -109,7 +109,10 @@ class MeasurementMemory:
 
     @property
     def hits(self) -> int:
-        """How often a placement was answered from memory since it was opened."""
+        """How often a placement was answered from memory since it was opened.
+
+        The first answer about a placement that was measured ahead is none.
+        """
         return self._hits
 
     @property
@@ -119,134 +122,81 @@ class MeasurementMemory:
         return MemorySummary(self.distinct, self.failed, self.hits, seconds)
 
     def measure(self, placement: Placement) -> tuple[Outcome, bool]:
-        """The outcome of a placement, and whether it was remembered rather than measured."""
-        key = canonical(placement)
-        remembered = self._outcomes.get(key)
-        if remembered is not None:
-            self._hits += 1
-            return remembered, True
-        outcome = self.measurer.measure(key, self.minibatches)
-        if self.path is not None:
-            _append(self.path, _Entry(placement=key, outcome=outcome))
-        self._remember(key, outcome)
-        return outcome, False
+        """The outcome of a placement, and whether it was remembered rather than measured.
+
+        Raises:
+            InvalidInput: the measurer cannot run it.
+        """
+        key = placement.canonical
+        remembered = key in self._outcomes and key not in self._not_asked_for
+        self._hits += remembered
+        while key not in self._outcomes:
+            self._run(key)
+        self._not_asked_for.discard(key)
+        return self._outcomes[key], remembered
+
+    def measure_together(self, placements: Iterable[Placement], most: int | None = None) -> None:
+        """Measure those placements that are not known yet in turns, each ``repetitions`` times.
+
+        One that the measurer cannot run is left for :meth:`measure` to refuse.
+
+        Args:
+            placements: valid for the graph and the accelerators.
+            most: leave out what comes after so many that are not known yet.
+        """
+        keys = dict.fromkeys(placement.canonical for placement in placements)
+        new = [key for key in keys if key not in self._outcomes][:most]
+        for number in range(self.repetitions):
+            for key in new if number % 2 == 0 else reversed(new):
+                if key not in self._outcomes and len(self._runs.get(key, ())) <= number:
+                    with suppress(InvalidInput):
+                        self._run(key)
+        self._not_asked_for.update(key for key in new if key in self._outcomes)
 
     def best(self) -> tuple[Placement, Measurement] | None:
         """The placement with the fewest seconds per minibatch, the earliest of equals."""
         return self._best
 
+    def fastest(self, count: int) -> list[tuple[Placement, Measurement]]:
+        """The ``count`` placements with the fewest seconds per minibatch, the fastest first."""
+        measured = [(p, o) for p, o in self._outcomes.items() if isinstance(o, Measurement)]
+        return sorted(measured, key=lambda pair: pair[1].seconds_per_minibatch)[:count]
+
     def close(self) -> None:
         """Close the measurer; everything measured is in the file already."""
         self.measurer.close()
 
-    def _remember(self, placement: Placement, outcome: Outcome) -> None:
-        self._outcomes[placement] = outcome
-        if isinstance(outcome, FailedMeasurement):
+    def _run(self, placement: Placement) -> None:
+        """Run a placement once."""
+        minibatches = -(-self.minibatches // self.repetitions)
+        outcome = self.measurer.measure(placement, minibatches)
+        if self.path is not None:
+            append(self.path, Entry(placement=placement, outcome=outcome))
+        self._remember(placement, outcome)
+        for observer in self.observers:
+            observer(placement, outcome)
+
+    def _remember(self, placement: Placement, run: Outcome) -> None:
+        if isinstance(run, FailedMeasurement):
+            self._outcomes[placement] = run
             self._failed += 1
-        elif self._best is None or (
+            return
+        runs = self._runs.setdefault(placement, [])
+        runs.append(run)
+        if len(runs) < self.repetitions:
+            return
+        outcome = self._outcomes[placement] = median_measurement(runs)
+        if self._best is None or (
             outcome.seconds_per_minibatch < self._best[1].seconds_per_minibatch
         ):
             self._best = placement, outcome
 
-    def _open(self, path: Path) -> None:
-        header = _Header(
+    @property
+    def _header(self) -> Header:
+        return Header(
             model=self.graph.model,
             graph_fingerprint=self.graph.fingerprint,
             accelerators=self.accelerators,
             minibatches=self.minibatches,
+            repetitions=self.repetitions,
         )
-        lines = _complete_lines(path)
-        if not lines:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _append(path, header)
-            return
-        _check_header(path, lines[0], header)
-        for entry in _entries(path, lines[1:]):
-            self._remember(entry.placement, entry.outcome)
-
-
-def read_measurements(path: Path) -> tuple[str, dict[Placement, Outcome]]:
-    """The model that a file of measurements is about, and every placement in it with its outcome.
-
-    Raises:
-        InvalidFile: if it is no such file, or damaged elsewhere than in its last line.
-    """
-    if not path.exists():
-        raise InvalidFile(f"{path}: no such file")
-    lines = _complete_lines(path, keep=True)
-    header = _read_header(path, lines[0] if lines else "")
-    return header.model, {e.placement: e.outcome for e in _entries(path, lines[1:])}
-
-
-def _entries(path: Path, lines: Sequence[str]) -> Iterator[_Entry]:
-    for number, line in enumerate(lines, start=2):
-        try:
-            yield _Entry.model_validate_json(line)
-        except ValidationError as error:
-            raise InvalidFile(
-                f"{path}: line {number} is not a measurement "
-                f"({error.errors()[0]['msg']}); restore the file or delete that line"
-            ) from None
-
-
-def canonical(placement: Placement) -> Placement:
-    """The same placement with the operators of every stage sorted."""
-    return Placement(
-        stages=tuple(
-            Stage(operators=tuple(sorted(stage.operators)), accelerators=stage.accelerators)
-            for stage in placement.stages
-        )
-    )
-
-
-def _append(path: Path, record: Record) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(record.model_dump_json() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _complete_lines(path: Path, keep: bool = False) -> list[str]:
-    """The lines of the file without a last half line, which is cut off unless ``keep``."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise InvalidFile(f"{path}: cannot be read ({error})") from None
-    complete = content[: content.rfind(b"\n") + 1]
-    if len(complete) < len(content) and not keep:
-        os.truncate(path, len(complete))
-    return complete.decode("utf-8", errors="replace").splitlines()
-
-
-def _read_header(path: Path, line: str) -> _Header:
-    try:
-        found = _Header.model_validate_json(line)
-    except ValidationError:
-        raise InvalidFile(
-            f"{path}: line 1 does not say that this is a file of measurements; name another file, "
-            "or one that does not exist yet"
-        ) from None
-    if found.version > FORMAT_VERSION:
-        raise InvalidFile(
-            f"{path}: written by a newer drlpp (format version {found.version}; this one reads up "
-            f"to {FORMAT_VERSION}); upgrade drlpp to read it"
-        )
-    return found
-
-
-def _check_header(path: Path, line: str, expected: _Header) -> None:
-    found = _read_header(path, line)
-    if found.graph_fingerprint != expected.graph_fingerprint:
-        raise InvalidFile(
-            f"{path}: holds measurements of {found.model} (fingerprint {found.graph_fingerprint}), "
-            f"but the graph is {expected.model} ({expected.graph_fingerprint}); name another file"
-        )
-    for field in ("accelerators", "minibatches"):
-        before, now = getattr(found, field), getattr(expected, field)
-        if before != now:
-            raise InvalidFile(
-                f"{path}: was measured with {before} {field}, but this run has {now}; "
-                f"use {before}, or name another file"
-            )

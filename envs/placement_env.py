@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
+from drlpp.errors import InvalidPlacement
+from drlpp.placement import Placement
 
 
 class PlacementEnv(MeasuringEnv):
@@ -22,7 +26,8 @@ class PlacementEnv(MeasuringEnv):
     operators of the model, A that of accelerators.
 
     ## Action Space
-    `MultiDiscrete([A] * N + [A] * A)`. Stages may be numbered with gaps; their order counts.
+    `MultiDiscrete([A] * N + [A] * A)`. Stages may be numbered with gaps; their order counts. An
+    accelerator that holds a stage without operators is idle.
 
     | Index     | Meaning                                | Range    |
     |-----------|----------------------------------------|----------|
@@ -42,6 +47,7 @@ class PlacementEnv(MeasuringEnv):
     | `seconds`       | measured                 | seconds per minibatch                         |
     | `configuration` | measured                 | replicas per stage, like `2-1-1`              |
     | `stages`        | measured                 | number of stages                              |
+    | `measurement`   | measured                 | all that was measured, a `Measurement`        |
     | `error_type`    | cannot run, or failed    | `invalid placement`, `out of memory`,         |
     |                 |                          | `worker lost`, `timeout`, `error in the model`|
     | `reason`        | cannot run, or failed    | a sentence: what is wrong, what would be right|
@@ -62,6 +68,9 @@ class PlacementEnv(MeasuringEnv):
     | `memory`         |         | measures placements and remembers them                     |
     | `invalid_reward` | −10     | reward of a placement that cannot run or failed            |
     | `owns_measurer`  | `False` | whether `close` closes the measurer                        |
+    | `declared`       | guessed | what is known of costs and accelerators beforehand         |
+    | `budget`         | `None`  | `prefetch` leaves out what would bring the distinct        |
+    |                  |         | placements measured above this                             |
     """
 
     def __init__(
@@ -69,8 +78,11 @@ class PlacementEnv(MeasuringEnv):
         memory: MeasurementMemory,
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
+        declared: Declared | None = None,
+        budget: int | None = None,
     ) -> None:
-        super().__init__(memory, invalid_reward, owns_measurer)
+        super().__init__(memory, invalid_reward, owns_measurer, declared)
+        self.budget = budget
         choices = len(self.graph) + self.accelerators
         self.action_space = spaces.MultiDiscrete([self.accelerators] * choices)
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
@@ -86,10 +98,32 @@ class PlacementEnv(MeasuringEnv):
         self, action: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Measure the placement that ``action`` describes."""
+        reward, info = self._reward(self._placement(action))
+        return _observation(), reward, True, False, info
+
+    def prefetch(self, actions: NDArray[np.int64]) -> None:
+        """Measure what steps are going to ask for, all placements in turns.
+
+        With a single repetition there are no turns to take, and it is left to the steps. Actions
+        that describe no valid placement are left to them in any case.
+
+        Args:
+            actions: of the coming steps, `(steps, N + A)`.
+        """
+        if self.memory.repetitions == 1:
+            return
+        placements = []
+        for placement in map(self._placement, actions):
+            with suppress(InvalidPlacement):
+                placement.validate_for(self.graph, self.accelerators)
+                placements.append(placement)
+        left = None if self.budget is None else max(self.budget - self.memory.distinct, 0)
+        self.memory.measure_together(placements, left)
+
+    def _placement(self, action: NDArray[np.int64]) -> Placement:
         stages = [int(stage) for stage in action]
         operators = len(self.graph)
-        reward, info = self._reward(stages[:operators], stages[operators:])
-        return _observation(), reward, True, False, info
+        return Placement.from_assignment(stages[:operators], stages[operators:])
 
 
 def _observation() -> NDArray[np.float32]:

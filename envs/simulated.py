@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drlpp.cluster import Cluster
+from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
 from drlpp.envs.placement_env import PlacementEnv
@@ -24,6 +25,7 @@ def make_sim(
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
     stepwise: bool = False,
+    declared: Declared | None = None,
 ) -> MeasuringEnv:
     """Build an environment that plays the schedules of placements in the simulator.
 
@@ -36,8 +38,12 @@ def make_sim(
         invalid_reward: the reward of a placement that cannot run or does not fit.
         path: the file in which outcomes are remembered.
         stepwise: build placements decision by decision, with action masks.
+        declared: what agents are told; the profile and the cluster, without ``speeds``, if left
+            out.
     """
     measurer = SimulatedCluster(profile, cluster, speeds, method)
     memory = MeasurementMemory(measurer, minibatches, path)
     environment = StepwisePlacementEnv if stepwise else PlacementEnv
-    return environment(memory, invalid_reward)
+    return environment(
+        memory, invalid_reward, declared=declared or Declared.of(profile, cluster, method)
+    )

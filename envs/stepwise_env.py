@@ -8,8 +8,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
+from drlpp.placement import Placement
 
 
 class StepwisePlacementEnv(MeasuringEnv):
@@ -55,6 +57,7 @@ class StepwisePlacementEnv(MeasuringEnv):
     | `memory`         |         | measures placements and remembers them                     |
     | `invalid_reward` | −10     | reward of a masked action, or a placement that failed      |
     | `owns_measurer`  | `False` | whether `close` closes the measurer                        |
+    | `declared`       | guessed | what is known of costs and accelerators beforehand         |
     """
 
     def __init__(
@@ -62,8 +65,9 @@ class StepwisePlacementEnv(MeasuringEnv):
         memory: MeasurementMemory,
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
+        declared: Declared | None = None,
     ) -> None:
-        super().__init__(memory, invalid_reward, owns_measurer)
+        super().__init__(memory, invalid_reward, owns_measurer, declared)
         self._decisions = len(self.graph) + self.accelerators
         self._stages: list[int] = []
         self.action_space = spaces.Discrete(self.accelerators)
@@ -94,7 +98,8 @@ class StepwisePlacementEnv(MeasuringEnv):
         if len(self._stages) < self._decisions:
             return self._observation(), 0.0, False, False, {}
         operators = len(self.graph)
-        reward, info = self._reward(self._stages[:operators], self._stages[operators:])
+        placement = Placement.from_assignment(self._stages[:operators], self._stages[operators:])
+        reward, info = self._reward(placement)
         return self._observation(), reward, True, False, info
 
     def action_masks(self) -> NDArray[np.bool_]:

@@ -112,12 +112,21 @@ class ProfileOperators:
 
 
 @dataclass(frozen=True)
-class ProfileLink:
-    """Time messages of the given sizes between the first two workers."""
+class TimeLink:
+    """Time messages from one worker to another; both get the command.
 
-    name: str
+    Attributes:
+        sender, receiver: the two workers.
+        sizes_bytes: of the messages.
+        repeats: timed messages of each size, fewer if these take too long.
+        name: of a new group of the two, never used twice; None to use that of the deployment.
+    """
+
+    sender: int
+    receiver: int
     sizes_bytes: tuple[int, ...]
     repeats: int
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,7 @@ class Stop:
     """End the process."""
 
 
-Command = LoadModel | LoadSamples | Deploy | Run | Collect | ProfileOperators | ProfileLink | Stop
+Command = LoadModel | LoadSamples | Deploy | Run | Collect | ProfileOperators | TimeLink | Stop
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,8 @@ class RunResult:
 
     ``times`` are ``time.perf_counter`` seconds, an entry an action. ``weight_bytes`` is one version
     of the stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
+    ``message_bytes`` is the largest message to every worker that got any, ``bucket_bytes`` the
+    largest bucket of gradients that was summed over replicas, 0 without any.
     """
 
     times: list[tuple[float, float]]
@@ -155,6 +166,8 @@ class RunResult:
     bytes_sent: int
     weight_bytes: int = 0
     peak_weight_bytes: int = 0
+    message_bytes: dict[int, int] = field(default_factory=dict)
+    bucket_bytes: int = 0
 
     def after(self, earlier: RunResult) -> RunResult:
         """This result together with that of the segment before."""
@@ -166,6 +179,11 @@ class RunResult:
             bytes_sent=earlier.bytes_sent + self.bytes_sent,
             weight_bytes=self.weight_bytes,
             peak_weight_bytes=max(earlier.peak_weight_bytes, self.peak_weight_bytes),
+            message_bytes={
+                worker: max(earlier.message_bytes.get(worker, 0), self.message_bytes.get(worker, 0))
+                for worker in earlier.message_bytes | self.message_bytes
+            },
+            bucket_bytes=max(earlier.bucket_bytes, self.bucket_bytes),
         )
 
 

@@ -44,6 +44,10 @@ class Mailbox:
         program: the stage of this worker; says what the messages contain.
         actions: all that this worker will do.
         posted: how many receives are posted ahead.
+
+    Attributes:
+        bytes_sent: of all messages so far.
+        message_bytes: of the largest message to every worker that has got any.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Mailbox:
         self._most_unconfirmed = 4 * posted + 16
         self._unconfirmed: deque[tuple[list[Tensor], list[dist.Work]]] = deque()
         self.bytes_sent = 0
+        self.message_bytes: dict[int, int] = {}
         for action in islice(self._expected, posted):
             self._post(action)
 
@@ -103,7 +108,9 @@ class Mailbox:
             kept.append(tensor.detach().contiguous())
             works.append(self._group.send([kept[-1]], rank, self._tags_sent[rank]))
             self._tags_sent[rank] += 1
-            self.bytes_sent += kept[-1].nbytes
+        bytes_ = sum(tensor.nbytes for tensor in kept)
+        self.bytes_sent += bytes_
+        self.message_bytes[action.to] = max(self.message_bytes.get(action.to, 0), bytes_)
         self._unconfirmed.append((kept, works))
         while len(self._unconfirmed) > self._most_unconfirmed:
             self._confirm_oldest()

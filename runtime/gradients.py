@@ -27,6 +27,11 @@ class Gradients(ABC):
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._weights = weights
 
+    @property
+    def bucket_bytes(self) -> int:
+        """Of the largest bucket that is summed over the replicas at once, 0 without buckets."""
+        return 0
+
     @contextmanager
     def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
         """Around a backward with respect to ``leaves``; ``last`` before a sum over replicas."""
@@ -137,6 +142,11 @@ class SharedGradients(Gradients):
         self._reached = [False] * len(weights)
         self._next = 0
         self._hooked = False
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Of the largest bucket."""
+        return max((bucket.flat.nbytes for bucket in self._buckets), default=0)
 
     def _lay_out(self, bucket_bytes: int) -> None:
         groups: list[list[int]] = []

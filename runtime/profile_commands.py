@@ -16,9 +16,9 @@ from drlpp.profile import OperatorProfile, Profile
 from drlpp.runtime.commands import (
     LinkTimes,
     OperatorTimes,
-    ProfileLink,
     ProfileOperators,
     StageTimes,
+    TimeLink,
 )
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.training_options import Method
@@ -171,9 +171,9 @@ def _spread(values: Sequence[float]) -> float:
     return (third - first) / 2
 
 
-def link_command(name: str, repeats: int) -> ProfileLink:
+def link_command(name: str, repeats: int) -> TimeLink:
     """Time messages between two workers; they are quick, and scatter more than operators."""
-    return ProfileLink(name, (_SMALL_BYTES, _LARGE_BYTES), 5 * repeats)
+    return TimeLink(0, 1, (_SMALL_BYTES, _LARGE_BYTES), 5 * repeats, name)
 
 
 def link_of(times: LinkTimes) -> Link:

@@ -1,4 +1,4 @@
-"""Timing operators and links on the workers, for planners and the simulator.
+"""Timing operators on the workers, for planners and the simulator.
 
 Every operator runs as a stage of its own, then the model in a few parts, then the whole. The first
 says how the time is divided among operators, the last how much it is. A model in n parts takes
@@ -12,7 +12,6 @@ machine do not stretch. On other devices it is the time until the device has fin
 from __future__ import annotations
 
 import pickle
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.runtime.commands import LinkTimes, OperatorTimes, ProfileOperators, StageTimes
+from drlpp.runtime.commands import OperatorTimes, ProfileOperators, StageTimes
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.passes import Loss
 from drlpp.runtime.policies import Displaced
@@ -260,24 +259,3 @@ def _time_predictions(
         seconds.append(stopwatch.seconds(displace))
         stopwatch.rest(seconds[-1])
     return seconds[_WARM_UPS:]
-
-
-def time_link(
-    group: dist.ProcessGroup, rank: int, sizes_bytes: Sequence[int], repeats: int
-) -> LinkTimes:
-    """Half the time of a message's way to the other worker and back, for every size."""
-    seconds = {}
-    for size in sizes_bytes:
-        tensor = torch.zeros(size, dtype=torch.uint8)
-        times = []
-        for _ in range(_WARM_UPS + repeats):
-            begin = time.perf_counter()
-            if rank == 0:
-                group.send([tensor], 1, 0).wait()
-                group.recv([tensor], 1, 0).wait()
-            else:
-                group.recv([tensor], 0, 0).wait()
-                group.send([tensor], 0, 0).wait()
-            times.append((time.perf_counter() - begin) / 2)
-        seconds[size] = statistics.median(times[_WARM_UPS:])
-    return LinkTimes(seconds)

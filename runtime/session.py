@@ -18,7 +18,7 @@ from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation
 from drlpp.cluster import Cluster
 from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, Outcome
+from drlpp.measurement import FailedMeasurement, LinkUsage, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.profile import Profile
@@ -29,9 +29,11 @@ from drlpp.runtime.commands import (
     LoadSamples,
     Run,
     RunResult,
+    TimeLink,
 )
 from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
 from drlpp.runtime.emulation import checked_speeds
+from drlpp.runtime.links import ways_of
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.profile_commands import (
     ALONE,
@@ -55,6 +57,7 @@ from drlpp.window import Window
 
 _FIRST_TIMEOUT_SECONDS = 120.0
 _LEAST_TIMEOUT_SECONDS = 20.0
+_LINK_REPEATS = 3
 
 
 @dataclass
@@ -159,6 +162,9 @@ class ClusterSession:
     ) -> Outcome:
         """Deploy a placement and measure its seconds per minibatch in steady state.
 
+        After that, while nothing else is sent, also what a message takes between any two workers
+        that exchange tensors or gradients.
+
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.
         """
@@ -168,11 +174,31 @@ class ClusterSession:
             deployment = self.deploy(placement, method)
             window = Window.plan(deployment.pipeline, minibatches, deployment.method)
             schedule, results = self.run(deployment, window.minibatches)
+            links = self._time_links(deployment, results)
         except RunFailure as failure:
             self.timeline = ()
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
         self.timeline = timeline_of(schedule, results)
-        return measurement_of(schedule, results, window)
+        return measurement_of(schedule, results, window, links)
+
+    def _time_links(
+        self, deployment: Deployment, results: Mapping[int, RunResult]
+    ) -> tuple[LinkUsage, ...]:
+        """One way at a time, each with a command of its own to its two ends."""
+        found = []
+        for sender, receiver, bytes_ in ways_of(deployment.pipeline, results):
+            size = max(bytes_, 1)
+            command = TimeLink(sender, receiver, (size,), _LINK_REPEATS)
+            times = self._execute({sender: command, receiver: command})[sender]
+            found.append(
+                LinkUsage(
+                    sender=sender,
+                    receiver=receiver,
+                    bytes_=bytes_,
+                    seconds=times.seconds[size],
+                )
+            )
+        return tuple(found)
 
     def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
         """A few minibatches from the middle of the last measurement, as they really ran."""
@@ -324,8 +350,8 @@ class ClusterSession:
         return torch.stack([scores[minibatch, 0] for minibatch in range(len(order))])
 
     def _execute(
-        self, commands: Mapping[int, Run], on_progress: Callable[[int], None] | None = None
-    ) -> dict[int, RunResult]:
+        self, commands: Mapping[int, Command], on_progress: Callable[[int], None] | None = None
+    ) -> dict[int, Any]:
         begin = time.perf_counter()
         answers = self._command(commands, on_progress)
         self.spent.running_seconds += time.perf_counter() - begin

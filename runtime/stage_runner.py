@@ -136,6 +136,11 @@ class StageRunner:
         return SharedGradients(self.weights, self.sum_over_replicas, keep_last=keep_last)
 
     @property
+    def bucket_bytes(self) -> int:
+        """Of the largest bucket that gradients are summed in, 0 without buckets."""
+        return self._gradients.bucket_bytes
+
+    @property
     def weights(self) -> list[Tensor]:
         """The newest weights, in the order of ``names``."""
         return self.policy.weights

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from drlpp.measurement import Measurement, WorkerUsage
+from drlpp.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.runtime.commands import RunResult
 from drlpp.schedule import Backward, Forward, Recompute, Schedule, Update
 from drlpp.window import Window
@@ -26,9 +26,12 @@ def completion_times(schedule: Schedule, results: Mapping[int, RunResult]) -> li
 
 
 def measurement_of(
-    schedule: Schedule, results: Mapping[int, RunResult], window: Window
+    schedule: Schedule,
+    results: Mapping[int, RunResult],
+    window: Window,
+    links: tuple[LinkUsage, ...] = (),
 ) -> Measurement:
-    """The measurement that the window of a run gives."""
+    """The measurement that the window of a run gives, with link times found after it."""
     complete = completion_times(schedule, results)
     marks = complete[window.warm_up - 1 : window.warm_up + window.length : window.step]
     begin, end = marks[0], marks[-1]
@@ -42,6 +45,7 @@ def measurement_of(
             _usage(schedule, worker, results[worker], begin, end)
             for worker in sorted(schedule.actions)
         ),
+        links=links,
     )
 
 

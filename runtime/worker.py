@@ -30,19 +30,20 @@ from drlpp.runtime.commands import (
     Failed,
     LoadModel,
     LoadSamples,
-    ProfileLink,
     ProfileOperators,
     Progress,
     Run,
     RunResult,
     Stop,
+    TimeLink,
 )
 from drlpp.runtime.communication import Mailbox, build_group
 from drlpp.runtime.emulation import computing_on
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.executor import Executor
+from drlpp.runtime.links import answer_messages, time_messages
 from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.profiling import time_link, time_operators
+from drlpp.runtime.profiling import time_operators
 from drlpp.runtime.stage_runner import StageRunner
 from drlpp.schedule import Message
 
@@ -154,9 +155,8 @@ class Worker:
                     )
                 with computing_on(self._core):
                     return time_operators(command, self._state, data, self._speed, together)
-            case ProfileLink(name, sizes, repeats):
-                group = build_group(self._store, name, (0, 1), self._worker, 60)
-                return time_link(group, self._worker, sizes, repeats)
+            case TimeLink():
+                return self._time_link(command)
         return Done()
 
     def _load_samples(self, path: str) -> None:
@@ -235,9 +235,26 @@ class Worker:
             scores=runner.scores if isinstance(runner, EvaluationRunner) else {},
             peak_memory_bytes=_peak_memory_bytes(),
             bytes_sent=mailbox.bytes_sent,
+            message_bytes=mailbox.message_bytes,
+            bucket_bytes=self._runner.bucket_bytes if self._replicas else 0,
             weight_bytes=self._runner.weight_bytes,
             peak_weight_bytes=self._runner.peak_weight_bytes,
         )
+
+    def _time_link(self, command: TimeLink) -> Answer:
+        ends = (command.sender, command.receiver)
+        if command.name is not None:
+            group = build_group(self._store, command.name, ends, self._worker, 60)
+            sender, receiver = 0, 1
+        else:
+            assert self._group is not None
+            assert self._deployed is not None
+            group = self._group
+            sender, receiver = map(self._deployed.workers.index, ends)
+        if self._worker == command.sender:
+            return time_messages(group, receiver, command.sizes_bytes, command.repeats)
+        answer_messages(group, sender, command.sizes_bytes)
+        return Done()
 
     def _begin(self, command: Run) -> None:
         """Prepare the runner for a run, which may go on with what is in flight."""

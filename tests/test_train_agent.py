@@ -2,16 +2,19 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from drlpp.files import read_document
 from drlpp.placement_file import PlacementFile
+from drlpp.planners import BASELINES
 from drlpp.runtime import Comparison
 
 ROOT = Path(__file__).parent.parent
@@ -76,13 +79,27 @@ def wait_for_end_of(processes: set[int]) -> None:
 
 def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    printed = finish(out, 6)
+    printed = finish(out, 6, "--finalists", "3")
     assert len(measured(out)) == 6
     assert "for 6 placements: measuring" in printed
     comparison = read_document(out / "comparison.json", Comparison)
     names = [contender.found_by for contender in comparison.contenders]
-    assert names == ["tuned", "data-parallel", "gpipe", "pipedream", "exact"]
+    finalists = names[: -len(BASELINES)]
+    assert names == [*finalists, *BASELINES]
+    assert set(finalists) == {"guided"}
+    assert len(finalists) <= 3
+    known = [json.loads(line) for line in measured(out)]
+    fastest_first = sorted(
+        (entry for entry in known if entry["outcome"]["outcome"] == "measured"),
+        key=lambda entry: entry["outcome"]["seconds_per_minibatch"],
+    )
+    for finalist, entry in zip(comparison.contenders, fastest_first[:3], strict=False):
+        assert finalist.placement.model_dump(mode="json") == entry["placement"]
     assert all(len(contender.measurements) == 2 for contender in comparison.contenders)
+    assert re.search(
+        r"fastest( by median only,)? with (over )?[0-9.]+% confidence: [0-9.]+×",
+        " ".join(printed.split()),
+    )
     document = read_document(out / "placement.json", PlacementFile)
     fastest = comparison.fastest()
     assert fastest is not None
@@ -91,7 +108,7 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     assert list((out / "tensorboard").rglob("events.out.tfevents*"))
     # Resuming a run that is complete measures nothing and says the same.
     before = (out / "comparison.json").read_text()
-    again = finish(out, 6, "--resume")
+    again = finish(out, 6, "--finalists", "3", "--resume")
     # Printed lines wrap where the path is long.
     assert f"found by {fastest.found_by}" in " ".join(again.split())
     assert (out / "comparison.json").read_text() == before
@@ -150,6 +167,18 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
     assert len(set(keys)) == len(keys)
 
 
+def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    finish(out, 5, "--repetitions", "3")
+    runs = Counter(json.dumps(json.loads(line)["placement"]) for line in measured(out))
+    assert list(runs.values()) == [3] * 5
+    done = subprocess.run(
+        command(out, 6, "--resume"), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "holds a run with repetitions = 3" in done.stderr
+
+
 def test_a_killed_worker_fails_one_measurement_and_the_run_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start_until(out, 30, 2)
@@ -168,7 +197,7 @@ def test_a_killed_worker_fails_one_measurement_and_the_run_goes_on(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, tuned"),
+        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, guided, tuned"),
         (["--agent", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--policy", "hope"], "policy 'hope' is unknown"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),

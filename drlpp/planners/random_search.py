@@ -26,7 +26,7 @@ def random_run(
 
     Args:
         problem: whose seed is used; what cannot be replicated leaves accelerators idle.
-        evaluations: of placements, repetitions included.
+        evaluations: of distinct placements; fewer if the search comes by no others.
         evaluate: the objective, the problem's rule with its memory limits if none is given.
 
     Raises:
@@ -34,7 +34,7 @@ def random_run(
     """
     draw = random.Random(problem.seed)
     record = Recorder(evaluate or AnalyticObjective(problem), evaluations)
-    while record.used < 1:
+    while record.goes_on:
         record(random_placement(problem, draw))
     return record.run
 

@@ -11,13 +11,16 @@ from drlpp.placement import Placement
 from drlpp.planners.objective import Objective
 from drlpp.planners.problem import Solution
 
+_REQUESTS = 20
+"""A search that asks so many times more than it may evaluate has come to know all that it can."""
+
 
 @dataclass(frozen=True)
 class SearchRun:
     """Every evaluation of a search, in order.
 
     Attributes:
-        placements: that were evaluated; some of them more than once.
+        placements: that were evaluated, all different.
         seconds: what the objective said of each; infinite for one that failed.
     """
 
@@ -43,29 +46,34 @@ class SearchRun:
 
 
 class Recorder:
-    """Evaluates placements, as many as allowed, and remembers them."""
+    """Evaluates placements, as many distinct ones as allowed, and remembers them."""
 
     def __init__(self, evaluate: Objective, evaluations: int) -> None:
         if evaluations < 1:
             raise InvalidInput(f"{evaluations} evaluations allowed; a search needs at least 1")
         self._evaluate = evaluate
         self._allowed = evaluations
-        self._placements: list[Placement] = []
-        self._seconds: list[float] = []
+        self._requests = 0
+        self._seconds: dict[Placement, float] = {}
 
     @property
     def used(self) -> float:
-        """The share of evaluations that are used up."""
-        return len(self._seconds) / self._allowed
+        """The share of evaluations, or of requests, that is used up."""
+        return max(len(self._seconds), self._requests / _REQUESTS) / self._allowed
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there are evaluations left, and the search still comes by new placements."""
+        return self.used < 1
 
     def __call__(self, placement: Placement) -> float:
-        """Evaluate a placement."""
-        seconds = self._evaluate(placement)
-        self._placements.append(placement)
-        self._seconds.append(seconds)
-        return seconds
+        """Evaluate a placement, or tell what came out before."""
+        self._requests += 1
+        if placement not in self._seconds:
+            self._seconds[placement] = self._evaluate(placement)
+        return self._seconds[placement]
 
     @property
     def run(self) -> SearchRun:
         """All evaluations so far."""
-        return SearchRun(tuple(self._placements), tuple(self._seconds))
+        return SearchRun(tuple(self._seconds), tuple(self._seconds.values()))

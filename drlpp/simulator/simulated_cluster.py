@@ -9,10 +9,11 @@ from rich.filesize import decimal
 
 from drlpp.cluster import Cluster
 from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.measurement import FailedMeasurement, LinkUsage, Measurement, Outcome
 from drlpp.memory import MemoryModel
 from drlpp.placement import Placement
 from drlpp.profile import Profile
+from drlpp.simulator.link_times import link_times
 from drlpp.simulator.simulation import Simulation, simulate
 from drlpp.training_options import DEFAULT_METHOD, Method
 from drlpp.workload import Workload
@@ -69,7 +70,8 @@ class SimulatedCluster:
         simulation = simulate(
             self.workload, self.cluster, placement, self.method, minibatches, self.memory
         )
-        return self._failure(simulation) or measurement_of(simulation)
+        links = link_times(simulation, self.workload, self.cluster)
+        return self._failure(simulation) or measurement_of(simulation, links)
 
     def close(self) -> None:
         """Do nothing: there are no workers to stop."""
@@ -88,7 +90,7 @@ class SimulatedCluster:
         return None
 
 
-def measurement_of(simulation: Simulation) -> Measurement:
+def measurement_of(simulation: Simulation, links: tuple[LinkUsage, ...]) -> Measurement:
     """What a live run would be reported as that takes the times of a simulation."""
     steps = simulation.step_seconds
     return Measurement(
@@ -97,4 +99,5 @@ def measurement_of(simulation: Simulation) -> Measurement:
         standard_deviation_seconds=float(numpy.std(steps, ddof=1)) if len(steps) > 1 else 0.0,
         minibatches=simulation.plan.window.length,
         workers=simulation.workers,
+        links=links,
     )

@@ -118,7 +118,7 @@ def test_other_and_newer_files_are_refused(tmp_path: Path, written: Path) -> Non
     with pytest.raises(InvalidFile, match="line 1"):
         MeasurementMemory(FakeMeasurer(chain(6)), path=other)
     header, *rest = written.read_text().splitlines()
-    newer = json.dumps({**json.loads(header), "version": 2})
+    newer = json.dumps({**json.loads(header), "version": 3})
     written.write_text("\n".join([newer, *rest]) + "\n")
     with pytest.raises(InvalidFile, match="newer drlpp"):
         MeasurementMemory(FakeMeasurer(chain(6)), path=written)

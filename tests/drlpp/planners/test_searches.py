@@ -17,6 +17,7 @@ from drlpp.errors import InvalidInput
 from drlpp.memory import MemoryModel
 from drlpp.partitioning_instance import PartitioningInstance
 from drlpp.placement import Placement
+from drlpp.planners.evolution import evolve
 from drlpp.planners.local_search import anneal, local_search
 from drlpp.planners.objective import AnalyticObjective, Objective
 from drlpp.planners.problem import PlanningProblem
@@ -27,7 +28,7 @@ from drlpp.workload import Workload
 
 Run = Callable[[PlanningProblem, int, Objective | None], SearchRun]
 
-RUNS = pytest.mark.parametrize("run", [anneal, random_run])
+RUNS = pytest.mark.parametrize("run", [anneal, evolve, random_run])
 
 
 def chain_problem(seconds: list[float], cluster: Cluster, **options: object) -> PlanningProblem:
@@ -78,17 +79,17 @@ def test_equal_seeds_give_equal_runs_and_others_do_not(run: Run) -> None:
 
 @RUNS
 def test_evaluations_are_counted_and_the_given_objective_is_minimised(run: Run) -> None:
-    problem = chain_problem([1.0] * 9, local_cluster(3, Link(bandwidth_bytes_per_second=1.0)))
+    problem = chain_problem([1.0] * 30, local_cluster(3, Link(bandwidth_bytes_per_second=1.0)))
     asked: list[Placement] = []
 
     def most_stages_and_a_small_last(placement: Placement) -> float:
         asked.append(placement)
         if len(placement.stages) == 2:
             return float("inf")
-        return 9.0 - len(placement.stages) + len(placement.stages[-1].operators)
+        return 9.0 - len(placement.stages) + min(len(placement.stages[-1].operators), 9)
 
     result = run(problem, 300, most_stages_and_a_small_last)
-    assert len(asked) == len(result.placements) == len(result.seconds) == 300
+    assert len(set(asked)) == len(asked) == len(result.placements) == len(result.seconds) == 300
     assert min(result.seconds) == 7.0
     assert len(result.best.stages) == 3
     assert len(result.best.stages[-1].operators) == 1

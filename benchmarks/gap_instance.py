@@ -1,0 +1,135 @@
+"""A model on simulated accelerators, what agents are told of them, and what the best would be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy
+
+from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.envs import Declared, MeasurementMemory
+from drlpp.errors import InvalidInput
+from drlpp.measurement import Measurement
+from drlpp.placement import Placement
+from drlpp.planners import PLANNERS
+from drlpp.planners.evolution import evolve
+from drlpp.profile import Profile
+from drlpp.simulator import SimulatedCluster
+
+MINIBATCHES = 30
+
+_RESTARTS = 4
+_THOROUGH = 2000
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Costs as they are, which measurements follow, and as they are declared.
+
+    Attributes:
+        name: for tables.
+        profile: the costs as they are.
+        cluster: the accelerators as they are.
+        declared_profile: what agents and planners are told of costs.
+        declared_cluster: what they are told of accelerators.
+    """
+
+    name: str
+    profile: Profile
+    cluster: Cluster
+    declared_profile: Profile
+    declared_cluster: Cluster
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        profile: Profile,
+        accelerators: int,
+        link: Link,
+        *,
+        speeds: Sequence[float] | None = None,
+        declared_profile: Profile | None = None,
+        declared_link: Link | None = None,
+    ) -> Instance:
+        """Accelerators of one host; ``speeds`` are never declared.
+
+        Raises:
+            InvalidInput: if the declared profile is of another graph, or speeds do not fit.
+        """
+        declared = declared_profile or profile
+        if declared.graph.fingerprint != profile.graph.fingerprint:
+            raise InvalidInput(
+                f"the declared profile is of {declared.graph.model} (graph "
+                f"{declared.graph.fingerprint}), but the profile of {profile.graph.model} "
+                f"({profile.graph.fingerprint}); both have to be of the same graph"
+            )
+        return cls(
+            name=name,
+            profile=profile,
+            cluster=local_cluster(accelerators, link, speeds),
+            declared_profile=declared,
+            declared_cluster=local_cluster(accelerators, declared_link or link),
+        )
+
+    @cached_property
+    def measurer(self) -> SimulatedCluster:
+        """Plays placements with the costs as they are."""
+        return SimulatedCluster(self.profile, self.cluster)
+
+    @cached_property
+    def declared(self) -> Declared:
+        """What agents and planners are told."""
+        return Declared.of(self.declared_profile, self.declared_cluster)
+
+    def memory(self) -> MeasurementMemory:
+        """An empty memory of measurements."""
+        return MeasurementMemory(self.measurer, MINIBATCHES)
+
+    def seconds(self, placement: Placement) -> float:
+        """Measured seconds per minibatch; infinite for what does not fit."""
+        outcome = self.measurer.measure(placement, MINIBATCHES)
+        return outcome.seconds_per_minibatch if isinstance(outcome, Measurement) else numpy.inf
+
+    @cached_property
+    def optimum(self) -> float:
+        """Measured seconds of what the exact planner finds when it is told everything."""
+        told = Declared.of(self.profile, self.cluster)
+        return self.seconds(PLANNERS["exact"](told.problem).placement)
+
+    @cached_property
+    def best_known(self) -> float:
+        """Measured seconds of the best that thousands of measurements find, free of charge here."""
+        told = Declared.of(self.profile, self.cluster).problem
+        found = [self.optimum]
+        for seed in range(_RESTARTS):
+            problem = replace(told, seed=seed)
+            start = [] if seed % 2 else [PLANNERS["exact"](problem).placement]
+            found += evolve(problem, _THOROUGH, self.seconds, start).seconds
+        return min(found)
+
+    @cached_property
+    def best_planner(self) -> float:
+        """Measured seconds of the best that planners find with what is declared."""
+        names = ("exact", "pipedream", "data-parallel")
+        return min(self.seconds(PLANNERS[n](self.declared.problem).placement) for n in names)
+
+
+def with_errors(profile: Profile, spread: float, seed: int) -> Profile:
+    """The same model with operator times that are off by log-normal errors."""
+    factors = numpy.random.default_rng(seed).lognormal(0.0, spread, len(profile.operators))
+    return profile.model_copy(
+        update={
+            "operators": tuple(
+                operator.model_copy(
+                    update={
+                        "forward_seconds": operator.forward_seconds * float(factor),
+                        "backward_seconds": operator.backward_seconds * float(factor),
+                    }
+                )
+                for operator, factor in zip(profile.operators, factors, strict=True)
+            )
+        }
+    )

@@ -1,0 +1,273 @@
+"""Measure, recalibrate, plan again: the search for the fastest placement without learning.
+
+What planners find with the declared costs is measured first. Then, again and again, everything
+measured so far corrects the costs (:mod:`drlpp.calibration`); the exact planner plans with these;
+evolution searches the corrected simulator from there, where evaluations cost nothing; and what
+looks best is measured next. Some proposals are best for costs drawn from what is still uncertain
+(Thompson sampling) instead of the most probable ones, so that what is not known gets measured; and
+some are small changes of what was measured best, whatever the simulator thinks of them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy
+
+from drlpp.calibration import Calibration, Spread
+from drlpp.errors import InvalidInput
+from drlpp.measurement import Measurement, Outcome
+from drlpp.placement import Placement
+from drlpp.planners.data_parallel import data_parallel
+from drlpp.planners.evolution import evolve, mutated
+from drlpp.planners.exact import exact
+from drlpp.planners.moves import PlacementState
+from drlpp.planners.pipedream import pipedream
+from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.random_search import random_placement
+from drlpp.planners.surrogate import Surrogate
+from drlpp.training_options import DEFAULT_METHOD, Method
+
+_CANDIDATES = 24
+"""So many of the best by the most probable costs are judged again by costs that are drawn."""
+
+_REMEMBERED = 32
+"""Measurements that tell how far off the simulator is, the fastest ones."""
+
+_PARENTS = 4
+_FRESH = 8
+"""Placements that a search goes on from: the fastest measured or imagined, or random ones."""
+
+_BOTH_SEARCHES = 16
+
+_IMPROVED = 0.999
+
+_SCREENED = 1.1
+"""What the rule alone finds so much slower than the fastest measured is not simulated."""
+
+_AFFORDABLE_SECONDS = 0.3
+"""A plan that takes longer is made anew only when twice as much has been measured."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The parts of the search, each of which may be left out.
+
+    Attributes:
+        planners: measure what planners find with the declared costs first.
+        calibrate: correct the costs by busy times, link times and memory.
+        discrepancy: correct the simulator by how far measured seconds are off.
+        thompson: draw uncertain costs for some proposals.
+        neighbours: propose small changes of the best, unseen by the simulator.
+        evaluations: of the corrected simulator, for each batch of proposals.
+        patience: propose nothing more after so many measurements in a row that made the best no
+            more than 0.1% faster; 0 for never.
+    """
+
+    planners: bool = True
+    calibrate: bool = True
+    discrepancy: bool = True
+    thompson: bool = True
+    neighbours: bool = True
+    evaluations: int = 300
+    patience: int = 60
+
+
+class Recalibration:
+    """Proposes placements to measure, and learns from what comes out.
+
+    Args:
+        declared: the workload and the cluster, as far as they are known.
+        method: the schedule, and the weight policy on it.
+        minibatches: over how many a placement is measured.
+        options: the parts of the search.
+        spread: how far off what was declared may be.
+    """
+
+    def __init__(
+        self,
+        declared: PlanningProblem,
+        method: Method = DEFAULT_METHOD,
+        minibatches: int = 30,
+        options: Options | None = None,
+        spread: Spread | None = None,
+    ) -> None:
+        self.declared = declared
+        self.options = options or Options()
+        self.calibration = Calibration(
+            declared.workload, declared.cluster, declared.memory, spread or Spread()
+        )
+        self._method = method
+        self._minibatches = minibatches
+        self._draw = random.Random(declared.seed)
+        self._generator = numpy.random.default_rng(declared.seed)
+        self._measured: dict[Placement, float] = {}
+        self._promising: list[Placement] = []
+        self._first = list(self._planned()) if self.options.planners else []
+        self._plan: Placement | None = None
+        self._plan_seconds = 0.0
+        self._planned_after = 0
+        self._surrogate: Surrogate | None = None
+        self._searches = 0
+        self._record = math.inf
+        self._since_record = 0
+
+    @property
+    def measured(self) -> dict[Placement, float]:
+        """Seconds per minibatch of everything told so far, infinite for what failed."""
+        return self._measured
+
+    def tell(self, placement: Placement, outcome: Outcome) -> None:
+        """Learn from the outcome of a placement, whoever proposed it."""
+        self._surrogate = None
+        self._since_record += 1
+        if isinstance(outcome, Measurement):
+            if outcome.seconds_per_minibatch < _IMPROVED * self._record:
+                self._record = outcome.seconds_per_minibatch
+                self._since_record = 0
+            self._measured[placement] = outcome.seconds_per_minibatch
+            if self.options.calibrate:
+                self.calibration.observe(placement, outcome)
+        else:
+            self._measured[placement] = math.inf
+
+    @property
+    def surrogate(self) -> Surrogate:
+        """Predicts with everything told so far."""
+        if self._surrogate is None:
+            self._surrogate = Surrogate(
+                self.declared, self.calibration.fit(), self._method, self._minibatches
+            )
+            if self.options.discrepancy:
+                self._surrogate.with_discrepancy(dict(self.best(_REMEMBERED)))
+        return self._surrogate
+
+    @property
+    def settled(self) -> bool:
+        """Whether measuring more has not helped for long."""
+        return 0 < self.options.patience <= self._since_record
+
+    def propose(self, count: int, candidates: Sequence[Placement] = ()) -> list[Placement]:
+        """Placements to measure next, the most promising first; none that was measured.
+
+        Args:
+            count: the most that are wanted; there are fewer if the search comes by no others, and
+                none when it has settled.
+            candidates: of someone else, to be considered as well.
+        """
+        if self.settled:
+            return []
+        proposals = self._take(self._first, count)
+        if len(proposals) == count:
+            return proposals
+        surrogate = self.surrogate
+        ranked = self._search(surrogate, candidates)
+        taken = surrogate.keys([*self._measured, *proposals])
+        for source in self._sources(surrogate, ranked):
+            if len(proposals) == count:
+                break
+            fresh = next((p for p in source if surrogate.key(p) not in taken), None)
+            if fresh is not None:
+                proposals.append(fresh)
+                taken.add(surrogate.key(fresh))
+        return proposals
+
+    def _take(self, queue: list[Placement], count: int) -> list[Placement]:
+        """Up to ``count`` from the head of a queue that were not measured yet."""
+        taken: list[Placement] = []
+        while queue and len(taken) < count:
+            placement = queue.pop(0)
+            if placement not in self._measured and placement not in taken:
+                taken.append(placement)
+        return taken
+
+    def _planned(self) -> Iterator[Placement]:
+        """What planners find with the declared costs."""
+        for planner in (exact, pipedream, data_parallel):
+            with suppress(InvalidInput):
+                yield planner(self.declared).placement
+
+    def best(self, count: int) -> list[tuple[Placement, float]]:
+        """The fastest that were measured, with their seconds."""
+        finite = [item for item in self._measured.items() if math.isfinite(item[1])]
+        return sorted(finite, key=lambda item: item[1])[:count]
+
+    def _search(self, surrogate: Surrogate, candidates: Sequence[Placement]) -> list[Placement]:
+        """Placements by what the surrogate expects of them, the fastest first.
+
+        One search goes on from the best that are known, another begins afresh, so as not to stay
+        where the first got stuck: both while little has been measured, then in turn.
+        """
+        self._plan_again(surrogate)
+        known = [
+            *([self._plan] if self._plan is not None else []),
+            *(placement for placement, _ in self.best(_PARENTS)),
+            *self._promising,
+        ]
+        fresh = [random_placement(self.declared, self._draw) for _ in range(_FRESH)]
+        starts = [[*known, *candidates], [*fresh, *candidates]]
+        self._searches += 1
+        if len(self._measured) > _BOTH_SEARCHES:
+            starts = [starts[self._searches % 2]]
+        limit = _SCREENED * min((seconds for _, seconds in self.best(1)), default=math.inf)
+        expected = {placement: surrogate(placement) for placement in known}
+        for start in starts:
+            problem = surrogate.problem.with_seed(self._draw.randrange(2**32))
+            run = evolve(
+                problem,
+                self.options.evaluations,
+                lambda placement: surrogate.screen(placement, limit),
+                start,
+            )
+            expected.update(zip(run.placements, run.seconds, strict=True))
+        ranked = sorted(expected, key=lambda placement: expected[placement])
+        ranked = [placement for placement in ranked if math.isfinite(expected[placement])]
+        self._promising = ranked[:_PARENTS]
+        return ranked
+
+    def _plan_again(self, surrogate: Surrogate) -> None:
+        measured = len(self._measured)
+        cheap = self._plan_seconds <= _AFFORDABLE_SECONDS
+        if self._plan is not None and not cheap and measured < 2 * self._planned_after:
+            return
+        begin = time.perf_counter()
+        with suppress(InvalidInput):
+            self._plan = exact(surrogate.problem).placement
+        self._plan_seconds = time.perf_counter() - begin
+        self._planned_after = max(measured, 1)
+
+    def _sources(
+        self, surrogate: Surrogate, ranked: list[Placement]
+    ) -> Iterator[Iterator[Placement]]:
+        """Where the next proposal comes from: in turn the best, a draw, a neighbour."""
+        for _ in range(len(ranked) + 1):
+            yield iter(ranked)
+            if self.options.thompson:
+                yield iter(self._drawn(surrogate, ranked))
+            if self.options.neighbours:
+                yield self._neighbours()
+
+    def _drawn(self, surrogate: Surrogate, ranked: list[Placement]) -> list[Placement]:
+        """The best candidates by costs that are drawn from what is uncertain."""
+        measured = surrogate.keys(self._measured)
+        unknown = [p for p in ranked if surrogate.key(p) not in measured][:_CANDIDATES]
+        drawn = Surrogate(
+            self.declared,
+            self.calibration.sample(self._generator),
+            self._method,
+            self._minibatches,
+            surrogate.discrepancy.sample(self._generator),
+        )
+        return sorted(unknown, key=drawn)
+
+    def _neighbours(self) -> Iterator[Placement]:
+        """Small changes of what was measured best."""
+        best = [placement for placement, _ in self.best(4)]
+        for _ in range(_CANDIDATES if best else 0):
+            state = PlacementState.of(self._draw.choice(best), self.declared)
+            yield mutated(state, self.declared, self._draw).placement()

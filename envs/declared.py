@@ -1,0 +1,50 @@
+"""What is known of a model and its accelerators before anything is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.estimated_profile import estimate_profile
+from drlpp.graph import OpGraph
+from drlpp.memory import MemoryModel
+from drlpp.planners.problem import PlanningProblem
+from drlpp.profile import Profile
+from drlpp.training_options import DEFAULT_METHOD, Method
+from drlpp.workload import Workload
+
+_USUAL_LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=5e-5)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A planning problem that may be wrong, and how placements will be run.
+
+    Attributes:
+        problem: the workload and the cluster, as far as they are known.
+        method: the schedule, and the weight policy on it.
+    """
+
+    problem: PlanningProblem
+    method: Method = DEFAULT_METHOD
+
+    @classmethod
+    def of(
+        cls,
+        profile: Profile,
+        cluster: Cluster,
+        method: Method = DEFAULT_METHOD,
+        memory: MemoryModel | None = None,
+    ) -> Self:
+        """A profile and a cluster; memory is that of SGD with momentum if left out."""
+        problem = PlanningProblem(
+            Workload.of(profile, method), cluster, memory=memory or MemoryModel.with_state(method)
+        )
+        return cls(problem, method)
+
+    @classmethod
+    def guessed(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:
+        """For those who know the graph and the number of accelerators: sizes stand for costs."""
+        cluster = local_cluster(accelerators, _USUAL_LINK)
+        return cls.of(estimate_profile(graph), cluster, method)

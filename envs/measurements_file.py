@@ -1,0 +1,139 @@
+"""The file in which measurements are remembered: JSON lines, appended and synced one by one.
+
+A header says what was measured; then there is one line for every run. A run of the program that is
+killed at any moment therefore loses at most the measurement that was being made; the half-written
+line that a kill may leave behind is dropped when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from drlpp.errors import InvalidFile
+from drlpp.files import Record
+from drlpp.measurement import FailedMeasurement, Measurement
+from drlpp.placement import Placement
+
+FORMAT_VERSION = 2
+"""Version 1 had one run of every placement, and no ``repetitions`` in its header."""
+
+
+class Header(Record):
+    """The first line: what is measured, and how.
+
+    ``minibatches`` is all runs of a placement together, ``repetitions`` how many runs these are.
+    """
+
+    kind: Literal["measurements"] = "measurements"
+    version: int = FORMAT_VERSION
+    model: str
+    graph_fingerprint: str
+    accelerators: int
+    minibatches: int
+    repetitions: int = 1
+
+
+class Entry(Record):
+    """A line for every run of a placement."""
+
+    placement: Placement
+    outcome: Measurement | FailedMeasurement = Field(discriminator="outcome")
+
+
+def open_measurements(path: Path, expected: Header) -> Iterator[Entry]:
+    """What a file holds, after a check that it is of the same run; without one, begin it.
+
+    A half-written last line is cut off.
+
+    Raises:
+        InvalidFile: if it is of another run, written by a newer version, or damaged elsewhere.
+    """
+    lines = _complete_lines(path)
+    if lines:
+        _check_header(path, lines[0], expected)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        append(path, expected)
+    return _entries(path, lines[1:])
+
+
+def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
+    """What a file is about, and what it holds; nothing is changed.
+
+    Raises:
+        InvalidFile: if it is no such file, or damaged elsewhere than in its last line.
+    """
+    if not path.exists():
+        raise InvalidFile(f"{path}: no such file")
+    lines = _complete_lines(path, keep=True)
+    return _read_header(path, lines[0] if lines else ""), _entries(path, lines[1:])
+
+
+def append(path: Path, record: Record) -> None:
+    """Write a line, and wait until the disk has it."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(record.model_dump_json() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _entries(path: Path, lines: Sequence[str]) -> Iterator[Entry]:
+    for number, line in enumerate(lines, start=2):
+        try:
+            yield Entry.model_validate_json(line)
+        except ValidationError as error:
+            raise InvalidFile(
+                f"{path}: line {number} is not a measurement "
+                f"({error.errors()[0]['msg']}); restore the file or delete that line"
+            ) from None
+
+
+def _complete_lines(path: Path, keep: bool = False) -> list[str]:
+    """The lines of the file without a last half line, which is cut off unless ``keep``."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read ({error})") from None
+    complete = content[: content.rfind(b"\n") + 1]
+    if len(complete) < len(content) and not keep:
+        os.truncate(path, len(complete))
+    return complete.decode("utf-8", errors="replace").splitlines()
+
+
+def _read_header(path: Path, line: str) -> Header:
+    try:
+        found = Header.model_validate_json(line)
+    except ValidationError:
+        raise InvalidFile(
+            f"{path}: line 1 does not say that this is a file of measurements; name another file, "
+            "or one that does not exist yet"
+        ) from None
+    if found.version > FORMAT_VERSION:
+        raise InvalidFile(
+            f"{path}: written by a newer drlpp (format version {found.version}; this one reads up "
+            f"to {FORMAT_VERSION}); upgrade drlpp to read it"
+        )
+    return found
+
+
+def _check_header(path: Path, line: str, expected: Header) -> None:
+    found = _read_header(path, line)
+    if found.graph_fingerprint != expected.graph_fingerprint:
+        raise InvalidFile(
+            f"{path}: holds measurements of {found.model} (fingerprint {found.graph_fingerprint}), "
+            f"but the graph is {expected.model} ({expected.graph_fingerprint}); name another file"
+        )
+    for field in ("accelerators", "minibatches", "repetitions"):
+        before, now = getattr(found, field), getattr(expected, field)
+        if before != now:
+            raise InvalidFile(
+                f"{path}: was measured with {before} {field}, but this run has {now}; "
+                f"use {before}, or name another file"
+            )
