@@ -112,7 +112,7 @@ def _maskable_ppo(memory: MeasurementMemory, declared: Declared, budget: int, se
     from drlpp.agents import MeasurementBudgetCallback
 
     env = StepwisePlacementEnv(memory, declared=declared)
-    decisions = env.observation_space.shape[0]
+    decisions = len(env.graph) + env.accelerators
     agent = MaskablePPO(
         "MlpPolicy", env, n_steps=8 * decisions, batch_size=2 * decisions, gamma=1.0, seed=seed
     )
