@@ -30,9 +30,9 @@ from drlpp.command_line import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from drlpp.agents import Hyperparameters
+    from drlpp.agents.hyperparameters import AgentHyperparameters
     from drlpp.cluster import Cluster
-    from drlpp.envs import MeasurementMemory
+    from drlpp.envs import Declared, MeasurementMemory
     from drlpp.measurement import Measurement, Outcome
     from drlpp.placement import Placement
     from drlpp.profile import Profile
@@ -49,7 +49,7 @@ class Job:
 
     out: Path
     agent: str
-    hyperparameters: Hyperparameters
+    hyperparameters: AgentHyperparameters
     budget: int
     minibatches: int
     repetitions: int
@@ -152,14 +152,17 @@ def main(
 
 
 def _run(job: Job, session: ClusterSession) -> None:
-    from drlpp.envs import MeasurementMemory
+    from drlpp.envs import Declared, MeasurementMemory
+    from drlpp.memory import MemoryModel
     from drlpp.runtime import kept_profile
 
     with console.status("profiling operators and links"):
         profile, cluster = kept_profile(session, job.out)
     path = job.out / "measurements.jsonl"
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
-    if not _learn(job, session, memory):
+    needed = MemoryModel.of(session.method, session.optimizer)
+    declared = Declared.of(profile, cluster, session.method, needed)
+    if not _learn(job, session, memory, declared):
         _export_best_so_far(job, session, memory, cluster)
         return
     contenders = _contenders(job, session, memory, profile, cluster)
@@ -170,7 +173,9 @@ def _run(job: Job, session: ClusterSession) -> None:
     _export_fastest(job, session, comparison, cluster)
 
 
-def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool:
+def _learn(
+    job: Job, session: ClusterSession, memory: MeasurementMemory, declared: Declared
+) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
     from drlpp.timeline_figure import draw
@@ -200,6 +205,7 @@ def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool
         hyperparameters=job.hyperparameters,
         budget=job.budget,
         seed=job.seed,
+        declared=declared,
         picture=picture,
         console=console,
     )

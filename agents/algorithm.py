@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle, islice
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from drlpp.agents.policy import PlacementPolicy, TrajectoryPolicy
+from drlpp.agents.scalars import Totals, log_rollout, log_totals, log_updates
 from drlpp.agents.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
 from drlpp.agents.transfer_policy import TransferPolicy
 from drlpp.agents.update import Batch, Update, evaluate_batch, mean
@@ -204,17 +205,21 @@ class DRLPP(OnPolicyAlgorithm):
         self.policy.set_training_mode(False)
         rollout_buffer.reset()
         callback.on_rollout_start()
-        before = _Totals.of(env)
+        before = Totals.of(env)
         trajectories = self.policy.sample(
             self.partitions_per_rollout, self.placements_per_partition
         )
         redraws_left = self.redraws
         while trajectories:
-            if not self._measure(trajectories, env, callback):
+            results = self._measure([t.action for t in trajectories], env, callback)
+            for trajectory, (reward, info) in zip(trajectories, results, strict=False):
+                rollout_buffer.add(Rewarded(trajectory, reward, info.get("error_type")))
+            if len(results) < len(trajectories):
                 return False
             trajectories = self._draw_again(env.num_envs) if redraws_left else []
             redraws_left -= 1
-        self._log_placements(before, _Totals.of(env))
+        log_totals(self.logger, before, Totals.of(env), len(rollout_buffer.content))
+        log_rollout(self.logger, rollout_buffer, self.baseline)
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
@@ -229,27 +234,24 @@ class DRLPP(OnPolicyAlgorithm):
         return self.policy.resample([*missing, *islice(cycle(missing), idle)])
 
     def _measure(
-        self, trajectories: Sequence[Trajectory], env: VecEnv, callback: BaseCallback
-    ) -> bool:
-        """Step through placements into the buffer; false if a callback stops it."""
+        self, actions: Sequence[NDArray[np.int64]], env: VecEnv, callback: BaseCallback
+    ) -> list[tuple[float, dict[str, Any]]]:
+        """Reward and info of every action; of fewer if a callback stops it."""
         for index in range(env.num_envs):
-            share = np.stack([t.action for t in trajectories[index :: env.num_envs]])
-            env.env_method("prefetch", share, indices=index)
-        for start in range(0, len(trajectories), env.num_envs):
-            batch = trajectories[start : start + env.num_envs]
-            observations, rewards, dones, infos = env.step(
-                np.stack([trajectory.action for trajectory in batch])
-            )
+            env.env_method("prefetch", np.stack(actions[index :: env.num_envs]), indices=index)
+        results: list[tuple[float, dict[str, Any]]] = []
+        for start in range(0, len(actions), env.num_envs):
+            batch = actions[start : start + env.num_envs]
+            observations, rewards, dones, infos = env.step(np.stack(batch))
             self._last_obs = observations  # type: ignore[assignment]
             self._last_episode_starts = dones
             self.num_timesteps += env.num_envs
             callback.update_locals(locals())
             if not callback.on_step():
-                return False
+                break
             self._update_info_buffer(infos, dones)
-            for trajectory, reward, info in zip(batch, rewards, infos, strict=True):
-                self.rollout_buffer.add(Rewarded(trajectory, float(reward), info.get("error_type")))
-        return True
+            results += zip(map(float, rewards), infos, strict=True)
+        return results
 
     def train(self) -> None:
         """PPO's update on the rollout, all of it in every pass."""
@@ -258,7 +260,7 @@ class DRLPP(OnPolicyAlgorithm):
         clip_range = self.clip_range(self._current_progress_remaining)
         buffer = self.rollout_buffer
         self._update_baseline(buffer.measured_rewards)
-        self._elites = best_of([*self._elites, *buffer.content], self.elites)
+        self._elites = self._choose_elites()
         walks, partition_rewards = buffer.partition_rewards()
         batch = Batch(
             walks,
@@ -287,7 +289,8 @@ class DRLPP(OnPolicyAlgorithm):
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
         self._n_updates += len(updates)
-        self._log_training(updates, losses, clip_range)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        log_updates(self.logger, updates, losses, clip_range)
 
     def learn(
         self,
@@ -316,6 +319,10 @@ class DRLPP(OnPolicyAlgorithm):
             )
         finally:
             torch.set_num_threads(threads)
+
+    def _choose_elites(self) -> list[Rewarded]:
+        """The best distinct placements so far."""
+        return best_of([*self._elites, *self.rollout_buffer.content], self.elites)
 
     def _imitation_loss(self) -> Tensor:
         """Minus the mean log-probability of the elites' choices."""
@@ -351,54 +358,3 @@ class DRLPP(OnPolicyAlgorithm):
         advantages = self._advantages(self.rollout_buffer.rewards)
         invalid = torch.tensor([rewarded.invalid for rewarded in self.rollout_buffer.content])
         return advantages - (advantages * invalid).mean()
-
-    def _log_placements(self, before: _Totals, after: _Totals) -> None:
-        content = self.rollout_buffer.content
-        measured = self.rollout_buffer.measured_rewards
-        if len(measured):
-            self.logger.record("placement/mean_reward", float(measured.mean()))
-            stages = [r.trajectory.walk.stages for r in content if r.measured]
-            self.logger.record("placement/mean_stages", float(np.mean(stages)))
-        if self.baseline is not None:
-            self.logger.record("placement/baseline", self.baseline)
-        if after.best_seconds is not None:
-            self.logger.record("placement/best_seconds", after.best_seconds)
-        self.logger.record("placement/distinct", after.distinct)
-        self.logger.record("placement/failed", after.failed)
-        self.logger.record("placement/invalid_share", float(np.mean([r.invalid for r in content])))
-        different = {r.trajectory.action.tobytes() for r in content}
-        self.logger.record("placement/distinct_share", len(different) / len(content))
-        self.logger.record("placement/new_share", (after.distinct - before.distinct) / len(content))
-
-    def _log_training(self, updates: list[Update], losses: list[float], clip_range: float) -> None:
-        partitioner = np.mean([update.partitioner_entropy.item() for update in updates])
-        scheduler = np.mean([update.scheduler_entropy.item() for update in updates])
-        gradient_losses = [update.policy_gradient_loss.item() for update in updates]
-        record = self.logger.record
-        record("train/entropy_loss", float(-partitioner - scheduler))
-        record("train/partitioner_entropy", float(partitioner))
-        record("train/scheduler_entropy", float(scheduler))
-        record("train/policy_gradient_loss", float(np.mean(gradient_losses)))
-        record("train/approx_kl", float(np.mean([update.approx_kl for update in updates])))
-        record("train/clip_fraction", float(np.mean([u.clip_fraction for u in updates])))
-        record("train/loss", losses[-1])
-        record("train/n_updates", self._n_updates, exclude="tensorboard")
-        record("train/clip_range", clip_range)
-
-
-class _Totals(NamedTuple):
-    """The memories of all environments together."""
-
-    distinct: int
-    failed: int
-    best_seconds: float | None
-
-    @classmethod
-    def of(cls, env: VecEnv) -> _Totals:
-        summaries = env.get_attr("summary")
-        best = [s.best_seconds for s in summaries if s.best_seconds is not None]
-        return cls(
-            sum(summary.distinct for summary in summaries),
-            sum(summary.failed for summary in summaries),
-            min(best, default=None),
-        )

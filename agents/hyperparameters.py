@@ -6,6 +6,7 @@ them, changed, is what ``--agent my.yaml`` takes.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -14,8 +15,11 @@ from pydantic import Field
 from stable_baselines3.common.type_aliases import GymEnv
 
 from drlpp.agents.algorithm import DRLPP
+from drlpp.agents.guided import GuidedDRLPP
+from drlpp.agents.weights import PRETRAINED
 from drlpp.errors import InvalidInput
-from drlpp.files import Document, read_document
+from drlpp.files import Document, read_document, read_mapping
+from drlpp.planners.recalibration import Options
 
 
 class Hyperparameters(Document):
@@ -50,20 +54,74 @@ class Hyperparameters(Document):
         return DRLPP("PlacementPolicy", env, **arguments, policy_kwargs=policy_kwargs, **options)
 
 
-def _shipped() -> dict[str, Hyperparameters]:
+class GuidedHyperparameters(Document):
+    """What a guided agent is built with; :class:`GuidedDRLPP` explains every field.
+
+    Each part of it has a switch: ``practice``, ``pretrained``, and those of
+    :class:`~drlpp.planners.recalibration.Options`.
+    """
+
+    kind: ClassVar[str] = "guided-hyperparameters"
+
+    proposals: int = Field(default=4, ge=1)
+    partitions_per_rollout: int = Field(default=8, ge=1)
+    placements_per_partition: int = Field(default=2, ge=1)
+    learning_rate: float = Field(default=3e-4, gt=0)
+    n_epochs: int = Field(default=2, ge=1)
+    clip_range: float = Field(default=0.2, gt=0)
+    ent_coef: float = Field(default=0.01, ge=0)
+    scheduler_ent_coef: float = Field(default=0.01, ge=0)
+    max_grad_norm: float = Field(default=0.5, gt=0)
+    imitation_coef: float = Field(default=0.5, ge=0)
+    elites: int = Field(default=4, ge=1)
+    practice: bool = True
+    pretrained: bool = True
+    planners: bool = True
+    calibrate: bool = True
+    discrepancy: bool = True
+    thompson: bool = True
+    neighbours: bool = True
+    evaluations: int = Field(default=300, ge=1)
+
+    def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
+        """An agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""
+        switches = {field.name for field in fields(Options)}
+        arguments = self.model_dump(exclude={"pretrained", *switches})
+        search = Options(**self.model_dump(include=switches))
+        policy_kwargs = {"pretrained": PRETRAINED if self.pretrained else None}
+        return GuidedDRLPP(
+            "TransferPolicy",
+            env,
+            search=search,
+            policy_kwargs=policy_kwargs,
+            **arguments,
+            **options,
+        )
+
+
+AgentHyperparameters = Hyperparameters | GuidedHyperparameters
+
+
+def _shipped() -> dict[str, AgentHyperparameters]:
     """The files of this package, by name."""
     found = {}
     with resources.as_file(resources.files("drlpp.agents") / "hyperparameters") as folder:
         for path in sorted(folder.glob("*.yaml")):
-            found[path.stem] = read_document(path, Hyperparameters)
+            found[path.stem] = _read(path)
     return found
 
 
-AGENTS: dict[str, Hyperparameters] = _shipped()
+def _read(path: Path) -> AgentHyperparameters:
+    kinds = {document.kind: document for document in (Hyperparameters, GuidedHyperparameters)}
+    kind = read_mapping(path).get("kind")
+    return read_document(path, kinds.get(kind, Hyperparameters))  # type: ignore[type-var]
+
+
+AGENTS: dict[str, AgentHyperparameters] = _shipped()
 """Agents by name: the paper's, and those that go beyond it. Their files say what each is for."""
 
 
-def hyperparameters_of(agent: str) -> Hyperparameters:
+def hyperparameters_of(agent: str) -> AgentHyperparameters:
     """The hyperparameters of an agent, by its name or by the path of a YAML file.
 
     Raises:
@@ -74,7 +132,7 @@ def hyperparameters_of(agent: str) -> Hyperparameters:
         return AGENTS[agent]
     path = Path(agent)
     if path.suffix in {".yaml", ".yml"}:
-        return read_document(path, Hyperparameters)
+        return _read(path)
     raise InvalidInput(
         f"agent {agent!r} is unknown; there are {', '.join(AGENTS)}, or give the path of a YAML "
         "file with hyperparameters"

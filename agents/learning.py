@@ -19,8 +19,8 @@ from drlpp.agents.callbacks import (
     BestPlacementCallback,
     MeasurementBudgetCallback,
 )
-from drlpp.agents.hyperparameters import Hyperparameters
-from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.agents.hyperparameters import AgentHyperparameters
+from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
 from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement
@@ -33,9 +33,10 @@ def learn_placement(
     memory: MeasurementMemory,
     out: Path,
     *,
-    hyperparameters: Hyperparameters,
+    hyperparameters: AgentHyperparameters,
     budget: int,
     seed: int,
+    declared: Declared | None = None,
     picture: Picture | None = None,
     console: Console | None = None,
 ) -> bool:
@@ -50,13 +51,15 @@ def learn_placement(
         hyperparameters: of a new agent.
         budget: of distinct placements, those that ``memory`` holds already included.
         seed: of the agent's weights and samples.
+        declared: what is known of costs and accelerators, for agents that plan; guessed from sizes
+            if left out.
         picture: draws the best placement for TensorBoard; None if it cannot.
         console: for the progress bar.
 
     Returns:
         False if Ctrl-C ended it before the budget was spent.
     """
-    env = PlacementEnv(memory, budget=budget)
+    env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint = out / "agent.zip"
     if checkpoint.exists():
         agent = _load(checkpoint, env)

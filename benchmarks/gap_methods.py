@@ -7,7 +7,6 @@ it may have been measured. What it found is read from the memory, in the order o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy
@@ -50,7 +49,7 @@ def _search(
         outcome, _ = memory.measure(placement)
         return outcome.seconds_per_minibatch if isinstance(outcome, Measurement) else numpy.inf
 
-    problem = replace(declared.problem, seed=seed)
+    problem = declared.problem.with_seed(seed)
     if planned:
         search(problem, budget, measured, [PLANNERS["exact"](problem).placement])
     else:
@@ -59,7 +58,7 @@ def _search(
 
 def recalibrate(memory: MeasurementMemory, declared: Declared, budget: int, seed: int) -> None:
     """Measure, recalibrate, plan again: one by one at first, then by four."""
-    problem = replace(declared.problem, seed=seed)
+    problem = declared.problem.with_seed(seed)
     search = Recalibration(problem, declared.method, memory.minibatches)
     while memory.distinct < budget:
         count = 1 if memory.distinct < 8 else 4

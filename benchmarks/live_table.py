@@ -25,8 +25,9 @@ from rich.console import Console
 from benchmarks.live_report import PAPER, LiveRow, live_row, live_tables, write_live_tables
 from drlpp.agents import hyperparameters_of, learn_placement
 from drlpp.command_line import build_console, run_program
-from drlpp.envs import MeasurementMemory
+from drlpp.envs import Declared, MeasurementMemory
 from drlpp.errors import InvalidInput
+from drlpp.memory import MemoryModel
 from drlpp.race import RaceRules
 from drlpp.run_folder import open_run_folder
 from drlpp.runtime import (
@@ -162,12 +163,14 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
         memory = MeasurementMemory(
             session, settings.minibatches, folder / "measurements.jsonl", settings.repetitions
         )
+        needed = MemoryModel.of(session.method, session.optimizer)
         if memory.distinct < settings.budget and not learn_placement(
             memory,
             folder,
             hyperparameters=hyperparameters_of(settings.agent),
             budget=settings.budget,
             seed=settings.seed,
+            declared=Declared.of(profile, cluster, session.method, needed),
             console=console,
         ):
             raise KeyboardInterrupt

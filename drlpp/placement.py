@@ -32,9 +32,10 @@ class Placement(Record):
     ) -> Placement:
         """Build a placement from the stage of every operator and of every accelerator.
 
-        Stages may be numbered with gaps; they are renumbered in their order.
+        Stages may be numbered with gaps; they are renumbered in their order. An accelerator whose
+        stage no operator has is idle.
         """
-        used = sorted(set(stage_of_operator) | set(stage_of_accelerator))
+        used = sorted(set(stage_of_operator))
         return cls(
             stages=tuple(
                 Stage(
@@ -44,6 +45,17 @@ class Placement(Record):
                 for stage in used
             )
         )
+
+    def assignment(self, operators: int, accelerators: int) -> tuple[int, ...]:
+        """The stage of every operator, then of every accelerator: what an environment's action is.
+
+        The stage of an idle accelerator is the number of stages, which none has.
+        """
+        stage_of = [len(self.stages)] * accelerators
+        for index, stage in enumerate(self.stages):
+            for accelerator in stage.accelerators:
+                stage_of[accelerator] = index
+        return *self.stage_of_operator(operators), *stage_of
 
     @property
     def configuration(self) -> str:

@@ -13,7 +13,7 @@ from drlpp.envs.declared import Declared
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement
+from drlpp.measurement import FailedMeasurement, Outcome
 from drlpp.placement import Placement
 
 INVALID_REWARD = -10.0
@@ -58,6 +58,16 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
     def summary(self) -> MemorySummary:
         """What has been measured so far."""
         return self.memory.summary
+
+    @property
+    def minibatches(self) -> int:
+        """Over how many a placement is measured."""
+        return self.memory.minibatches
+
+    @property
+    def outcomes(self) -> dict[Placement, Outcome]:
+        """Everything measured so far, in order."""
+        return dict(self.memory.outcomes)
 
     def close(self) -> None:
         """Close the measurer if it was opened for this environment."""

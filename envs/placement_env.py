@@ -26,7 +26,8 @@ class PlacementEnv(MeasuringEnv):
     operators of the model, A that of accelerators.
 
     ## Action Space
-    `MultiDiscrete([A] * N + [A] * A)`. Stages may be numbered with gaps; their order counts.
+    `MultiDiscrete([A] * N + [A] * A)`. Stages may be numbered with gaps; their order counts. An
+    accelerator that holds a stage without operators is idle.
 
     | Index     | Meaning                                | Range    |
     |-----------|----------------------------------------|----------|

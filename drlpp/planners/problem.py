@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drlpp.cluster import Cluster
 from drlpp.cost_model import CostModel
@@ -34,6 +34,10 @@ class PlanningProblem:
     memory: MemoryModel = DEFAULT_MEMORY
     seed: int = 0
     time_limit_seconds: float = 60.0
+
+    def with_seed(self, seed: int) -> PlanningProblem:
+        """The same with another seed."""
+        return replace(self, seed=seed)
 
     def predict(self, placement: Placement) -> Prediction:
         """What a placement costs by this problem's rule."""

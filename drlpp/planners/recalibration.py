@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy
 
@@ -29,6 +29,7 @@ from drlpp.planners.exact import exact
 from drlpp.planners.moves import PlacementState
 from drlpp.planners.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.random_search import random_placement
 from drlpp.planners.surrogate import Surrogate
 from drlpp.training_options import DEFAULT_METHOD, Method
 
@@ -37,6 +38,15 @@ _CANDIDATES = 24
 
 _REMEMBERED = 32
 """Measurements that tell how far off the simulator is, the fastest ones."""
+
+_PARENTS = 4
+_FRESH = 8
+"""Placements that a search goes on from: the fastest measured or imagined, or random ones."""
+
+_BOTH_SEARCHES = 16
+
+_SCREENED = 1.1
+"""What the rule alone finds so much slower than the fastest measured is not simulated."""
 
 _AFFORDABLE_SECONDS = 0.3
 """A plan that takes longer is made anew only when twice as much has been measured."""
@@ -98,6 +108,7 @@ class Recalibration:
         self._plan_seconds = 0.0
         self._planned_after = 0
         self._surrogate: Surrogate | None = None
+        self._searches = 0
 
     @property
     def measured(self) -> dict[Placement, float]:
@@ -122,7 +133,7 @@ class Recalibration:
                 self.declared, self.calibration.fit(), self._method, self._minibatches
             )
             if self.options.discrepancy:
-                self._surrogate.with_discrepancy(dict(self._best(_REMEMBERED)))
+                self._surrogate.with_discrepancy(dict(self.best(_REMEMBERED)))
         return self._surrogate
 
     def propose(self, count: int, candidates: Sequence[Placement] = ()) -> list[Placement]:
@@ -162,27 +173,42 @@ class Recalibration:
             with suppress(InvalidInput):
                 yield planner(self.declared).placement
 
-    def _best(self, count: int) -> list[tuple[Placement, float]]:
+    def best(self, count: int) -> list[tuple[Placement, float]]:
+        """The fastest that were measured, with their seconds."""
         finite = [item for item in self._measured.items() if math.isfinite(item[1])]
         return sorted(finite, key=lambda item: item[1])[:count]
 
     def _search(self, surrogate: Surrogate, candidates: Sequence[Placement]) -> list[Placement]:
-        """Placements by what the surrogate expects of them, the fastest first."""
+        """Placements by what the surrogate expects of them, the fastest first.
+
+        One search goes on from the best that are known, another begins afresh, so as not to stay
+        where the first got stuck: both while little has been measured, then in turn.
+        """
         self._plan_again(surrogate)
-        start = dict.fromkeys(
-            [
-                *([self._plan] if self._plan is not None else []),
-                *(placement for placement, _ in self._best(4)),
-                *candidates,
-                *self._promising,
-            ]
-        )
-        problem = replace(surrogate.problem, seed=self._draw.randrange(2**32))
-        evaluations = self.options.evaluations + len(start)
-        run = evolve(problem, evaluations, surrogate, tuple(start))
-        order = numpy.argsort(run.seconds, kind="stable")
-        ranked = [run.placements[i] for i in order if math.isfinite(run.seconds[i])]
-        self._promising = ranked[:4]
+        known = [
+            *([self._plan] if self._plan is not None else []),
+            *(placement for placement, _ in self.best(_PARENTS)),
+            *self._promising,
+        ]
+        fresh = [random_placement(self.declared, self._draw) for _ in range(_FRESH)]
+        starts = [[*known, *candidates], [*fresh, *candidates]]
+        self._searches += 1
+        if len(self._measured) > _BOTH_SEARCHES:
+            starts = [starts[self._searches % 2]]
+        limit = _SCREENED * min((seconds for _, seconds in self.best(1)), default=math.inf)
+        expected = {placement: surrogate(placement) for placement in known}
+        for start in starts:
+            problem = surrogate.problem.with_seed(self._draw.randrange(2**32))
+            run = evolve(
+                problem,
+                self.options.evaluations,
+                lambda placement: surrogate.screen(placement, limit),
+                start,
+            )
+            expected.update(zip(run.placements, run.seconds, strict=True))
+        ranked = sorted(expected, key=lambda placement: expected[placement])
+        ranked = [placement for placement in ranked if math.isfinite(expected[placement])]
+        self._promising = ranked[:_PARENTS]
         return ranked
 
     def _plan_again(self, surrogate: Surrogate) -> None:
@@ -222,7 +248,7 @@ class Recalibration:
 
     def _neighbours(self) -> Iterator[Placement]:
         """Small changes of what was measured best."""
-        best = [placement for placement, _ in self._best(4)]
+        best = [placement for placement, _ in self.best(4)]
         for _ in range(_CANDIDATES if best else 0):
             state = PlacementState.of(self._draw.choice(best), self.declared)
             yield mutated(state, self.declared, self._draw).placement()

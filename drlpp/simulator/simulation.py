@@ -73,7 +73,7 @@ def _no_search_for_cycles() -> Iterator[None]:
             gc.enable()
 
 
-_cached_plan = lru_cache(maxsize=64)(Plan.of)
+_cached_plan = lru_cache(maxsize=256)(Plan.of)
 
 
 def plan_for(pipeline: Pipeline, method: Method, minibatches: int) -> Plan:

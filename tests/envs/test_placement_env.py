@@ -16,6 +16,7 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from drlpp.cluster import Link, local_cluster
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.measurement import FailedMeasurement
+from drlpp.placement import Placement
 from drlpp.profile import OperatorProfile, Profile
 
 OUT_OF_MEMORY = FailedMeasurement(failure="out of memory", reason="worker 0 needs 9 GB")
@@ -67,12 +68,22 @@ def test_the_reward_is_minus_the_logarithm_of_the_seconds() -> None:
     assert (info["configuration"], info["stages"]) == ("3-1", 2)
 
 
+def test_an_accelerator_whose_stage_has_no_operators_is_idle() -> None:
+    env = environment(FakeMeasurer(chain(6)))
+    env.reset()
+    _, _, _, _, info = env.step(np.array([0, 0, 0, 2, 2, 2, 0, 2, 1, 3]))
+    assert info["configuration"] == "1-1"
+    (placement,) = env.outcomes
+    assert placement.assignment(6, 4) == (0, 0, 0, 1, 1, 1, 0, 1, 2, 2)
+    assert Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 2, 2]) == placement
+
+
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
         ([1, 0, 0, 0, 0, 0, 0, 0, 1, 1], "stages must form no cycle"),
         ([0, 0, 0, 1, 1, 1, 0, 0, 0, 0], "stage 1 has no accelerator"),
-        ([0, 0, 0, 0, 0, 0, 0, 0, 0, 3], "stage 1 has no operators"),
+        ([0, 0, 0, 0, 0, 0, 1, 1, 1, 1], "stage 0 has no accelerator"),
     ],
 )
 def test_invalid_placements_are_penalised_with_their_reason(action: list[int], reason: str) -> None:
