@@ -30,7 +30,7 @@ from drlpp.command_line import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from drlpp.agents.hyperparameters import AgentHyperparameters
+    from drlpp.agents import Hyperparameters
     from drlpp.cluster import Cluster
     from drlpp.envs import Declared, MeasurementMemory
     from drlpp.measurement import Measurement, Outcome
@@ -49,7 +49,7 @@ class Job:
 
     out: Path
     agent: str
-    hyperparameters: AgentHyperparameters
+    hyperparameters: Hyperparameters
     budget: int
     minibatches: int
     repetitions: int
@@ -75,9 +75,10 @@ def main(
     agent: Annotated[
         str,
         typer.Option(
-            help="tuned for small budgets, drl-pp: the paper's, or a YAML file of your own."
+            help="guided by planners and corrected costs; drl-pp: the paper's; tuned: the paper's "
+            "for small budgets; or a YAML file of your own."
         ),
-    ] = "tuned",
+    ] = "guided",
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
     repetitions: Annotated[
@@ -160,8 +161,8 @@ def _run(job: Job, session: ClusterSession) -> None:
         profile, cluster = kept_profile(session, job.out)
     path = job.out / "measurements.jsonl"
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
-    needed = MemoryModel.of(session.method, session.optimizer)
-    declared = Declared.of(profile, cluster, session.method, needed)
+    memory_model = MemoryModel.of(session.method, session.optimizer)
+    declared = Declared.of(profile, cluster, session.method, memory_model)
     if not _learn(job, session, memory, declared):
         _export_best_so_far(job, session, memory, cluster)
         return

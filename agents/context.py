@@ -17,7 +17,7 @@ from drlpp.cluster import Cluster
 from drlpp.graph import OpGraph
 from drlpp.workload import Array, Workload
 
-OPERATOR_FEATURES = 19
+OPERATOR_FEATURES = 21
 ACCELERATOR_FEATURES = 4
 GLOBAL_FEATURES = 12
 """The widths of a transferable context, the same for every model and cluster."""

@@ -27,6 +27,7 @@ class ContextBatch:
         global_features: ``(C, F_G)``.
         accelerator_features: ``(C, most, F_A)``, zeros where there is no such accelerator.
         accelerators: A of every context, ``(C,)``.
+        speeds: the least and the largest relative speed, ``(C, 2)``.
         scales: what :func:`~drlpp.agents.relative_costs.stage_ideals` needs, ``(C, 3)``.
     """
 
@@ -38,6 +39,7 @@ class ContextBatch:
     global_features: Tensor
     accelerator_features: Tensor
     accelerators: NDArray[numpy.int64]
+    speeds: Array
     scales: Array
 
     @classmethod
@@ -46,6 +48,7 @@ class ContextBatch:
     ) -> ContextBatch:
         """Join contexts, all of them transferable."""
         sizes = [len(context) for context in contexts]
+        costs = [context.costs for context in contexts if context.costs is not None]
         first = numpy.concatenate([[0], numpy.cumsum(sizes)[:-1]]).astype(numpy.int64)
         return cls(
             contexts=tuple(contexts),
@@ -60,7 +63,8 @@ class ContextBatch:
                 [c.accelerator_features for c in contexts], batch_first=True
             ).to(device),
             accelerators=numpy.array([c.accelerators for c in contexts]),
-            scales=numpy.stack([c.costs.scale for c in contexts if c.costs is not None]),
+            speeds=numpy.array([(c.speeds.min(), c.speeds.max()) for c in costs]),
+            scales=numpy.stack([c.scale for c in costs]),
         )
 
     def pooled(self, nodes: Tensor) -> Tensor:

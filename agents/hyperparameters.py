@@ -82,6 +82,7 @@ class GuidedHyperparameters(Document):
     thompson: bool = True
     neighbours: bool = True
     evaluations: int = Field(default=300, ge=1)
+    patience: int = Field(default=60, ge=0)
 
     def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
         """An agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""

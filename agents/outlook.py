@@ -14,16 +14,17 @@ _AHEAD = (0.25, 0.5, 1.0, 2.0)
 
 
 def operator_outlook(costs: RelativeCosts, predecessors: Sequence[Sequence[int]]) -> Array:
-    """Twelve numbers for every operator; graph convolutions see three operators far, these all.
+    """Fourteen numbers for every operator; graph convolutions see three operators far, these all.
 
     * the share of the work of all that it depends on, and of all that depends on it;
     * the share of work and of weights up to it in the order of the operators;
     * what a cut behind it would send, in that order; the least that any cut would send within the
       next 0.25, 0.5, 1 and 2 accelerators' worth of work;
-    * the weights within the next 0.5, 1 and 2 accelerators' worth of work, as ideals.
+    * the weights within the next 0.5, 1 and 2 accelerators' worth of work, as ideals;
+    * the most work of one operator within the next accelerator's worth, and of all that follow.
 
     Returns:
-        ``(operators, 12)``.
+        ``(operators, 14)``.
     """
     count = len(costs.work)
     total = max(float(costs.work.sum()), 1e-12)
@@ -53,6 +54,10 @@ def operator_outlook(costs: RelativeCosts, predecessors: Sequence[Sequence[int]]
         columns.append(logarithm(numpy.array(least)))
     padded = numpy.append(weights, weights[-1])
     columns += [logarithm(padded[numpy.minimum(end, count) - 1] - weights) for end in ends[1:]]
+    following = numpy.append(costs.work[1:], 0.0)
+    largest = [following[at:last].max(initial=0.0) for at, last in enumerate(ends[2])]
+    columns.append(numpy.minimum(largest, 2.0))
+    columns.append(numpy.minimum(numpy.maximum.accumulate(following[::-1])[::-1], 2.0))
     return numpy.column_stack(columns)
 
 

@@ -17,7 +17,7 @@ TARGETS = numpy.array([0.85, 0.95, 1.0, 1.05, 1.15, 1.35, 1.75])
 """Seconds per minibatch to aim at, as multiples of the estimated optimum."""
 
 _ESTIMATE = 2
-PARTITION_NUMBERS = 12 + 2 * len(TARGETS)
+PARTITION_NUMBERS = 17 + 2 * len(TARGETS)
 PAIR_NUMBERS = 16
 
 
@@ -27,6 +27,7 @@ def partition_prospects(
     used: Array,
     cuts: NDArray[numpy.int64],
     accelerators: NDArray[numpy.int64],
+    speeds: Array,
     scales: Array,
     estimates: Array,
 ) -> tuple[Array, Array]:
@@ -34,8 +35,9 @@ def partition_prospects(
 
     For every target: how many accelerators the partition needs to keep within it, and how many are
     left then, beyond those that earlier partitions use and those that the work of the rest needs at
-    least. Then what the partition takes on 1, 2, 4 and the best number of accelerators, its parts,
-    and what is left to do and to cut.
+    least. Then what the partition takes on 1, 2, 4 and the best number of accelerators of mean
+    speed, and on 1 and 2 of the slowest and of the fastest; its parts, and what is left to do and
+    to cut.
 
     Args:
         sums: work, weights, incoming and outgoing of the partition, ``(R, 4)``.
@@ -43,6 +45,7 @@ def partition_prospects(
         used: accelerators that earlier partitions need for each target, ``(R, targets)``.
         cuts: how many partitions are finished, ``(R,)``.
         accelerators: A, ``(R,)``.
+        speeds: the least and the largest relative speed, ``(R, 2)``.
         scales: ``(R, 3)``.
         estimates: of the optimum, in ideals, ``(R,)``.
 
@@ -59,19 +62,26 @@ def partition_prospects(
     beyond = numpy.arange(by_replicas.shape[1]) >= accelerators[:, None]
     best = numpy.where(beyond, numpy.inf, by_replicas).min(axis=1, initial=1e9)
     some = [by_replicas[rows, numpy.minimum(m, accelerators) - 1] for m in (1, 2, 4)]
+    pair = numpy.minimum(2, accelerators)
+    extremes = [
+        stage_ideals(sums, replicas, speeds[:, kind], scales)
+        for replicas in (numpy.ones(len(sums)), pair.astype(float))
+        for kind in (0, 1)
+    ]
     fitting = numpy.minimum(needed[:, _ESTIMATE], count).astype(int) - 1
     partitions_left = count - cuts - 1
     numbers = numpy.column_stack(
         [
             needed / count[:, None],
             numpy.clip(spare, -4, 4) / 2,
-            *(_relative(ideals, estimates) for ideals in (*some, best)),
+            *(_relative(ideals, estimates) for ideals in (*some, best, *extremes)),
             _relative(by_replicas[rows, fitting], estimates),
             logarithm(sums[:, 1]),
             logarithm(numpy.maximum(sums[:, 2], sums[:, 3])),
             numpy.clip(sums[:, 0] / estimates, 0, 8) / 4,
             numpy.clip(rest / estimates, 0, 8) / 4,
             rest / count,
+            numpy.clip(rest / numpy.maximum(partitions_left, 0.5) / estimates, 0, 8) / 4,
             partitions_left / count,
             numpy.minimum(partitions_left, 3) / 3,
         ]

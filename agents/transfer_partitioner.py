@@ -97,7 +97,8 @@ class TransferPartitioner(nn.Module):
         Args:
             encoded: the contexts.
             contexts: for every walk, the index of its context.
-            deterministic: take the likeliest choice every time instead of sampling.
+            deterministic: take the likeliest choice every time instead of sampling; a cut if it is
+                likelier than all candidates together.
         """
         batch = encoded.batch
         walks = [RecordingWalk(batch.contexts[c], batch.contexts[c].accelerators) for c in contexts]
@@ -110,7 +111,7 @@ class TransferPartitioner(nn.Module):
             )
             log_probs = logits.log_softmax(dim=1)
             columns = (
-                log_probs.argmax(dim=1)
+                _likeliest(log_probs)
                 if deterministic
                 else torch.multinomial(log_probs.exp(), 1).squeeze(1)
             )
@@ -182,6 +183,7 @@ def _prospects(encoded: Encoded, choices: Choices) -> tuple[Array, Array]:
         used=choices.used[both],
         cuts=choices.cuts[both],
         accelerators=encoded.batch.accelerators[context],
+        speeds=encoded.batch.speeds[context],
         scales=encoded.batch.scales[context],
         estimates=encoded.estimates[context],
     )
@@ -326,6 +328,15 @@ def _replayed_summaries(
     first = torch.from_numpy(numpy.concatenate([record.first for record in records]))
     count = (placed - first).clamp(min=1).to(nodes)[:, None]
     return (running[rows, placed] - running[rows, first]) / count
+
+
+def _likeliest(log_probs: Tensor) -> Tensor:
+    """The cut if it is likelier than all candidates together, or else the likeliest candidate.
+
+    Many candidates may be as good as each other; that there are many is no reason to cut.
+    """
+    best = log_probs[:, 1:].argmax(dim=1) + 1
+    return best.masked_fill(log_probs[:, 0].exp() > 0.5, 0)
 
 
 def _score(hidden: int) -> nn.Sequential:

@@ -10,13 +10,13 @@ import numpy
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.type_aliases import Schedule
-from torch import Tensor, nn
+from torch import nn
 
-from drlpp.agents.context import GLOBAL_FEATURES, OPERATOR_FEATURES, PlacementContext
+from drlpp.agents.context import PlacementContext
 from drlpp.agents.context_batch import ContextBatch
-from drlpp.agents.encoder import GraphEncoder
 from drlpp.agents.policy import PolicyEvaluation, TrajectoryPolicy
 from drlpp.agents.trajectory import Trajectory
+from drlpp.agents.transfer_encoder import OptimumEstimator, TransferEncoder
 from drlpp.agents.transfer_partitioner import Encoded, TransferPartitioner
 from drlpp.agents.transfer_scheduler import Partitions, TransferScheduler
 from drlpp.agents.walk import PartitionWalk
@@ -25,32 +25,8 @@ from drlpp.agents.weights import load_weights
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
 
-ENCODER_UNITS = (64, 64, 64)
+UNITS = 64
 HIDDEN = 128
-ESTIMATOR_UNITS = (32, 32, 32)
-
-
-class OptimumEstimator(nn.Module):
-    """Guesses a model's best seconds per minibatch on a cluster, in ideals (at least 1).
-
-    The policy aims at multiples of the guess. It has an encoder of its own and is trained on known
-    optima; no gradient of the policy reaches it, so that training the policy does not move the
-    targets.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = GraphEncoder(OPERATOR_FEATURES, ESTIMATOR_UNITS)
-        width = 2 * ESTIMATOR_UNITS[-1] + GLOBAL_FEATURES
-        self.guess = nn.Sequential(
-            nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
-        )
-
-    def forward(self, batch: ContextBatch) -> Tensor:
-        """The logarithm of every context's guess, ``(C,)``."""
-        nodes = self.encoder(batch.node_features, batch.edges)
-        inputs = torch.cat([batch.pooled(nodes), batch.global_features], dim=1)
-        return nn.functional.softplus(self.guess(inputs).squeeze(1) - 2.0)
 
 
 class TransferNetwork(nn.Module):
@@ -58,27 +34,18 @@ class TransferNetwork(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        units = ENCODER_UNITS[-1]
         self.estimator = OptimumEstimator()
-        self.encoder = GraphEncoder(OPERATOR_FEATURES, ENCODER_UNITS)
-        self.context = nn.Sequential(
-            nn.Linear(2 * units + GLOBAL_FEATURES + 1, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN)
-        )
-        self.partitioner = TransferPartitioner(units, HIDDEN)
-        self.scheduler = TransferScheduler(units, HIDDEN, HIDDEN)
+        self.encoder = TransferEncoder((UNITS, UNITS, UNITS), HIDDEN)
+        self.partitioner = TransferPartitioner(UNITS, HIDDEN)
+        self.scheduler = TransferScheduler(UNITS, HIDDEN, HIDDEN)
 
     def encode(self, batch: ContextBatch) -> Encoded:
         """Representations of operators and contexts, and the guesses of their optima."""
         with torch.no_grad():
-            guess = self.estimator(batch)
-        nodes = self.encoder(batch.node_features, batch.edges)
-        inputs = [batch.pooled(nodes), batch.global_features, guess[:, None]]
-        return Encoded(
-            batch,
-            nodes,
-            self.context(torch.cat(inputs, dim=1)),
-            guess.exp().cpu().numpy().astype(numpy.float64),
-        )
+            estimate = self.estimator(batch)
+        nodes, contexts = self.encoder(batch, estimate)
+        optima = estimate.optima.exp().cpu().numpy().astype(numpy.float64)
+        return Encoded(batch, nodes, contexts, optima)
 
     @torch.no_grad()
     def sample(

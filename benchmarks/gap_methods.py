@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
@@ -21,6 +22,9 @@ from drlpp.planners.local_search import anneal
 from drlpp.planners.random_search import random_run
 from drlpp.planners.recalibration import Recalibration
 from drlpp.planners.search_run import SearchRun
+
+if TYPE_CHECKING:
+    from drlpp.agents import AgentHyperparameters
 
 Method = Callable[[MeasurementMemory, Declared, int, int], None]
 """Of the memory, what is declared, the budget of distinct placements, and the seed."""
@@ -72,11 +76,31 @@ def recalibrate(memory: MeasurementMemory, declared: Declared, budget: int, seed
 def _agent(
     name: str, memory: MeasurementMemory, declared: Declared, budget: int, seed: int
 ) -> None:
-    from drlpp.agents import AGENTS, MeasurementBudgetCallback
+    from drlpp.agents import AGENTS
 
-    agent = AGENTS[name].build(PlacementEnv(memory, declared=declared), seed=seed)
+    _learn(AGENTS[name], memory, declared, budget, seed)
+
+
+def _learn(
+    hyperparameters: AgentHyperparameters,
+    memory: MeasurementMemory,
+    declared: Declared,
+    budget: int,
+    seed: int,
+) -> None:
+    from drlpp.agents import MeasurementBudgetCallback
+
+    agent = hyperparameters.build(PlacementEnv(memory, declared=declared), seed=seed)
     callback = MeasurementBudgetCallback(memory, budget, patience=_PATIENCE * 25)
     agent.learn(_PATIENCE * budget, callback)
+
+
+def variant(name: str) -> Method:
+    """``guided without PART``: the guided agent with a switch off."""
+    from drlpp.agents import AGENTS
+
+    agent, _, part = name.partition(" without ")
+    return partial(_learn, AGENTS[agent].model_copy(update={part: False}))
 
 
 def _maskable_ppo(memory: MeasurementMemory, declared: Declared, budget: int, seed: int) -> None:

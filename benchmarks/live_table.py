@@ -163,14 +163,18 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
         memory = MeasurementMemory(
             session, settings.minibatches, folder / "measurements.jsonl", settings.repetitions
         )
-        needed = MemoryModel.of(session.method, session.optimizer)
         if memory.distinct < settings.budget and not learn_placement(
             memory,
             folder,
             hyperparameters=hyperparameters_of(settings.agent),
             budget=settings.budget,
             seed=settings.seed,
-            declared=Declared.of(profile, cluster, session.method, needed),
+            declared=Declared.of(
+                profile,
+                cluster,
+                session.method,
+                MemoryModel.of(session.method, session.optimizer),
+            ),
             console=console,
         ):
             raise KeyboardInterrupt

@@ -25,7 +25,7 @@ import numpy
 from numpy.random import Generator
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from drlpp.cluster import Cluster, Link
+from drlpp.cluster import Cluster, Host, Link
 from drlpp.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.memory import DEFAULT_MEMORY, MemoryModel
 from drlpp.placement import Placement
@@ -230,12 +230,12 @@ class Calibration:
         cluster = self.cluster.with_speeds(
             merged(numpy.array(self.cluster.speeds) * factors).tolist()
         )
-        links = {
-            name: self._corrected(level, link)
-            for level, name in enumerate(("within_host", "between_hosts", "between_racks"))
-            if (link := getattr(cluster, name)) is not None
-        }
-        return cluster.model_copy(update={**links, "hosts": self._with_room(cluster)})
+        return Cluster(
+            hosts=self._with_room(cluster),
+            within_host=self._corrected(0, cluster.within_host),
+            between_hosts=cluster.between_hosts and self._corrected(1, cluster.between_hosts),
+            between_racks=cluster.between_racks and self._corrected(2, cluster.between_racks),
+        )
 
     def _corrected(self, level: int, declared: Link) -> Link:
         """The link of a level, by least squares over the relative errors of its messages."""
@@ -260,7 +260,7 @@ class Calibration:
             latency_seconds=declared.latency_seconds * float(latency),
         )
 
-    def _with_room(self, cluster: Cluster) -> tuple[object, ...]:
+    def _with_room(self, cluster: Cluster) -> tuple[Host, ...]:
         """Hosts whose memory limits are those of the formula: peak ≈ scale · needed + rest."""
         if not self._memory or all(limit is None for limit in cluster.memory_bytes):
             return cluster.hosts

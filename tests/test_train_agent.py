@@ -23,6 +23,7 @@ MODEL = ["--model", "tests.models:perceptron", "--workers", "2", "--minibatches"
 
 def command(out: Path, budget: int, *more: str) -> list[str]:
     job = ["--out", str(out), "--budget", str(budget), "--rounds", "2", "--microbatches", "2"]
+    job += ["--finalists", "2"]
     return [sys.executable, str(ROOT / "train_agent.py"), *MODEL, *job, *more]
 
 
@@ -86,7 +87,7 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     names = [contender.found_by for contender in comparison.contenders]
     finalists = names[: -len(BASELINES)]
     assert names == [*finalists, *BASELINES]
-    assert set(finalists) == {"tuned"}
+    assert set(finalists) == {"guided"}
     assert len(finalists) <= 3
     known = [json.loads(line) for line in measured(out)]
     fastest_first = sorted(
@@ -109,9 +110,29 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     # Resuming a run that is complete measures nothing and says the same.
     before = (out / "comparison.json").read_text()
     again = finish(out, 6, "--finalists", "3", "--resume")
+    # Printed lines wrap where the path is long.
     assert f"found by {fastest.found_by}" in " ".join(again.split())
     assert (out / "comparison.json").read_text() == before
     assert len(measured(out)) == 6
+
+
+def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
+    out, agent = tmp_path / "run", tmp_path / "mine.yaml"
+    text = "kind: hyperparameters\nversion: 1\nplacements_per_partition: 1\n"
+    agent.write_text(text)
+    finish(out, 3, "--agent", str(agent))
+    comparison = read_document(out / "comparison.json", Comparison)
+    assert comparison.contenders[0].found_by == "mine"
+    agent.write_text(text.replace("partition: 1", "partition: 2"))
+    done = subprocess.run(
+        command(out, 3, "--agent", str(agent), "--resume"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "it cannot be resumed with" in done.stderr
 
 
 def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> None:
@@ -177,7 +198,8 @@ def test_a_killed_worker_fails_one_measurement_and_the_run_goes_on(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, tuned"),
+        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, guided, tuned"),
+        (["--agent", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--policy", "hope"], "policy 'hope' is unknown"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
         (["--model", "tests.models:nothing"], "no function 'nothing'"),

@@ -1,0 +1,41 @@
+"""One of many equally fast placements, always the same, so that it can be learned."""
+
+from __future__ import annotations
+
+from drlpp.placement import Placement
+from drlpp.planners.objective import Objective
+from drlpp.workload import Workload
+
+_ROUNDING = 1e-9
+
+
+def with_latest_cuts(placement: Placement, workload: Workload, objective: Objective) -> Placement:
+    """Every stage takes over what it can from the next, as long as nothing gets slower.
+
+    Only the slowest stage decides how fast a placement is, so where the others are cut matters
+    little, and a planner's choice among them is arbitrary. Cut as late as possible, a stage ends
+    where it would become too slow, which can be seen from the stage itself.
+
+    Args:
+        placement: any valid one.
+        workload: that it places.
+        objective: what is not to grow.
+    """
+    accelerators = [-1] * (1 + max(placement.accelerators))
+    for index, stage in enumerate(placement.stages):
+        for accelerator in stage.accelerators:
+            accelerators[accelerator] = index
+    stage_of = list(placement.stage_of_operator(len(workload)))
+    limit = objective(placement) * (1 + _ROUNDING)
+    for stage in range(1, len(placement.stages)):
+        left = stage_of.count(stage)
+        for operator, current in enumerate(stage_of):
+            ready = all(stage_of[source] < stage for source in workload.predecessors[operator])
+            if current != stage or not ready or left == 1:
+                continue
+            stage_of[operator] = stage - 1
+            if objective(Placement.from_assignment(stage_of, accelerators)) > limit:
+                stage_of[operator] = stage
+            else:
+                left -= 1
+    return Placement.from_assignment(stage_of, accelerators)

@@ -1,0 +1,152 @@
+"""Endlessly many problems with known optima: what a policy is pre-trained on."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+
+from drlpp.agents.context import PlacementContext
+from drlpp.agents.idle import with_everyone
+from drlpp.agents.pretraining.canonical import with_latest_cuts
+from drlpp.agents.trajectory import Trajectory
+from drlpp.cluster import Link, local_cluster
+from drlpp.generated import generate
+from drlpp.placement import Placement
+from drlpp.planners import PLANNERS, PlanningProblem, tractability
+from drlpp.planners.objective import AnalyticObjective
+from drlpp.workload import Workload
+
+FAMILIES = ("chain", "residual", "towers", "layered")
+"""What is trained on; ``blocks``, ``encoder-decoder`` and the zoo are held out."""
+
+MOST_DOWNSETS = 500
+"""Of models that are planned; those with more are drawn again, since their optima take seconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedProblem:
+    """A problem with its optimum.
+
+    Attributes:
+        family: of the model.
+        problem: what is planned.
+        context: as the policy sees it.
+        objective: the rule.
+        optimum: the fastest placement by the rule; it may leave accelerators idle.
+        optimum_seconds: what it takes.
+        imitated: the optimum with idle accelerators as replicas where they hurt least, and cut as
+            late as possible.
+        imitated_seconds: what that takes.
+    """
+
+    family: str
+    problem: PlanningProblem
+    context: PlacementContext
+    objective: AnalyticObjective
+    optimum: Placement
+    optimum_seconds: float
+    imitated: Placement
+    imitated_seconds: float
+
+    @classmethod
+    def solve(cls, family: str, problem: PlanningProblem) -> SolvedProblem:
+        """Plan exactly."""
+        objective = AnalyticObjective(problem)
+        optimum = PLANNERS["exact"](problem).placement
+        busy = with_everyone(optimum, problem.cluster.accelerators, objective)
+        imitated = with_latest_cuts(busy, problem.workload, objective)
+        return cls(
+            family=family,
+            problem=problem,
+            context=PlacementContext.of_workload(problem.workload, problem.cluster),
+            objective=objective,
+            optimum=optimum,
+            optimum_seconds=objective(optimum),
+            imitated=imitated,
+            imitated_seconds=objective(imitated),
+        )
+
+    @property
+    def optimum_ideals(self) -> float:
+        """The optimum's seconds per minibatch in ideals."""
+        workload = self.problem.workload
+        work = float((workload.seconds + workload.update_seconds).sum())
+        return self.optimum_seconds * sum(self.problem.cluster.speeds) / work
+
+    def gap(self, trajectory: Trajectory) -> float:
+        """How much longer a placement takes than the optimum by the rule: 0.05 is 5% longer."""
+        return self.objective(placement_of(trajectory)) / self.optimum_seconds - 1
+
+
+def placement_of(trajectory: Trajectory) -> Placement:
+    """The placement at the end of a trajectory."""
+    return Placement.from_assignment(
+        trajectory.walk.stage_of_operator, trajectory.stage_of_accelerator
+    )
+
+
+def draw_problem(family: str, operators: int, accelerators: int, draw: Random) -> PlanningProblem:
+    """A made-up model on a cluster of one host; in four of ten draws speeds are unequal."""
+    bandwidth = math.exp(draw.uniform(math.log(1e8), math.log(2e10)))
+    latency = draw.choice([0.0, 0.0, 1e-5, 1e-4])
+    speeds = None
+    if draw.random() < 0.4:
+        slower = draw.choice([0.4, 0.5, 0.6, 0.75, 0.9])
+        kinds = [1.0, slower] if draw.random() < 0.7 else [1.0, slower, slower / 2]
+        speeds = [draw.choice(kinds) for _ in range(accelerators)]
+    workload = Workload.of(generate(family, operators, draw.randrange(2**31)))
+    link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency)
+    return PlanningProblem(workload, local_cluster(accelerators, link, speeds))
+
+
+class ProblemStream:
+    """Solved problems, new ones all the time, the latest kept for further use.
+
+    Args:
+        draw: of all that is drawn.
+        operators: the smallest and the largest model.
+        accelerators: the smallest and the largest cluster.
+        kept: how many of the latest problems :meth:`recent` draws from.
+        single_stages: how many of the problems with a single stage as optimum, nearly half of all
+            and soon learned, are taken.
+    """
+
+    def __init__(
+        self,
+        draw: Random,
+        operators: tuple[int, int] = (8, 60),
+        accelerators: tuple[int, int] = (2, 8),
+        kept: int = 4000,
+        single_stages: float = 0.25,
+    ) -> None:
+        self._draw = draw
+        self._operators = operators
+        self._accelerators = accelerators
+        self._single_stages = single_stages
+        self._kept: deque[SolvedProblem] = deque(maxlen=kept)
+
+    def __len__(self) -> int:
+        """The number of problems that are kept."""
+        return len(self._kept)
+
+    def new(self) -> SolvedProblem:
+        """A problem that was never seen."""
+        while True:
+            family = self._draw.choice(FAMILIES)
+            operators = self._draw.randint(*self._operators)
+            accelerators = self._draw.randint(*self._accelerators)
+            problem = draw_problem(family, operators, accelerators, self._draw)
+            downsets = tractability(problem.workload).downsets
+            if downsets is None or downsets > MOST_DOWNSETS:
+                continue
+            solved = SolvedProblem.solve(family, problem)
+            if len(solved.optimum.stages) == 1 and self._draw.random() > self._single_stages:
+                continue
+            self._kept.append(solved)
+            return solved
+
+    def recent(self, count: int) -> list[SolvedProblem]:
+        """Some of the latest problems, none twice."""
+        return self._draw.sample(self._kept, min(count, len(self._kept)))
