@@ -30,7 +30,7 @@ from drlpp.command_line import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from drlpp.agents import Hyperparameters
+    from drlpp.agents.hyperparameters import AgentHyperparameters
     from drlpp.cluster import Cluster
     from drlpp.envs import Declared, MeasurementMemory
     from drlpp.measurement import Measurement, Outcome
@@ -49,7 +49,7 @@ class Job:
 
     out: Path
     agent: str
-    hyperparameters: Hyperparameters
+    hyperparameters: AgentHyperparameters
     budget: int
     minibatches: int
     repetitions: int
