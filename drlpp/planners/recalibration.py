@@ -26,10 +26,10 @@ from drlpp.placement import Placement
 from drlpp.planners.data_parallel import data_parallel
 from drlpp.planners.evolution import evolve, mutated
 from drlpp.planners.exact import exact
+from drlpp.planners.local_search import anneal
 from drlpp.planners.moves import PlacementState
 from drlpp.planners.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.random_search import random_placement
 from drlpp.planners.surrogate import Surrogate
 from drlpp.training_options import DEFAULT_METHOD, Method
 
@@ -40,10 +40,7 @@ _REMEMBERED = 32
 """Measurements that tell how far off the simulator is, the fastest ones."""
 
 _PARENTS = 4
-_FRESH = 8
-"""Placements that a search goes on from: the fastest measured or imagined, or random ones."""
-
-_BOTH_SEARCHES = 16
+"""Of the fastest measured, and of the most promising, so many are what a search goes on from."""
 
 _IMPROVED = 0.999
 
@@ -202,7 +199,7 @@ class Recalibration:
         """Placements by what the surrogate expects of them, the fastest first.
 
         One search goes on from the best that are known, another begins afresh, so as not to stay
-        where the first got stuck: both while little has been measured, then in turn.
+        where the first got stuck: evolution and annealing in turn, since each gets stuck elsewhere.
         """
         self._plan_again(surrogate)
         known = [
@@ -210,21 +207,20 @@ class Recalibration:
             *(placement for placement, _ in self.best(_PARENTS)),
             *self._promising,
         ]
-        fresh = [random_placement(self.declared, self._draw) for _ in range(_FRESH)]
-        starts = [[*known, *candidates], [*fresh, *candidates]]
         self._searches += 1
-        if len(self._measured) > _BOTH_SEARCHES:
-            starts = [starts[self._searches % 2]]
         limit = _SCREENED * min((seconds for _, seconds in self.best(1)), default=math.inf)
         expected = {placement: surrogate(placement) for placement in known}
-        for start in starts:
-            problem = surrogate.problem.with_seed(self._draw.randrange(2**32))
-            run = evolve(
-                problem,
-                self.options.evaluations,
-                lambda placement: surrogate.screen(placement, limit),
-                start,
-            )
+        problem = surrogate.problem.with_seed(self._draw.randrange(2**32))
+        evaluations = self.options.evaluations
+
+        def screened(placement: Placement) -> float:
+            return surrogate.screen(placement, limit)
+
+        afresh = evolve if self._searches % 2 else anneal
+        for run in (
+            evolve(problem, evaluations, screened, [*known, *candidates]),
+            afresh(problem, evaluations, screened),
+        ):
             expected.update(zip(run.placements, run.seconds, strict=True))
         ranked = sorted(expected, key=lambda placement: expected[placement])
         ranked = [placement for placement in ranked if math.isfinite(expected[placement])]
