@@ -154,14 +154,20 @@ class TransferPartitioner(nn.Module):
         numbers, needed = _prospects(encoded, choices)
         decisions = len(choices.counts)
         both = torch.from_numpy(numbers.astype(numpy.float32)).to(projected.device)
-        context = torch.from_numpy(choices.context)
-        now = encoded.contexts[context] + self.summary(summaries) + self.now(both[:decisions])
+        context = torch.from_numpy(choices.context).to(projected.device)
+        now = (
+            encoded.contexts.index_select(0, context)
+            + self.summary(summaries)
+            + self.now(both[:decisions])
+        )
         rows = torch.from_numpy(numpy.repeat(numpy.arange(decisions), choices.counts))
-        operators = torch.from_numpy(choices.candidates)
-        then = torch.relu(now[rows] + projected[operators] + self.then(both[decisions:]))
+        rows = rows.to(projected.device)
+        operators = torch.from_numpy(choices.candidates).to(projected.device)
+        then = now.index_select(0, rows) + projected.index_select(0, operators)
+        then = torch.relu(then + self.then(both[decisions:]))
         scores = self.candidate_score(then).squeeze(1)
         counts = torch.from_numpy(choices.counts).to(projected)[:, None]
-        mean = now.new_zeros(now.shape).index_add(0, rows.to(now.device), then) / counts
+        mean = now.new_zeros(now.shape).index_add(0, rows, then) / counts
         cuts = self.cut_score(torch.relu(self.cut(torch.relu(now)) + self.candidates_mean(mean)))
         first = numpy.cumsum(choices.counts) - choices.counts
         columns = numpy.arange(len(operators)) - numpy.repeat(first, choices.counts) + 1
@@ -315,19 +321,23 @@ def _replayed_summaries(
     """The mean representation of the partition at every free choice, ``(D, units)``."""
     nodes, offsets = encoded.nodes, encoded.batch.first[numpy.array(contexts)]
     longest = max(len(walk.order) for walk in walks)
-    order = numpy.zeros((len(walks), longest), dtype=numpy.int64)
-    for row, (walk, at) in enumerate(zip(walks, offsets, strict=True)):
-        order[row, : len(walk.order)] = numpy.array(walk.order, dtype=numpy.int64) + at
-    running = nodes[torch.from_numpy(order).to(nodes.device)].cumsum(dim=1)
-    running = torch.cat([torch.zeros_like(running[:, :1]), running], dim=1)
+    order = numpy.zeros((longest, len(walks)), dtype=numpy.int64)
+    for column, (walk, at) in enumerate(zip(walks, offsets, strict=True)):
+        order[: len(walk.order), column] = numpy.array(walk.order, dtype=numpy.int64) + at
+    flat = torch.from_numpy(order.ravel()).to(nodes.device)
+    # index_select everywhere: the backward pass of indexing is far slower.
+    walked = nodes.index_select(0, flat).view(longest, len(walks), -1).cumsum(dim=0)
+    running = nn.functional.pad(walked, (0, 0, 0, 0, 1, 0)).flatten(end_dim=1)
     records = [walk.record for walk in walks]
-    rows = torch.from_numpy(
-        numpy.repeat(numpy.arange(len(walks)), [len(record.choice) for record in records])
+    columns = numpy.repeat(numpy.arange(len(walks)), [len(record.choice) for record in records])
+    placed = numpy.concatenate([record.placed for record in records])
+    first = numpy.concatenate([record.first for record in records])
+    now, then = (
+        torch.from_numpy(position * len(walks) + columns).to(nodes.device)
+        for position in (placed, first)
     )
-    placed = torch.from_numpy(numpy.concatenate([record.placed for record in records]))
-    first = torch.from_numpy(numpy.concatenate([record.first for record in records]))
-    count = (placed - first).clamp(min=1).to(nodes)[:, None]
-    return (running[rows, placed] - running[rows, first]) / count
+    count = torch.from_numpy(numpy.maximum(placed - first, 1)).to(nodes)[:, None]
+    return (running.index_select(0, now) - running.index_select(0, then)) / count
 
 
 def _likeliest(log_probs: Tensor) -> Tensor:
