@@ -30,14 +30,14 @@ from drlpp.command_line import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from drlpp.agents import Hyperparameters
+    from drlpp.agents import AgentHyperparameters
     from drlpp.cluster import Cluster
-    from drlpp.envs import MeasurementMemory
-    from drlpp.measurement import Measurement
+    from drlpp.envs import Declared, MeasurementMemory
+    from drlpp.measurement import Measurement, Outcome
     from drlpp.placement import Placement
     from drlpp.profile import Profile
     from drlpp.runtime import ClusterSession, Comparison, Contender
-    from drlpp.training_options import Method
+    from drlpp.timeline import TimedAction
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 console = build_console()
@@ -49,10 +49,13 @@ class Job:
 
     out: Path
     agent: str
-    hyperparameters: Hyperparameters
+    hyperparameters: AgentHyperparameters
     budget: int
     minibatches: int
+    repetitions: int
+    finalists: int
     rounds: int
+    microbatches: int
     seed: int
 
 
@@ -72,12 +75,25 @@ def main(
     agent: Annotated[
         str,
         typer.Option(
-            help="tuned for small budgets, drl-pp: the paper's, or a YAML file of your own."
+            help="guided by planners and corrected costs; drl-pp: the paper's; tuned: the paper's "
+            "for small budgets; or a YAML file of your own."
         ),
-    ] = "tuned",
+    ] = "guided",
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the final comparison.")] = 7,
+    repetitions: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Runs, in turns with others, that a measurement's minibatches are divided in.",
+        ),
+    ] = 3,
+    finalists: Annotated[
+        int, typer.Option(min=1, help="Measured placements in the final comparison.")
+    ] = 4,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds of the final comparison, at most.")
+    ] = 7,
     policy: Annotated[
         str | None, typer.Option(help=f"{POLICY_HELP}.", show_default="pipeoptim")
     ] = None,
@@ -112,6 +128,7 @@ def main(
         # A file may have changed meanwhile, a name has not.
         "agent": agent if agent in AGENTS else hyperparameters.model_dump(),
         "minibatches": minibatches,
+        "repetitions": repetitions,
         "method": method.model_dump(),
         "optimizer": optimizer_spec.model_dump(),
         "seed": seed,
@@ -121,46 +138,49 @@ def main(
         f"{reference}: {len(captured.graph)} operators, "
         f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
     )
-    job = Job(folder, Path(agent).stem, hyperparameters, budget, minibatches, rounds, seed)
+    job = Job(
+        out=folder,
+        agent=Path(agent).stem,
+        hyperparameters=hyperparameters,
+        budget=budget,
+        minibatches=minibatches,
+        repetitions=repetitions,
+        finalists=finalists,
+        rounds=rounds,
+        microbatches=microbatches,
+        seed=seed,
+    )
     with ClusterSession(
         captured, workers, method=method, optimizer=optimizer_spec, seed=seed
     ) as session:
-        _run(job, session, method, microbatches)
+        _run(job, session)
 
 
-def _run(job: Job, session: ClusterSession, method: Method, microbatches: int) -> None:
-    from drlpp.envs import MeasurementMemory
+def _run(job: Job, session: ClusterSession) -> None:
+    from drlpp.envs import Declared, MeasurementMemory
+    from drlpp.memory import MemoryModel
+    from drlpp.runtime import kept_profile
 
-    profile, cluster = _profile(job, session)
-    memory = MeasurementMemory(session, job.minibatches, job.out / "measurements.jsonl")
-    if not _learn(job, session, memory):
-        _export_best_so_far(job, session, memory, cluster, method)
+    with console.status("profiling operators and links"):
+        profile, cluster = kept_profile(session, job.out)
+    path = job.out / "measurements.jsonl"
+    memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
+    memory_model = MemoryModel.of(session.method, session.optimizer)
+    declared = Declared.of(profile, cluster, session.method, memory_model)
+    if not _learn(job, session, memory, declared):
+        _export_best_so_far(job, session, memory, cluster)
         return
-    contenders = _contenders(job, session, memory, profile, cluster, method, microbatches)
+    contenders = _contenders(job, session, memory, profile, cluster)
     comparison = _compare(job, session, contenders)
     if comparison is None:
-        _export_best_so_far(job, session, memory, cluster, method)
+        _export_best_so_far(job, session, memory, cluster)
         return
     _export_fastest(job, session, comparison, cluster)
 
 
-def _profile(job: Job, session: ClusterSession) -> tuple[Profile, Cluster]:
-    """Time operators and links on the workers, or take what an interrupted run has measured."""
-    from drlpp.cluster import Cluster
-    from drlpp.files import read_document, write_document
-    from drlpp.profile import Profile
-
-    profile_path, cluster_path = job.out / "profile.json", job.out / "cluster.yaml"
-    if profile_path.exists() and cluster_path.exists():
-        return read_document(profile_path, Profile), read_document(cluster_path, Cluster)
-    with console.status("profiling operators and links"):
-        profile, cluster = session.profile()
-    write_document(profile_path, profile)
-    write_document(cluster_path, cluster)
-    return profile, cluster
-
-
-def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool:
+def _learn(
+    job: Job, session: ClusterSession, memory: MeasurementMemory, declared: Declared
+) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
     from drlpp.timeline_figure import draw
@@ -168,11 +188,20 @@ def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool
     if memory.distinct >= job.budget:
         return True
 
-    def picture(placement: Placement, measurement: Measurement) -> Figure:
+    timelines: dict[Placement, tuple[TimedAction, ...]] = {}
+
+    def keep_timeline(placement: Placement, outcome: Outcome) -> None:
+        timelines[placement] = session.steady_timeline()
+
+    def picture(placement: Placement, measurement: Measurement) -> Figure | None:
+        if placement not in timelines:
+            return None
         pipeline = placement.pipeline(session.graph)
         title = f"{placement.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        return draw(session.steady_timeline(), title, pipeline)
+        return draw(timelines[placement], title, pipeline)
 
+    # When a placement is drawn, others of its rollout may have been measured after it.
+    memory.observers.append(keep_timeline)
     measured_before = memory.distinct
     begin = time.perf_counter()
     finished = learn_placement(
@@ -181,6 +210,7 @@ def _learn(job: Job, session: ClusterSession, memory: MeasurementMemory) -> bool
         hyperparameters=job.hyperparameters,
         budget=job.budget,
         seed=job.seed,
+        declared=declared,
         picture=picture,
         console=console,
     )
@@ -202,49 +232,27 @@ def _print_split(session: ClusterSession, wall_seconds: float, measured: int) ->
 
 
 def _contenders(
-    job: Job,
-    session: ClusterSession,
-    memory: MeasurementMemory,
-    profile: Profile,
-    cluster: Cluster,
-    method: Method,
-    microbatches: int,
+    job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
 ) -> list[Contender]:
-    """The learned placement and the baselines, each with the method that it stands for."""
+    """The fastest placements that were measured, and the baselines."""
     from drlpp.errors import RunFailure
-    from drlpp.memory import MemoryModel
-    from drlpp.planners import BASELINES, PLANNERS, PlanningProblem
-    from drlpp.runtime import Contender
-    from drlpp.training_options import choose_method
-    from drlpp.workload import Workload
+    from drlpp.runtime import Contender, baseline_contenders
 
-    best = memory.best()
-    if best is None:
+    if memory.best() is None:
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
         raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
-    methods = {
-        "data-parallel": choose_method("sync", {"schedule": "1f1b"}, method),
-        "gpipe": choose_method("sync", {"microbatches": microbatches}, method),
-        "pipedream": method,
-        "exact": method,
-    }
-
-    def plan(name: str) -> Placement:
-        memory = MemoryModel.of(methods[name], session.optimizer)
-        problem = PlanningProblem(Workload.of(profile), cluster, memory=memory)
-        return PLANNERS[name](problem).placement
-
     return [
-        Contender(found_by=job.agent, placement=best[0], method=method),
         *(
-            Contender(found_by=name, placement=plan(name), method=methods[name])
-            for name in BASELINES
+            Contender(found_by=job.agent, placement=placement, method=session.method)
+            for placement, _ in memory.fastest(job.finalists)
         ),
+        *baseline_contenders(session, profile, cluster, job.microbatches),
     ]
 
 
 def _compare(job: Job, session: ClusterSession, contenders: list[Contender]) -> Comparison | None:
-    """Measure the contenders side by side and print the table; None if Ctrl-C ended it."""
+    """Race the contenders and print the table; None if Ctrl-C ended it."""
+    from drlpp.race import RaceRules
     from drlpp.report import describe
     from drlpp.runtime import compare
 
@@ -253,11 +261,12 @@ def _compare(job: Job, session: ClusterSession, contenders: list[Contender]) -> 
             comparison = compare(
                 session,
                 contenders,
-                rounds=job.rounds,
+                rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
-                on_round=lambda done: status.update(
-                    f"comparing with the baselines: round {done} of {job.rounds}"
+                on_round=lambda done, running: status.update(
+                    f"comparing with the baselines: round {done} of at most {job.rounds}, "
+                    f"{running} placements left"
                 ),
             )
     except KeyboardInterrupt:
@@ -271,56 +280,36 @@ def _export_fastest(
 ) -> None:
     """Write the fastest placement of the comparison."""
     from drlpp.errors import RunFailure
+    from drlpp.runtime import export
 
     fastest = comparison.fastest()
     if fastest is None:
         raise RunFailure("none of the placements compared could be measured")
-    path = _export(job, session, fastest, cluster)
+    path = export(session, fastest, cluster, job.out)
     console.print(f"exported to {path}: {fastest.configuration}, found by {fastest.found_by}")
     if session.captured.task.loss is not None:
         console.print(f"train with it: drlpp train {path} --data digits")
 
 
 def _export_best_so_far(
-    job: Job,
-    session: ClusterSession,
-    memory: MeasurementMemory,
-    cluster: Cluster,
-    method: Method,
+    job: Job, session: ClusterSession, memory: MeasurementMemory, cluster: Cluster
 ) -> None:
     """After Ctrl-C: write the fastest placement that has been measured."""
-    from drlpp.runtime import Contender
+    from drlpp.runtime import Contender, export
 
     best = memory.best()
     if best is None:
         console.print("stopped before any placement was measured")
         return
     contender = Contender(
-        found_by=job.agent, placement=best[0], method=method, measurements=(best[1],)
+        found_by=job.agent, placement=best[0], method=session.method, measurements=(best[1],)
     )
-    path = _export(job, session, contender, cluster)
+    path = export(session, contender, cluster, job.out)
     console.print(
         f"stopped after {memory.distinct} of {job.budget} placements; the fastest so far is in "
         f"{path} ({contender.configuration}, {best[1].seconds_per_minibatch * 1e3:.1f} ms per "
         "minibatch, not compared with the baselines). Go on with --resume"
     )
-
-
-def _export(job: Job, session: ClusterSession, contender: Contender, cluster: Cluster) -> Path:
-    from drlpp.files import write_document
-    from drlpp.placement_file import PlacementFile
-
-    document = PlacementFile.create(
-        session.captured.reference,
-        session.graph,
-        contender.placement,
-        cluster,
-        method=contender.method,
-        optimizer=session.optimizer,
-        found_by=contender.found_by,
-        measurement=contender.median_measurement,
-    )
-    return write_document(job.out / "placement.json", document)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,14 @@ from drlpp.agents.callbacks import (
 )
 from drlpp.agents.context import PlacementContext
 from drlpp.agents.encoder import GraphConvolution, GraphEncoder
-from drlpp.agents.hyperparameters import AGENTS, Hyperparameters, hyperparameters_of
+from drlpp.agents.guided import GuidedDRLPP
+from drlpp.agents.hyperparameters import (
+    AGENTS,
+    AgentHyperparameters,
+    GuidedHyperparameters,
+    Hyperparameters,
+    hyperparameters_of,
+)
 from drlpp.agents.learning import learn_placement
 from drlpp.agents.partitioner import RecurrentPartitioner
 from drlpp.agents.policy import PlacementPolicy
@@ -19,7 +26,10 @@ from drlpp.agents.weights import PRETRAINED
 
 __all__ = [
     "DRLPP",
+    "GuidedDRLPP",
     "Hyperparameters",
+    "GuidedHyperparameters",
+    "AgentHyperparameters",
     "AGENTS",
     "hyperparameters_of",
     "learn_placement",

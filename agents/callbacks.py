@@ -23,7 +23,8 @@ class MeasurementBudgetCallback(BaseCallback):
         memory: of the environment; what it holds from an earlier run counts.
         budget: how many distinct placements may be measured, failed ones included.
         patience: also stop after so many steps without a new one, since a policy that has
-            settled asks for the same placements for ever.
+            settled asks for the same placements for ever. Steps that asked for what cannot run do
+            not count.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class MeasurementBudgetCallback(BaseCallback):
         self._steps_without_new = 0
 
     def _on_step(self) -> bool:
-        self._steps_without_new += 1
+        errors = [info.get("error_type") for info in self.locals["infos"]]
+        self._steps_without_new += any(error != "invalid placement" for error in errors)
         if self.memory.distinct > self._distinct:
             self._distinct = self.memory.distinct
             self._steps_without_new = 0
@@ -58,13 +60,13 @@ class BestPlacementCallback(BaseCallback):
 
     Args:
         memory: of the environment.
-        draw: makes the picture, such as the placement's timeline.
+        draw: makes the picture, such as the placement's timeline; None if it cannot.
     """
 
     def __init__(
         self,
         memory: MeasurementMemory,
-        draw: Callable[[Placement, Measurement], Figure] | None = None,
+        draw: Callable[[Placement, Measurement], Figure | None] | None = None,
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
@@ -80,10 +82,11 @@ class BestPlacementCallback(BaseCallback):
 
     def _show(self, placement: Placement, measurement: Measurement) -> None:
         self._shown = placement
-        if self.draw is not None:
+        figure = self.draw(placement, measurement) if self.draw else None
+        if figure is not None:
             self.logger.record(
                 "placement/best",
-                LoggedFigure(self.draw(placement, measurement), close=True),
+                LoggedFigure(figure, close=True),
                 exclude=("stdout", "log", "json", "csv"),
             )
         if self.verbose:

@@ -49,7 +49,7 @@ class GuidedDRLPP(DRLPP):
 
     ``total_timesteps`` counts measured placements, as for :class:`DRLPP`. What is declared of costs
     and accelerators comes from the environment, and may be wrong or guessed. Learning ends early
-    if no placement is left that was not measured.
+    when the search has settled.
 
     Args:
         policy: ``"TransferPolicy"``.

@@ -82,6 +82,7 @@ class GuidedHyperparameters(Document):
     thompson: bool = True
     neighbours: bool = True
     evaluations: int = Field(default=300, ge=1)
+    patience: int = Field(default=60, ge=0)
 
     def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
         """An agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""
@@ -112,9 +113,9 @@ def _shipped() -> dict[str, AgentHyperparameters]:
 
 
 def _read(path: Path) -> AgentHyperparameters:
-    kinds = {document.kind: document for document in (Hyperparameters, GuidedHyperparameters)}
-    kind = read_mapping(path).get("kind")
-    return read_document(path, kinds.get(kind, Hyperparameters))  # type: ignore[type-var]
+    if read_mapping(path).get("kind") == GuidedHyperparameters.kind:
+        return read_document(path, GuidedHyperparameters)
+    return read_document(path, Hyperparameters)
 
 
 AGENTS: dict[str, AgentHyperparameters] = _shipped()

@@ -26,7 +26,7 @@ from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement
 from drlpp.report import seconds_text
 
-Picture = Callable[[Placement, Measurement], Figure]
+Picture = Callable[[Placement, Measurement], Figure | None]
 
 
 def learn_placement(
@@ -53,7 +53,7 @@ def learn_placement(
         seed: of the agent's weights and samples.
         declared: what is known of costs and accelerators, for agents that plan; guessed from sizes
             if left out.
-        picture: draws the best placement for TensorBoard.
+        picture: draws the best placement for TensorBoard; None if it cannot.
         console: for the progress bar.
 
     Returns:

@@ -56,6 +56,14 @@ class TrajectoryPolicy(BasePolicy):
         """
 
     @abstractmethod
+    def resample(self, walks: Sequence[PartitionWalk]) -> list[Trajectory]:
+        """Sample another placement of every given partition scheme (drl-pp §3.3).
+
+        Args:
+            walks: of the schemes; one that is listed twice gets two placements.
+        """
+
+    @abstractmethod
     def evaluate(
         self, walks: Sequence[PartitionWalk], trajectories: Sequence[Trajectory]
     ) -> PolicyEvaluation:
@@ -148,11 +156,7 @@ class PlacementPolicy(TrajectoryPolicy):
 
     @torch.no_grad()
     def resample(self, walks: Sequence[PartitionWalk]) -> list[Trajectory]:
-        """Sample another placement of every given partition scheme (drl-pp §3.3).
-
-        Args:
-            walks: of the schemes; one that is listed twice gets two placements.
-        """
+        """Sample another placement of every given partition scheme (drl-pp §3.3)."""
         if not walks:
             return []
         stage_of, log_probs = self.scheduler.sample(self._scores(self.encode(), walks))

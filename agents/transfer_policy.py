@@ -20,7 +20,7 @@ from drlpp.agents.transfer_encoder import OptimumEstimator, TransferEncoder
 from drlpp.agents.transfer_partitioner import Encoded, TransferPartitioner
 from drlpp.agents.transfer_scheduler import Partitions, TransferScheduler
 from drlpp.agents.walk import PartitionWalk
-from drlpp.agents.walk_record import recorded
+from drlpp.agents.walk_record import RecordedWalk, recorded
 from drlpp.agents.weights import load_weights
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
@@ -59,11 +59,31 @@ class TransferNetwork(nn.Module):
         encoded = self.encode(batch)
         walks = self.partitioner.sample(encoded, contexts, deterministic)
         repeated = [walk for walk in walks for _ in range(placements)]
-        partitions = Partitions.of(encoded, numpy.repeat(contexts, placements).tolist(), repeated)
+        repeated_contexts = numpy.repeat(contexts, placements).tolist()
+        return self._assigned(encoded, repeated_contexts, repeated, deterministic)
+
+    @torch.no_grad()
+    def resample(
+        self, batch: ContextBatch, contexts: Sequence[int], walks: Sequence[PartitionWalk]
+    ) -> list[Trajectory]:
+        """Sample a placement of every one of ``walks``."""
+        with_records = [
+            recorded(batch.contexts[c], walk) for c, walk in zip(contexts, walks, strict=True)
+        ]
+        return self._assigned(self.encode(batch), contexts, with_records)
+
+    def _assigned(
+        self,
+        encoded: Encoded,
+        contexts: Sequence[int],
+        walks: Sequence[RecordedWalk],
+        deterministic: bool = False,
+    ) -> list[Trajectory]:
+        partitions = Partitions.of(encoded, contexts, walks)
         stage_of, log_probs = self.scheduler.sample(encoded, partitions, deterministic)
         return [
             Trajectory(walk, stages, values)
-            for walk, stages, values in zip(repeated, stage_of, log_probs, strict=True)
+            for walk, stages, values in zip(walks, stage_of, log_probs, strict=True)
         ]
 
     def evaluate(
@@ -182,6 +202,11 @@ class TransferPolicy(TrajectoryPolicy):
     ) -> list[Trajectory]:
         """Sample partition schemes, and several placements of each (drl-pp §3.4)."""
         return self.network.sample(self._batch(), [0] * partitions, placements, deterministic)
+
+    @torch.no_grad()
+    def resample(self, walks: Sequence[PartitionWalk]) -> list[Trajectory]:
+        """Sample another placement of every given partition scheme (drl-pp §3.3)."""
+        return self.network.resample(self._batch(), [0] * len(walks), walks) if walks else []
 
     def evaluate(
         self, walks: Sequence[PartitionWalk], trajectories: Sequence[Trajectory]

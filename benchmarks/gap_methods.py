@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
@@ -22,11 +23,17 @@ from drlpp.planners.random_search import random_run
 from drlpp.planners.recalibration import Recalibration
 from drlpp.planners.search_run import SearchRun
 
+if TYPE_CHECKING:
+    from drlpp.agents import AgentHyperparameters
+
 Method = Callable[[MeasurementMemory, Declared, int, int], None]
 """Of the memory, what is declared, the budget of distinct placements, and the seed."""
 
-_PATIENCE = 20
-"""An agent that asks for so many times more placements than it may measure has settled."""
+_REQUESTS = 20
+"""An agent may ask for so many times more placements than it may measure."""
+
+_PATIENCE = 200
+"""An agent that asks for so many in a row that it knows has settled."""
 
 
 def seconds_of(memory: MeasurementMemory) -> list[float]:
@@ -72,11 +79,31 @@ def recalibrate(memory: MeasurementMemory, declared: Declared, budget: int, seed
 def _agent(
     name: str, memory: MeasurementMemory, declared: Declared, budget: int, seed: int
 ) -> None:
-    from drlpp.agents import AGENTS, MeasurementBudgetCallback
+    from drlpp.agents import AGENTS
 
-    agent = AGENTS[name].build(PlacementEnv(memory, declared=declared), seed=seed)
-    callback = MeasurementBudgetCallback(memory, budget, patience=_PATIENCE * 25)
-    agent.learn(_PATIENCE * budget, callback)
+    _learn(AGENTS[name], memory, declared, budget, seed)
+
+
+def _learn(
+    hyperparameters: AgentHyperparameters,
+    memory: MeasurementMemory,
+    declared: Declared,
+    budget: int,
+    seed: int,
+) -> None:
+    from drlpp.agents import MeasurementBudgetCallback
+
+    agent = hyperparameters.build(PlacementEnv(memory, declared=declared), seed=seed)
+    callback = MeasurementBudgetCallback(memory, budget, patience=_PATIENCE)
+    agent.learn(_REQUESTS * budget, callback)
+
+
+def variant(name: str) -> Method:
+    """``guided without PART``: the guided agent with a switch off."""
+    from drlpp.agents import AGENTS
+
+    agent, _, part = name.partition(" without ")
+    return partial(_learn, AGENTS[agent].model_copy(update={part: False}))
 
 
 def _maskable_ppo(memory: MeasurementMemory, declared: Declared, budget: int, seed: int) -> None:
@@ -85,13 +112,12 @@ def _maskable_ppo(memory: MeasurementMemory, declared: Declared, budget: int, se
     from drlpp.agents import MeasurementBudgetCallback
 
     env = StepwisePlacementEnv(memory, declared=declared)
-    decisions = env.observation_space.shape[0]
+    decisions = len(env.graph) + env.accelerators
     agent = MaskablePPO(
         "MlpPolicy", env, n_steps=8 * decisions, batch_size=2 * decisions, gamma=1.0, seed=seed
     )
-    patience = _PATIENCE * 25 * decisions
-    callback = MeasurementBudgetCallback(memory, budget, patience=patience)
-    agent.learn(_PATIENCE * budget * decisions, callback)
+    callback = MeasurementBudgetCallback(memory, budget, patience=_PATIENCE * decisions)
+    agent.learn(_REQUESTS * budget * decisions, callback)
 
 
 METHODS: dict[str, Method] = {

@@ -12,6 +12,9 @@ with some noise, so the most probable x is a least-squares problem, solved by Ga
 is left uncertain is the normal distribution around it. Operators that were always in the same
 stage are corrected together; what tells them apart is a measurement that separates them.
 
+CPU workers that share cores are busy for longer than their work takes. Their busy times are divided
+by what the simulator says of that, with the costs as they were declared.
+
 Links are corrected by the seconds of single messages, latency and bandwidth by level; the memory
 of stages by the peak memory of workers.
 """
@@ -25,11 +28,13 @@ import numpy
 from numpy.random import Generator
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from drlpp.cluster import Cluster, Link
+from drlpp.cluster import Cluster, Host, Link
 from drlpp.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.memory import DEFAULT_MEMORY, MemoryModel
 from drlpp.placement import Placement
 from drlpp.prediction import pipeline_of
+from drlpp.simulator import simulate
+from drlpp.training_options import DEFAULT_METHOD, Method
 from drlpp.workload import Array, Workload
 
 _ITERATIONS = 8
@@ -58,7 +63,7 @@ class Spread:
     stages: float = 1.0
     speeds: float = 0.4
     links: float = 1.0
-    noise: float = 0.02
+    noise: float = 0.03
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,14 @@ class Calibration:
         workload: as it was declared.
         cluster: as it was declared.
         memory: what a stage keeps.
+        method: the schedule that is run.
         spread: how far off these may be.
     """
 
     workload: Workload
     cluster: Cluster
     memory: MemoryModel = DEFAULT_MEMORY
+    method: Method = DEFAULT_METHOD
     spread: Spread = field(default_factory=Spread)
 
     def __post_init__(self) -> None:
@@ -109,6 +116,7 @@ class Calibration:
     def observe(self, placement: Placement, measurement: Measurement) -> None:
         """Take in what a placement's workers and links did; one without workers tells nothing."""
         stages = placement.stages
+        stretch = self._stretch(placement, measurement.minibatches)
         for usage in measurement.workers:
             stage = stages[usage.stage]
             replicas = len(stage.accelerators)
@@ -121,10 +129,30 @@ class Calibration:
                 extra = float(work.seconds) - base - overhead + float(work.update_seconds)
                 extra += float(work.sharing_seconds) * (replicas > 1)
                 seconds = usage.busy_seconds * replicas / measurement.minibatches
+                seconds /= stretch.get(usage.worker, 1.0)
                 self._busy.append(_Busy(stage.operators, max(extra, 0.0), usage.worker, seconds))
         self._links += measurement.links
         self._observe_memory(placement, measurement.workers)
         self._factor = None
+
+    def _stretch(self, placement: Placement, minibatches: int) -> dict[int, float]:
+        """By how much sharing cores makes workers busy for longer; empty where none are shared."""
+        if not any(self.cluster.cores_of):
+            return {}
+        alone = _with_own_cores(self.cluster)
+        shared, free = (
+            simulate(self.workload, cluster, placement, self.method, minibatches)
+            for cluster in (self.cluster, alone)
+        )
+        return {
+            one.worker: max(
+                1.0,
+                (one.busy_seconds / shared.plan.window.length)
+                / (other.busy_seconds / free.plan.window.length),
+            )
+            for one, other in zip(shared.workers, free.workers, strict=True)
+            if other.busy_seconds > 0
+        }
 
     def _observe_memory(self, placement: Placement, workers: Sequence[WorkerUsage]) -> None:
         in_flight = pipeline_of(self.workload, placement).in_flight
@@ -230,12 +258,12 @@ class Calibration:
         cluster = self.cluster.with_speeds(
             merged(numpy.array(self.cluster.speeds) * factors).tolist()
         )
-        links = {
-            name: self._corrected(level, link)
-            for level, name in enumerate(("within_host", "between_hosts", "between_racks"))
-            if (link := getattr(cluster, name)) is not None
-        }
-        return cluster.model_copy(update={**links, "hosts": self._with_room(cluster)})
+        return Cluster(
+            hosts=self._with_room(cluster),
+            within_host=self._corrected(0, cluster.within_host),
+            between_hosts=cluster.between_hosts and self._corrected(1, cluster.between_hosts),
+            between_racks=cluster.between_racks and self._corrected(2, cluster.between_racks),
+        )
 
     def _corrected(self, level: int, declared: Link) -> Link:
         """The link of a level, by least squares over the relative errors of its messages."""
@@ -260,7 +288,7 @@ class Calibration:
             latency_seconds=declared.latency_seconds * float(latency),
         )
 
-    def _with_room(self, cluster: Cluster) -> tuple[object, ...]:
+    def _with_room(self, cluster: Cluster) -> tuple[Host, ...]:
         """Hosts whose memory limits are those of the formula: peak ≈ scale · needed + rest."""
         if not self._memory or all(limit is None for limit in cluster.memory_bytes):
             return cluster.hosts
@@ -278,6 +306,16 @@ class Calibration:
             )
             for host in cluster.hosts
         )
+
+
+def _with_own_cores(cluster: Cluster) -> Cluster:
+    """The same cluster if every accelerator had cores of its own."""
+    return Cluster(
+        hosts=tuple(host.model_copy(update={"cores": None}) for host in cluster.hosts),
+        within_host=cluster.within_host,
+        between_hosts=cluster.between_hosts,
+        between_racks=cluster.between_racks,
+    )
 
 
 def merged(speeds: Array) -> Array:

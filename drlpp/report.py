@@ -208,19 +208,21 @@ class ComparisonRow:
 
 
 def comparison_table(rows: Sequence[ComparisonRow], reference: Sequence[str]) -> Table:
-    """Placements side by side, the fastest by median marked.
+    """Placements side by side, the fastest by median of those with most repetitions marked.
 
-    The spread is given as the fastest and the slowest repetition: with a handful of them,
-    quartiles would say less. A speed-up is the median of the reference divided by the row's.
+    Those with fewer dropped out of the race before its end. The spread is given as the fastest and
+    the slowest repetition: with a handful of them, quartiles would say less. A speed-up is the
+    median of the reference divided by the row's.
 
     Args:
         rows: in the order in which to print them.
         reference: who found the rows that speed-ups are given over, a column each.
     """
     median_of = {row.found_by: row.median for row in rows}
-    fastest = min((row.median for row in rows if row.median is not None), default=None)
     repetitions = max((len(row.seconds) for row in rows), default=0)
-    title = f"time per minibatch, median and range of {repetitions} repetitions"
+    finished = [row for row in rows if row.seconds and len(row.seconds) == repetitions]
+    fastest = min((row.median or 0.0 for row in finished), default=None)
+    title = f"time per minibatch, median and range of at most {repetitions} repetitions"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("found by", no_wrap=True)
     table.add_column("configuration", no_wrap=True)
@@ -238,9 +240,16 @@ def comparison_table(rows: Sequence[ComparisonRow], reference: Sequence[str]) ->
                 seconds_text(max(row.seconds)),
                 *(_speed_up_text(median_of[name], row.median) for name in reference),
             ]
-        style = "bold green" if row.median is not None and row.median == fastest else None
+        style = "bold green" if row in finished and row.median == fastest else None
         table.add_row(row.found_by, row.configuration, *cells, style=style)
     return table
+
+
+def confidence_text(probability: float) -> str:
+    """A probability in percent, never rounded up to certainty."""
+    if probability > 0.999:
+        return "over 99.9%"
+    return f"{probability:.1%}" if probability > 0.99 else f"{probability:.0%}"
 
 
 def _speed_up_text(reference: float | None, median: float) -> str:

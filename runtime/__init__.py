@@ -1,7 +1,10 @@
 """The live pipeline runtime: workers, weight policies, measuring, training, and the oracle."""
 
+from drlpp.runtime.baselines import baseline_contenders
 from drlpp.runtime.comparison import Comparison, Contender, compare
 from drlpp.runtime.deployment import Deployment
+from drlpp.runtime.export import export
+from drlpp.runtime.kept_profile import kept_profile
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
@@ -17,6 +20,9 @@ __all__ = [
     "Comparison",
     "Contender",
     "compare",
+    "baseline_contenders",
+    "export",
+    "kept_profile",
     "EpochReport",
     "Observer",
     "TrainingResult",

@@ -1,7 +1,8 @@
-"""Measuring placements side by side, alternating, so that drift of the machine hits all alike."""
+"""Racing placements against each other on live workers, and the file of what was measured."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -14,7 +15,8 @@ from drlpp.files import Document, Record, read_document, write_document
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement import Placement
 from drlpp.planners import BASELINES
-from drlpp.report import ComparisonRow, comparison_table, describe
+from drlpp.race import Lead, RaceRules, Standing, race
+from drlpp.report import ComparisonRow, comparison_table, confidence_text, describe
 from drlpp.runtime.session import ClusterSession
 from drlpp.training_options import Method
 
@@ -49,6 +51,13 @@ class Contender(Record):
         """The measurement in the middle by its seconds; None without any."""
         return median_measurement(self.measurements) if self.measurements else None
 
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Of all rounds so far."""
+        if self.failure is None:
+            return self.measurements
+        return (*self.measurements, FailedMeasurement(failure="failed", reason=self.failure))
+
     def with_outcome(self, outcome: Outcome) -> Contender:
         """The same with one more outcome."""
         if isinstance(outcome, FailedMeasurement):
@@ -65,22 +74,31 @@ class Comparison(Document):
     minibatches: int
     contenders: tuple[Contender, ...]
 
-    def with_contender(self, index: int, contender: Contender) -> Comparison:
-        """The same with another state of one contender."""
+    @property
+    def alike(self) -> tuple[tuple[int, ...], ...]:
+        """The contenders by index, together where placement and method are the same."""
+        found: dict[tuple[Placement, Method], list[int]] = {}
+        for index, contender in enumerate(self.contenders):
+            key = contender.placement.canonical, contender.method
+            found.setdefault(key, []).append(index)
+        return tuple(map(tuple, found.values()))
+
+    @property
+    def standing(self) -> Standing:
+        """Who is ahead of whom; numbers are those of :attr:`alike`."""
+        return Standing.of([self.contenders[first].row.seconds for first, *_ in self.alike])
+
+    def with_outcome(self, indices: Sequence[int], outcome: Outcome) -> Comparison:
+        """The same with one more outcome of contenders that are alike."""
         contenders = list(self.contenders)
-        contenders[index] = contender
+        for index in indices:
+            contenders[index] = contenders[index].with_outcome(outcome)
         return self.model_copy(update={"contenders": tuple(contenders)})
 
     def fastest(self) -> Contender | None:
-        """The contender with the least median; None if all failed."""
-        medians = {
-            index: contender.row.median
-            for index, contender in enumerate(self.contenders)
-            if contender.row.median is not None
-        }
-        if not medians:
-            return None
-        return self.contenders[min(medians, key=lambda index: medians[index] or 0.0)]
+        """The contender that won, the first of those that are alike; None if all failed."""
+        winner = self.standing.winner
+        return None if winner is None else self.contenders[self.alike[winner][0]]
 
 
 @describe.register
@@ -90,23 +108,44 @@ def _(comparison: Comparison) -> RenderableType:
     failures = [
         f"{escape(c.found_by)}: {escape(c.failure)}" for c in comparison.contenders if c.failure
     ]
-    return Group(comparison_table(rows, known), *failures)
+    closest = comparison.standing.closest
+    verdict = [] if closest is None else [_verdict(closest)]
+    return Group(comparison_table(rows, known), *verdict, *failures)
+
+
+def _verdict(lead: Lead) -> str:
+    if lead.high == math.inf:
+        return f"{lead.ratio:.2f}× over the next in a single round, which says nothing of its noise"
+    # The winner has the least median; a rival may still have the lesser mean.
+    how = "fastest" if lead.probability >= 0.5 else "fastest by median only,"
+    return (
+        f"{how} with {confidence_text(lead.probability)} confidence: {lead.ratio:.2f}× "
+        f"({lead.low:.2f}–{lead.high:.2f}) over the next"
+    )
 
 
 def compare(
     session: ClusterSession,
     contenders: Sequence[Contender],
     *,
-    rounds: int,
+    rules: RaceRules,
     minibatches: int,
     path: Path,
-    on_round: Callable[[int], None] = lambda done: None,
+    on_round: Callable[[int, int], None] = lambda done, running: None,
 ) -> Comparison:
-    """Measure every contender once in each of ``rounds`` rounds.
+    """Race the contenders against each other (:func:`drlpp.race.race`).
 
-    The order within a round is reversed in every second one. A contender that failed is left out
-    of later rounds. Every measurement is written to ``path`` at once, and what that file holds is
-    not measured again, if it is a comparison of these very contenders.
+    Contenders with the same placement and method are measured once for all of them. Every
+    measurement is written to ``path`` at once, and what that file holds is not measured again, if
+    it is a comparison of these very contenders.
+
+    Args:
+        session: the workers.
+        contenders: in the order of the first round.
+        rules: when contenders are dropped and when the race ends.
+        minibatches: of a measurement.
+        path: the file.
+        on_round: called after every round with the rounds so far and the placements left.
     """
     fresh = Comparison(
         model=str(session.captured.reference),
@@ -114,21 +153,26 @@ def compare(
         contenders=tuple(contenders),
     )
     comparison = _continued(path, fresh)
+    alike = comparison.alike
+    runs = [0] * len(alike)
 
-    for number in range(rounds):
-        indices = range(len(contenders))
-        for index in indices if number % 2 == 0 else reversed(indices):
-            contender = comparison.contenders[index]
-            if contender.failure or len(contender.measurements) > number:
-                continue
-            try:
-                outcome = session.measure(contender.placement, minibatches, contender.method)
-            except InvalidInput as error:
-                # Such as a minibatch that cannot be divided into GPipe's microbatches.
-                outcome = FailedMeasurement(failure="cannot run", reason=str(error))
-            comparison = comparison.with_contender(index, contender.with_outcome(outcome))
-            write_document(path, comparison)
-        on_round(number + 1)
+    def measure(index: int) -> Outcome:
+        nonlocal comparison
+        contender = comparison.contenders[alike[index][0]]
+        known = contender.outcomes[runs[index] :]
+        runs[index] += 1
+        if known:
+            return known[0]
+        try:
+            outcome = session.measure(contender.placement, minibatches, contender.method)
+        except InvalidInput as error:
+            # Such as a minibatch that cannot be divided into GPipe's microbatches.
+            outcome = FailedMeasurement(failure="cannot run", reason=str(error))
+        comparison = comparison.with_outcome(alike[index], outcome)
+        write_document(path, comparison)
+        return outcome
+
+    race(len(alike), measure, rules, on_round)
     return comparison
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from drlpp.pipeline import Pipeline
 from drlpp.runtime.commands import LinkTimes, RunResult
 
-_WARM_UPS = 2
+_WARM_UPS = 1
 _LONGEST_SECONDS = 0.2
 """For all messages of one size; on a slow link fewer are timed, but always one after the first."""
 

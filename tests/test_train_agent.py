@@ -2,16 +2,19 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from drlpp.files import read_document
 from drlpp.placement_file import PlacementFile
+from drlpp.planners import BASELINES
 from drlpp.runtime import Comparison
 
 ROOT = Path(__file__).parent.parent
@@ -20,6 +23,7 @@ MODEL = ["--model", "tests.models:perceptron", "--workers", "2", "--minibatches"
 
 def command(out: Path, budget: int, *more: str) -> list[str]:
     job = ["--out", str(out), "--budget", str(budget), "--rounds", "2", "--microbatches", "2"]
+    job += ["--finalists", "2", "--repetitions", "1"]
     return [sys.executable, str(ROOT / "train_agent.py"), *MODEL, *job, *more]
 
 
@@ -76,13 +80,27 @@ def wait_for_end_of(processes: set[int]) -> None:
 
 def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    printed = finish(out, 6)
+    printed = finish(out, 6, "--finalists", "3")
     assert len(measured(out)) == 6
     assert "for 6 placements: measuring" in printed
     comparison = read_document(out / "comparison.json", Comparison)
     names = [contender.found_by for contender in comparison.contenders]
-    assert names == ["tuned", "data-parallel", "gpipe", "pipedream", "exact"]
+    finalists = names[: -len(BASELINES)]
+    assert names == [*finalists, *BASELINES]
+    assert set(finalists) == {"guided"}
+    assert len(finalists) <= 3
+    known = [json.loads(line) for line in measured(out)]
+    fastest_first = sorted(
+        (entry for entry in known if entry["outcome"]["outcome"] == "measured"),
+        key=lambda entry: entry["outcome"]["seconds_per_minibatch"],
+    )
+    for finalist, entry in zip(comparison.contenders, fastest_first[:3], strict=False):
+        assert finalist.placement.model_dump(mode="json") == entry["placement"]
     assert all(len(contender.measurements) == 2 for contender in comparison.contenders)
+    assert re.search(
+        r"fastest( by median only,)? with (over )?[0-9.]+% confidence: [0-9.]+×",
+        " ".join(printed.split()),
+    )
     document = read_document(out / "placement.json", PlacementFile)
     fastest = comparison.fastest()
     assert fastest is not None
@@ -91,10 +109,30 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     assert list((out / "tensorboard").rglob("events.out.tfevents*"))
     # Resuming a run that is complete measures nothing and says the same.
     before = (out / "comparison.json").read_text()
-    again = finish(out, 6, "--resume")
-    assert f"found by {fastest.found_by}" in again
+    again = finish(out, 6, "--finalists", "3", "--resume")
+    # Printed lines wrap where the path is long.
+    assert f"found by {fastest.found_by}" in " ".join(again.split())
     assert (out / "comparison.json").read_text() == before
     assert len(measured(out)) == 6
+
+
+def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
+    out, agent = tmp_path / "run", tmp_path / "mine.yaml"
+    text = "kind: hyperparameters\nversion: 1\nplacements_per_partition: 1\n"
+    agent.write_text(text)
+    finish(out, 3, "--agent", str(agent))
+    comparison = read_document(out / "comparison.json", Comparison)
+    assert comparison.contenders[0].found_by == "mine"
+    agent.write_text(text.replace("partition: 1", "partition: 2"))
+    done = subprocess.run(
+        command(out, 3, "--agent", str(agent), "--resume"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "it cannot be resumed with" in done.stderr
 
 
 def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> None:
@@ -130,6 +168,18 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
     assert len(set(keys)) == len(keys)
 
 
+def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    finish(out, 5, "--repetitions", "3")
+    runs = Counter(json.dumps(json.loads(line)["placement"]) for line in measured(out))
+    assert list(runs.values()) == [3] * 5
+    done = subprocess.run(
+        command(out, 6, "--resume"), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "holds a run with repetitions = 3" in done.stderr
+
+
 def test_a_killed_worker_fails_one_measurement_and_the_run_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start_until(out, 30, 2)
@@ -148,7 +198,8 @@ def test_a_killed_worker_fails_one_measurement_and_the_run_goes_on(tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, tuned"),
+        (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, guided, tuned"),
+        (["--agent", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--policy", "hope"], "policy 'hope' is unknown"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
         (["--model", "tests.models:nothing"], "no function 'nothing'"),

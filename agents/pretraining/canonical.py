@@ -22,8 +22,8 @@ def with_latest_cuts(placement: Placement, workload: Workload, objective: Object
         objective: what is not to grow.
     """
     accelerators = [-1] * (1 + max(placement.accelerators))
-    for index, stage in enumerate(placement.stages):
-        for accelerator in stage.accelerators:
+    for index, held in enumerate(placement.stages):
+        for accelerator in held.accelerators:
             accelerators[accelerator] = index
     stage_of = list(placement.stage_of_operator(len(workload)))
     limit = objective(placement) * (1 + _ROUNDING)

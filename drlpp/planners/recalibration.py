@@ -45,6 +45,8 @@ _FRESH = 8
 
 _BOTH_SEARCHES = 16
 
+_IMPROVED = 0.999
+
 _SCREENED = 1.1
 """What the rule alone finds so much slower than the fastest measured is not simulated."""
 
@@ -57,12 +59,15 @@ class Options:
     """The parts of the search, each of which may be left out.
 
     Attributes:
-        planners: measure what planners find with the declared costs first.
+        planners: measure what planners find with the declared costs first, and plan again with
+            the corrected ones; without, evolution is on its own.
         calibrate: correct the costs by busy times, link times and memory.
         discrepancy: correct the simulator by how far measured seconds are off.
         thompson: draw uncertain costs for some proposals.
         neighbours: propose small changes of the best, unseen by the simulator.
         evaluations: of the corrected simulator, for each batch of proposals.
+        patience: propose nothing more after so many measurements in a row that made the best no
+            more than 0.1% faster; 0 for never.
     """
 
     planners: bool = True
@@ -71,6 +76,7 @@ class Options:
     thompson: bool = True
     neighbours: bool = True
     evaluations: int = 300
+    patience: int = 60
 
 
 class Recalibration:
@@ -95,7 +101,7 @@ class Recalibration:
         self.declared = declared
         self.options = options or Options()
         self.calibration = Calibration(
-            declared.workload, declared.cluster, declared.memory, spread or Spread()
+            declared.workload, declared.cluster, declared.memory, method, spread or Spread()
         )
         self._method = method
         self._minibatches = minibatches
@@ -109,6 +115,8 @@ class Recalibration:
         self._planned_after = 0
         self._surrogate: Surrogate | None = None
         self._searches = 0
+        self._record = math.inf
+        self._since_record = 0
 
     @property
     def measured(self) -> dict[Placement, float]:
@@ -118,7 +126,11 @@ class Recalibration:
     def tell(self, placement: Placement, outcome: Outcome) -> None:
         """Learn from the outcome of a placement, whoever proposed it."""
         self._surrogate = None
+        self._since_record += 1
         if isinstance(outcome, Measurement):
+            if outcome.seconds_per_minibatch < _IMPROVED * self._record:
+                self._record = outcome.seconds_per_minibatch
+                self._since_record = 0
             self._measured[placement] = outcome.seconds_per_minibatch
             if self.options.calibrate:
                 self.calibration.observe(placement, outcome)
@@ -136,13 +148,21 @@ class Recalibration:
                 self._surrogate.with_discrepancy(dict(self.best(_REMEMBERED)))
         return self._surrogate
 
+    @property
+    def settled(self) -> bool:
+        """Whether measuring more has not helped for long."""
+        return 0 < self.options.patience <= self._since_record
+
     def propose(self, count: int, candidates: Sequence[Placement] = ()) -> list[Placement]:
         """Placements to measure next, the most promising first; none that was measured.
 
         Args:
-            count: the most that are wanted; there are fewer if the search comes by no others.
+            count: the most that are wanted; there are fewer if the search comes by no others, and
+                none when it has settled.
             candidates: of someone else, to be considered as well.
         """
+        if self.settled:
+            return []
         proposals = self._take(self._first, count)
         if len(proposals) == count:
             return proposals
@@ -212,6 +232,8 @@ class Recalibration:
         return ranked
 
     def _plan_again(self, surrogate: Surrogate) -> None:
+        if not self.options.planners:
+            return
         measured = len(self._measured)
         cheap = self._plan_seconds <= _AFFORDABLE_SECONDS
         if self._plan is not None and not cheap and measured < 2 * self._planned_after:

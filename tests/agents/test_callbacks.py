@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from fake_measurer import FakeMeasurer, chain
 from matplotlib.figure import Figure
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
 from drlpp.agents import (
@@ -45,6 +46,30 @@ def test_learning_stops_when_nothing_new_is_asked_for() -> None:
     agent.learn(10_000, callback=MeasurementBudgetCallback(memory, budget=100, patience=30))
     assert memory.distinct == 1
     assert agent.num_timesteps == 31
+
+
+def test_what_cannot_run_does_not_count_as_settling() -> None:
+    memory = MeasurementMemory(FakeMeasurer(chain(10), 4))
+    agent = AGENTS["drl-pp"].build(PlacementEnv(memory), seed=0)
+    callback = MeasurementBudgetCallback(memory, budget=10_000, patience=6)
+    asked = []
+    agent.learn(10_000, callback=[Asked(asked), callback])
+    assert asked[-6:] == [asked[-1]] * 6
+    assert agent.num_timesteps > len(asked)
+
+
+class Asked(BaseCallback):
+    """Counts distinct placements after every step that asked for one that can run."""
+
+    def __init__(self, distinct: list[int]) -> None:
+        super().__init__()
+        self.distinct = distinct
+
+    def _on_step(self) -> bool:
+        (info,) = self.locals["infos"]
+        if "seconds" in info:
+            self.distinct.append(self.training_env.get_attr("summary")[0].distinct)
+        return True
 
 
 def test_the_best_placement_is_drawn_when_it_changes() -> None:

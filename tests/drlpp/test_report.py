@@ -21,7 +21,7 @@ from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
-from drlpp.report import ComparisonRow, comparison_table, describe
+from drlpp.report import ComparisonRow, comparison_table, confidence_text, describe
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
@@ -179,16 +179,24 @@ def test_the_comparison_gives_medians_ranges_and_speed_ups() -> None:
         ComparisonRow("agent", "2-1-1", (0.020, 0.010, 0.011)),
         ComparisonRow("gpipe", "1-1-1-1", (0.022, 0.021, 0.033)),
         ComparisonRow("data-parallel", "4", ()),
+        ComparisonRow("exact", "3-1", (0.009, 0.009)),
     ]
     table = comparison_table(rows, ["gpipe", "data-parallel"])
     cells = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
-    assert cells["found by"] == ["agent", "gpipe", "data-parallel"]
-    assert cells["median"] == ["11.00 ms", "22.00 ms", "failed"]
-    assert cells["fastest"] == ["10.00 ms", "21.00 ms", "–"]
-    assert cells["slowest"] == ["20.00 ms", "33.00 ms", "–"]
-    assert cells["over\ngpipe"] == ["2.00×", "1.00×", "–"]
-    assert cells["over\ndata-parallel"] == ["–", "–", "–"]
-    assert [row.style for row in table.rows] == ["bold green", None, None]
+    assert cells["found by"] == ["agent", "gpipe", "data-parallel", "exact"]
+    assert cells["median"] == ["11.00 ms", "22.00 ms", "failed", "9.00 ms"]
+    assert cells["fastest"] == ["10.00 ms", "21.00 ms", "–", "9.00 ms"]
+    assert cells["slowest"] == ["20.00 ms", "33.00 ms", "–", "9.00 ms"]
+    assert cells["over\ngpipe"] == ["2.00×", "1.00×", "–", "2.44×"]
+    assert cells["over\ndata-parallel"] == ["–"] * 4
+    assert [row.style for row in table.rows] == ["bold green", None, None, None], (
+        "the last one dropped out"
+    )
+
+
+def test_confidence_is_not_rounded_up() -> None:
+    texts = [confidence_text(p) for p in (0.5, 0.974, 0.9962, 0.9999, 1.0)]
+    assert texts == ["50%", "97%", "99.6%", "over 99.9%", "over 99.9%"]
 
 
 def test_a_comparison_in_which_nothing_could_be_measured() -> None:

@@ -1,0 +1,26 @@
+"""Writing the placement that a run has found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drlpp.cluster import Cluster
+from drlpp.files import write_document
+from drlpp.placement_file import PlacementFile
+from drlpp.runtime.comparison import Contender
+from drlpp.runtime.session import ClusterSession
+
+
+def export(session: ClusterSession, contender: Contender, cluster: Cluster, folder: Path) -> Path:
+    """Write ``placement.json`` with the contender's median measurement; returns its path."""
+    document = PlacementFile.create(
+        session.captured.reference,
+        session.graph,
+        contender.placement,
+        cluster,
+        method=contender.method,
+        optimizer=session.optimizer,
+        found_by=contender.found_by,
+        measurement=contender.median_measurement,
+    )
+    return write_document(folder / "placement.json", document)

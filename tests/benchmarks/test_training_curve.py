@@ -1,0 +1,77 @@
+"""What is drawn is what was logged."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import reward_curves, training_curve
+from drlpp.agents import AGENTS
+from drlpp.cluster import Link, local_cluster
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.errors import InvalidInput
+from drlpp.files import read_document
+from drlpp.profile import Profile
+from drlpp.simulator import SimulatedCluster
+from drlpp.zoo import ZOO
+
+PROFILES = sorted(training_curve.PROFILES.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_profiles_are_of_the_zoo(path: Path) -> None:
+    assert path.stem in ZOO
+    profile = read_document(path, Profile)
+    assert profile.graph.model.startswith(f"{path.stem}(")
+    assert len(profile.operators) == len(profile.graph)
+
+
+def test_curves_are_those_of_the_run(tmp_path: Path) -> None:
+    profile = read_document(training_curve.PROFILES / "alexnet.json", Profile)
+    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e8))
+    memory = MeasurementMemory(SimulatedCluster(profile, cluster))
+    agent = AGENTS["tuned"].build(PlacementEnv(memory), seed=0, tensorboard_log=str(tmp_path))
+    agent.learn(10_000, callback=training_curve.TrainingSteps(3))
+    curves = reward_curves.read_curves(tmp_path, "tuned")
+    assert len(curves.distinct) == 3
+    assert agent._n_updates == 3 * AGENTS["tuned"].n_epochs
+    best = memory.best()
+    assert best is not None
+    assert curves.best_seconds[-1] == pytest.approx(best[1].seconds_per_minibatch)
+    # Reading gives single precision; the last step measured nothing slower than the best.
+    assert np.all(curves.mean_reward <= -np.log(curves.best_seconds) + 1e-6)
+    # The first update has no baseline before it.
+    assert np.isnan(curves.baseline[0])
+    assert np.isfinite(curves.baseline[1:]).all()
+
+
+def test_a_picture_and_a_table_come_out(tmp_path: Path) -> None:
+    options = {
+        "--profile": training_curve.PROFILES / "alexnet.json",
+        "--steps": 2,
+        "--accelerators": 2,
+        "--out": tmp_path / "log",
+        "--picture": tmp_path / "deep" / "curve.png",
+    }
+    arguments = [str(word) for option in options.items() for word in option]
+    done = CliRunner().invoke(training_curve.app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "2 training steps" in " ".join(done.output.split())
+    assert "best found" in done.output
+    assert (tmp_path / "deep" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    both = tmp_path / "both.png"
+    log = tmp_path / "log"
+    done = CliRunner().invoke(
+        reward_curves.app, [f"one={log}", f"two={log}", "--picture", str(both)]
+    )
+    assert done.exit_code == 0, done.output
+    assert both.exists()
+
+
+def test_folders_without_one_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="expected one run with TensorBoard's files, found none"):
+        reward_curves.read_curves(tmp_path, "nobody")
+    done = CliRunner().invoke(reward_curves.app, ["nobody", "--picture", str(tmp_path / "a.png")])
+    assert isinstance(done.exception, InvalidInput)
+    assert "give it as AGENT=FOLDER" in str(done.exception)
