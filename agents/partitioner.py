@@ -130,16 +130,18 @@ class RecurrentPartitioner(nn.Module):
         walks = [Walk(self.graph, partitions or self.partitions) for _ in range(count)]
         projected = self.selector.input(nodes)
         cutter = self.cutter.initial(count)
+        carried = self.cutter.from_states(cutter)
         selector = self.selector.initial(count)
         summaries = nodes.new_zeros(count, nodes.shape[1])
         while active := [index for index, walk in enumerate(walks) if not walk.finished]:
-            logits = self._logits(
+            candidates = [walks[index].candidates for index in active]
+            logits, reached = self._logits(
                 projected,
-                self.cutter.from_states(cutter[active]),
+                carried[active],
                 cutter[active],
                 selector[active],
                 summaries[active],
-                [walks[index].candidates for index in active],
+                candidates,
                 [not walks[index].begins for index in active],
             )
             log_probs = logits.log_softmax(dim=1)
@@ -149,27 +151,39 @@ class RecurrentPartitioner(nn.Module):
                 else torch.multinomial(log_probs.exp(), 1).squeeze(1)
             )
             taken = log_probs.gather(1, columns.unsqueeze(1)).squeeze(1)
+            # Operators that the selector has still to read, and those that it read as candidates.
             added: dict[int, tuple[int, ...]] = {}
+            known: dict[int, tuple[int, int]] = {}
             new_partitions = []
-            for index, column, log_prob in zip(
-                active, columns.tolist(), taken.tolist(), strict=True
+            before = 0
+            for index, operators, column, log_prob in zip(
+                active, candidates, columns.tolist(), taken.tolist(), strict=True
             ):
                 walk = walks[index]
-                if walk.begins and walk.cuts:
+                starts_again = walk.begins and walk.cuts > 0
+                if starts_again:
                     new_partitions.append(index)
                 added[index] = walk.take(column - 1 if column else CUT, log_prob)
+                if len(added[index]) == 1 and not starts_again:
+                    known[index] = before + column - 1, added.pop(index)[0]
+                before += len(operators)
             if new_partitions:
                 cutter[new_partitions] = self.cutter(
                     summaries[new_partitions], cutter[new_partitions]
                 )
+                carried[new_partitions] = self.cutter.from_states(cutter[new_partitions])
                 selector[new_partitions] = cutter[new_partitions]
                 summaries[new_partitions] = 0.0
-            for position in range(max(map(len, added.values()))):
+            if known:
+                rows, places = list(known), [place for place, _ in known.values()]
+                selector[rows] = torch.cat([half[places] for half in reached], dim=1)
+                summaries[rows] += nodes[[op for _, op in known.values()]] / len(self.graph)
+            for position in range(max(map(len, added.values()), default=0)):
                 rows = [index for index in added if len(added[index]) > position]
-                operators = [added[index][position] for index in rows]
-                gates = projected[operators] + self.selector.from_states(selector[rows])
+                read = [added[index][position] for index in rows]
+                gates = projected[read] + self.selector.from_states(selector[rows])
                 selector[rows] = self.selector.step(gates, selector[rows])
-                summaries[rows] += nodes[operators] / len(self.graph)
+                summaries[rows] += nodes[read] / len(self.graph)
         return [walk.result() for walk in walks]
 
     def evaluate(self, nodes: Tensor, walks: Sequence[PartitionWalk]) -> tuple[Tensor, Tensor]:
@@ -220,7 +234,7 @@ class RecurrentPartitioner(nn.Module):
         partition = torch.tensor([decision.partition for _, decision in decisions])
         begun = walk * starts.shape[1] + partition
         now = placed * count + walk
-        return self._logits(
+        logits, _ = self._logits(
             projected,
             _rows(self.cutter.from_states(cutter).flatten(end_dim=1), begun),
             _rows(cutter.flatten(end_dim=1), begun),
@@ -229,6 +243,7 @@ class RecurrentPartitioner(nn.Module):
             [decision.candidates for _, decision in decisions],
             [decision.may_cut for _, decision in decisions],
         )
+        return logits
 
     def _cutter_states(self, at_starts: Tensor) -> Tensor:
         """H̃_{G_{k−1}} for every partition k that was walked through, ``(walks, K, 2·units)``.
@@ -269,8 +284,11 @@ class RecurrentPartitioner(nn.Module):
         summaries: Tensor,
         candidates: Sequence[tuple[int, ...]],
         may_cut: Sequence[bool],
-    ) -> Tensor:
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Scores of the cut (column 0) and of the candidates, −∞ where there is none.
+
+        And the selector's states, hidden and cell, after each of the candidates, one choice's after
+        the other's, ``(candidates of all choices, units)``.
 
         Args:
             projected: the selector's input projection of all operators.
@@ -288,8 +306,8 @@ class RecurrentPartitioner(nn.Module):
         gates = _rows(projected, operators)
         # In place, since these are the largest arrays of all.
         gates += _rows(self.selector.from_states(selector), rows)
-        hidden, _ = self.selector.advance(gates, _rows(self.selector.cell(selector), rows))
-        scores = self.candidate_score(hidden).squeeze(1)
+        reached = self.selector.advance(gates, _rows(self.selector.cell(selector), rows))
+        scores = self.candidate_score(reached[0]).squeeze(1)
         gates = self.cutter.input(summaries) + cutter_gates
         hidden, _ = self.cutter.advance(gates, self.cutter.cell(cutter))
         cuts = self.cut_score(hidden).squeeze(1)
@@ -297,7 +315,8 @@ class RecurrentPartitioner(nn.Module):
         logits = logits.index_put((rows, columns), scores)
         cuttable = torch.tensor(may_cut).nonzero().squeeze(1)
         cut_column = torch.zeros_like(cuttable)
-        return logits.index_put((cuttable, cut_column), cuts[cuttable] - self.temperature)
+        logits = logits.index_put((cuttable, cut_column), cuts[cuttable] - self.temperature)
+        return logits, reached
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
