@@ -29,8 +29,7 @@ class RelativeTensor:
         readers: the operators that read it.
         forward: ideals that its bytes take on the slowest link.
         backward: the same for its gradient.
-        kept: whether the loss reads it too, so that it crosses the border of every stage that
-            makes it (but of the last one, which a walk does not know yet).
+        kept: whether the loss reads it too, which is computed with the last stage.
     """
 
     source: int

@@ -16,8 +16,9 @@ from drlpp.agents.context import PlacementContext
 from drlpp.agents.context_batch import ContextBatch
 from drlpp.agents.policy import PolicyEvaluation, TrajectoryPolicy
 from drlpp.agents.trajectory import Trajectory
+from drlpp.agents.transfer_choices import Encoded
 from drlpp.agents.transfer_encoder import OptimumEstimator, TransferEncoder
-from drlpp.agents.transfer_partitioner import Encoded, TransferPartitioner
+from drlpp.agents.transfer_partitioner import TransferPartitioner
 from drlpp.agents.transfer_scheduler import Partitions, TransferScheduler
 from drlpp.agents.walk import PartitionWalk
 from drlpp.agents.walk_record import RecordedWalk, recorded

@@ -14,7 +14,7 @@ from drlpp.agents.context import ACCELERATOR_FEATURES
 from drlpp.agents.context_batch import ContextBatch
 from drlpp.agents.prospects import PAIR_NUMBERS, pair_prospects
 from drlpp.agents.scheduler import AssignmentEvaluation
-from drlpp.agents.transfer_partitioner import Encoded
+from drlpp.agents.transfer_choices import Encoded
 from drlpp.agents.walk_record import RecordedWalk
 from drlpp.workload import Array
 
