@@ -59,9 +59,9 @@ def draw(
     begin = min((span.start for span in spans), default=0.0)
     end = max((span.end for span in spans), default=1.0)
     axes.set(xlim=(begin, max(end, begin + 1e-9)), ylim=(max(len(names), 1), 0))
-    _draw_boxes(axes, spans, row_of)
     # Row labels and margins take about a fifth of the width.
     points_per_second = 0.8 * width_inches * 72 / max(end - begin, 1e-9)
+    _draw_boxes(axes, spans, row_of, points_per_second)
     _draw_numbers(axes, spans, row_of, points_per_second)
     for moment in window or ():
         axes.axvline(moment, color="black", linewidth=0.8, linestyle="--")
@@ -75,22 +75,26 @@ def draw(
     if handles:
         figure.legend(handles=handles, loc="outside lower right", ncols=len(KINDS), frameon=False)
     if title is not None:
-        axes.set_title(title, loc="left", fontsize=11)
+        axes.set_title(title, loc="left", fontsize=11, wrap=True)
     return figure
 
 
-def _draw_boxes(axes: Axes, spans: Sequence[Span], row_of: dict[int, int]) -> None:
-    boxes_of: dict[tuple[int, Kind], list[tuple[float, float]]] = defaultdict(list)
+def _draw_boxes(
+    axes: Axes, spans: Sequence[Span], row_of: dict[int, int], points_per_second: float
+) -> None:
+    boxes_of: dict[tuple[int, Kind, bool], list[tuple[float, float]]] = defaultdict(list)
     for span in spans:
-        boxes_of[span.worker, span.kind].append((span.start, span.seconds))
-    for (worker, kind), boxes in boxes_of.items():
+        # An outline would hide what is hardly wider.
+        outlined = span.kind in _NUMBERED and span.seconds * points_per_second > 4 * _OUTLINE_POINTS
+        boxes_of[span.worker, span.kind, outlined].append((span.start, span.seconds))
+    for (worker, kind, outlined), boxes in boxes_of.items():
         height = _COMPUTING_HEIGHT if kind.computes else _OTHER_HEIGHT
         axes.broken_barh(
             boxes,
             (row_of[worker] + (1 - height) / 2, height),
             facecolor=kind.colour,
             edgecolor="white",
-            linewidth=_OUTLINE_POINTS if kind in _NUMBERED else 0.0,
+            linewidth=_OUTLINE_POINTS if outlined else 0.0,
         )
 
 

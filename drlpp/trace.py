@@ -103,7 +103,7 @@ def _arrows(
 def _message_ends(
     timeline: Iterable[TimedAction],
 ) -> dict[tuple[Message, int], tuple[TimedAction, TimedAction]]:
-    """For every message that arrived, and its receiver, the pass that made it and that it is for."""
+    """For every message and its receiver, the pass that made it and the pass that it is for."""
     last_pass: dict[int, TimedAction] = {}
     made: dict[tuple[Message, int], TimedAction] = {}
     awaited: dict[int, list[Message]] = {}

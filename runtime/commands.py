@@ -153,7 +153,7 @@ class Progress:
 class RunResult:
     """What a worker saw in a run.
 
-    ``times`` are ``time.perf_counter`` seconds, an entry an action. ``predictions`` are likewise when
+    ``times`` are ``time.perf_counter`` seconds, an entry an action; ``predictions`` likewise when
     weights were moved to those that a pass uses, or back. ``weight_bytes`` is one version of the
     stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
     ``message_bytes`` is the largest message to every worker that got any, ``bucket_bytes`` the

@@ -20,7 +20,9 @@ def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[T
             action,
             begin - start,
             end - start,
-            tuple((first - start, last - start) for first, last in _within(begin, end, predictions)),
+            tuple(
+                (first - start, last - start) for first, last in _within(begin, end, predictions)
+            ),
         )
         for worker, actions in schedule.actions.items()
         for predictions in [results[worker].predictions]
