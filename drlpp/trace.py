@@ -89,7 +89,7 @@ def _arrows(
 ) -> Iterator[Event]:
     """A flow event at both ends, just inside of the spans that viewers then tie it to."""
     ends = _message_ends(timeline)
-    for number, ((message, receiver), (made, used)) in enumerate(ends.items()):
+    for number, ((message, _), (made, used)) in enumerate(ends.items()):
         common = {"name": message.payload, "cat": "message", "id": number}
         inside = min(_NANOSECOND, (made.end - made.start) / 2, (used.end - used.start) / 2)
         for phase, worker, moment in (
