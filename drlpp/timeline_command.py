@@ -82,9 +82,9 @@ def show_timeline(
         "--bandwidth": bandwidth,
         "--latency": latency,
     }
-    numbers = [name for name, value in simulated.items() if value is not None]
-    if source is not Source.SIMULATOR and numbers:
-        raise InvalidInput(f"{numbers[0]} is for --from simulator, not for --from {source}")
+    given = [name for name, value in simulated.items() if value is not None]
+    if source is not Source.SIMULATOR and given:
+        raise InvalidInput(f"{given[0]} is for --from simulator, not for --from {source}")
     if source is Source.SCHEDULE and speeds is not None:
         raise InvalidInput("--speeds is for --from simulator and --from run")
     relative = None if speeds is None else read_speeds(speeds)
@@ -102,9 +102,12 @@ def show_timeline(
                     "the simulator needs what operators cost: --profile profile.json, which "
                     "drlpp profile writes"
                 )
-            found = document.cluster if relative is None else document.cluster.with_speeds(relative)
-            if numbers != ["--profile"]:
+            if given != ["--profile"]:
                 found = read_cluster(cluster, accelerators, bandwidth, latency, relative, None)
+            elif relative is not None:
+                found = document.cluster.with_speeds(relative)
+            else:
+                found = document.cluster
             recording = from_simulator(
                 placement, document, method, minibatches, profile=profile, cluster=found
             )

@@ -105,7 +105,11 @@ def test_from_the_simulator(shell: Shell, files: dict[str, Path], tmp_path: Path
     shell(*command)
     assert path.read_text() == trace
     # A slow accelerator, and links that take longer than the passes.
-    for numbers in (("--speeds", "1,0.5"), ("--accelerators", 2, "--bandwidth", 1e4)):
+    for numbers in (
+        ("--speeds", "1,0.5"),
+        ("--accelerators", 2, "--bandwidth", 1e4),
+        ("--accelerators", 3, "--bandwidth", 1e6, "--speeds", "1,0.5,1"),
+    ):
         code, changed, err = shell(*command, *numbers)
         assert code == 0, err
         assert rows(changed) != rows(out)
