@@ -42,6 +42,10 @@ _REMEMBERED = 16
 _PARENTS = 4
 """Of the fastest measured, and of the most promising, so many are what a search goes on from."""
 
+_SEARCHED_IN_FULL = 16
+_LEAST = 50
+"""After so many measurements searches get shorter in proportion, but for the least evaluations."""
+
 _IMPROVED = 0.999
 
 _SCREENED = 1.1
@@ -67,7 +71,8 @@ class Options:
         discrepancy: correct the simulator by how far measured seconds are off.
         thompson: draw uncertain costs for some proposals.
         neighbours: propose small changes of the best, unseen by the simulator.
-        evaluations: of the corrected simulator, for each batch of proposals.
+        evaluations: of the corrected simulator in each of two searches for a batch of proposals;
+            fewer when much has been measured.
         patience: propose nothing more after so many measurements in a row that made the best no
             more than 0.1% faster; 0 for never.
     """
@@ -229,7 +234,11 @@ class Recalibration:
         limit = _SCREENED * min((seconds for _, seconds in self.best(1)), default=math.inf)
         expected = {placement: surrogate(placement) for placement in known}
         problem = surrogate.problem.with_seed(self._draw.randrange(2**32))
-        evaluations = self.options.evaluations
+        # Costs change less and less, and so does what a search finds.
+        evaluations = max(
+            self.options.evaluations * _SEARCHED_IN_FULL // max(len(self._measured), 1), _LEAST
+        )
+        evaluations = min(evaluations, self.options.evaluations)
 
         def screened(placement: Placement) -> float:
             return surrogate.screen(placement, limit)
