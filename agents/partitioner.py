@@ -111,7 +111,7 @@ class RecurrentPartitioner(nn.Module):
             low, high = (middle, high) if cuts > wanted else (low, middle)
         self.temperature.fill_((low + high) / 2)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sample(
         self,
         nodes: Tensor,

@@ -190,5 +190,5 @@ def replicas_needed(
 
 def logarithm(ideals: Array) -> Array:
     """Half of log10, from −2 to 2: below 1e-4 ideals a cost is none, above 1e4 it is too much."""
-    found: Array = numpy.log10(numpy.clip(ideals, 1e-4, 1e4)) / 2
+    found: Array = numpy.log10(numpy.minimum(numpy.maximum(ideals, 1e-4), 1e4)) / 2
     return found

@@ -48,7 +48,7 @@ class TransferPartitioner(nn.Module):
         self.cut = nn.Linear(hidden, hidden)
         self.cut_score = _score(hidden)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sample(
         self, encoded: Encoded, contexts: Sequence[int], deterministic: bool = False
     ) -> list[RecordedWalk]:

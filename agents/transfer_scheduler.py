@@ -103,7 +103,7 @@ class TransferScheduler(nn.Module):
         nn.init.orthogonal_(last.weight, gain=0.01)
         self.score = nn.Sequential(nn.ReLU(), nn.Linear(hidden, hidden // 2), nn.ReLU(), last)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sample(
         self, encoded: Encoded, partitions: Partitions, deterministic: bool = False
     ) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]]:
