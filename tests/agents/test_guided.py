@@ -8,17 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
+from safetensors import safe_open
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from drlpp.agents import AGENTS, GuidedDRLPP, GuidedHyperparameters, MeasurementBudgetCallback
+from drlpp.agents import (
+    AGENTS,
+    PRETRAINED,
+    GuidedDRLPP,
+    GuidedHyperparameters,
+    MeasurementBudgetCallback,
+    learn_placement,
+)
 from drlpp.cluster import Link, local_cluster
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
 from drlpp.generated import generate
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement import Placement
 from drlpp.planners import PLANNERS
+from drlpp.planners.recalibration import Options
 from drlpp.profile import Profile
 from drlpp.simulator import SimulatedCluster
 
@@ -108,9 +118,12 @@ def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path
     assert list(again.outcomes)[:10] == list(env.outcomes)
     # Nothing was asked for twice.
     assert again.memory.hits == 0
+    # The policy may answer with anything, but the answer for keeps is the fastest measured.
     action, _ = loaded.predict(again.reset()[0], deterministic=True)
     _, _, _, _, info = again.step(action)
-    assert "seconds" in info
+    assert info["seconds"] == again.summary.best_seconds
+    sampled, _ = loaded.predict(np.zeros((3, 1), np.float32))
+    assert sampled.shape == (3, 20)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +150,10 @@ def test_several_environments_take_turns() -> None:
     envs = DummyVecEnv([environment, environment])
     agent = QUICK.build(envs, seed=0)
     agent.learn(16)
-    measured = envs.get_attr("outcomes")
-    assert all(measured)
-    assert agent.num_timesteps >= 16
+    one, other = envs.get_attr("outcomes")
+    assert len(one) == len(other) == 8
+    assert not set(one) & set(other)
+    assert agent.num_timesteps == 16
 
 
 class FailingCluster(SimulatedCluster):
@@ -155,10 +169,13 @@ def test_placements_that_fail_are_learned_from() -> None:
     profile, measurer = problem()
     failing = FailingCluster(profile, measurer.cluster)
     env = PlacementEnv(MeasurementMemory(failing), declared=Declared.of(profile, measurer.cluster))
-    learn(env, 20)
+    learn(env, 40)
     best = env.memory.best()
     assert best is not None
     assert len(best[0].stages) <= 2
+    # It does not go on with what never works.
+    outcomes = list(env.outcomes.values())
+    assert sum(isinstance(o, FailedMeasurement) for o in outcomes[20:]) <= 6
 
 
 def test_evaluation_and_the_environment_without_a_declaration(tmp_path: Path) -> None:
@@ -173,5 +190,33 @@ def test_evaluation_and_the_environment_without_a_declaration(tmp_path: Path) ->
     assert (tmp_path / "best_model.zip").exists()
 
 
-def test_the_shipped_agent_starts_from_the_shipped_weights() -> None:
+def test_the_shipped_agent_starts_from_the_shipped_weights_and_goes_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert AGENTS["guided"] == GuidedHyperparameters()
+    agent = AGENTS["guided"].build(environment(), seed=0)
+    with safe_open(PRETRAINED, framework="pt") as file:
+        for name, value in agent.policy.network.state_dict().items():
+            assert torch.equal(value, file.get_tensor(name))
+    agent.save(tmp_path / "agent.zip")
+    monkeypatch.setattr("drlpp.agents.transfer_policy.load_weights", None)
+    loaded = GuidedDRLPP.load(tmp_path / "agent.zip", env=environment())
+    assert isinstance(loaded.policy, type(agent.policy))
+
+
+def test_a_run_is_resumed_by_the_same_agent(tmp_path: Path) -> None:
+    for budget in (4, 6):
+        memory = environment(tmp_path / "measurements.jsonl").memory
+        done = learn_placement(
+            memory,
+            tmp_path,
+            hyperparameters=QUICK,
+            budget=budget,
+            seed=0,
+            console=Console(quiet=True),
+        )
+        assert done
+        assert memory.distinct == budget
+    loaded = GuidedDRLPP.load(tmp_path / "agent.zip")
+    assert loaded.search == Options(evaluations=60)
+    assert loaded.num_timesteps == 6

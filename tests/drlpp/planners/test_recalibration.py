@@ -143,7 +143,7 @@ def test_the_discrepancy_learns_what_shapes_cost() -> None:
     assert Discrepancy.of({}).factor(placements[0]) == 1.0
 
 
-def test_screening_never_underrates_what_is_fast() -> None:
+def test_screening_never_overrates_what_is_slow_nor_hides_what_is_fast() -> None:
     problem = PlanningProblem(Workload.of(generate("layered", 16, 0)), local_cluster(4, SLOW))
     surrogate = Recalibration(problem).surrogate
     fresh = Surrogate(problem, Recalibration(problem).calibration.fit(), surrogate._method, 30)
@@ -151,6 +151,5 @@ def test_screening_never_underrates_what_is_fast() -> None:
     limit = min(run.seconds)
     for placement, seconds in zip(run.placements, run.seconds, strict=True):
         screened = fresh.screen(placement, limit)
-        assert screened <= seconds * 1.05
-        if seconds <= limit:
-            assert screened == pytest.approx(seconds)
+        # Above the limit it is the simulator's word, or a lower bound that is above it as well.
+        assert screened == pytest.approx(seconds) or limit < screened <= seconds * 1.05
