@@ -83,7 +83,7 @@ class GuidedHyperparameters(Document):
     discrepancy: bool = True
     thompson: bool = True
     neighbours: bool = True
-    evaluations: int = Field(default=300, ge=1)
+    evaluations: int = Field(default=600, ge=1)
     patience: int = Field(default=40, ge=0)
 
     def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:

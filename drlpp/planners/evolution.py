@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from drlpp.placement import Placement
 from drlpp.planners.moves import PlacementState, neighbour
 from drlpp.planners.objective import AnalyticObjective, Objective
 from drlpp.planners.problem import PlanningProblem, Solution
 from drlpp.planners.random_search import random_placement
-from drlpp.planners.search_run import Recorder, SearchRun
+from drlpp.planners.search_run import Likeness, Recorder, SearchRun, itself
 
 PARENTS = 8
 CHILDREN = 8
@@ -31,6 +31,7 @@ def evolve(
     evaluations: int = 2000,
     evaluate: Objective | None = None,
     start: Sequence[Placement] = (),
+    likeness: Likeness = itself,
 ) -> SearchRun:
     """Keep the best :data:`PARENTS` of all, and mutate them into :data:`CHILDREN` again and again.
 
@@ -39,25 +40,26 @@ def evolve(
         evaluations: of distinct placements; fewer if the search comes by no others.
         evaluate: the objective, the problem's rule with its memory limits if none is given.
         start: the first parents; random placements if none are given.
+        likeness: placements that are alike are evaluated once, and one of them is a parent.
 
     Raises:
         InvalidInput: for less than one evaluation.
     """
     draw = random.Random(problem.seed)
-    record = Recorder(evaluate or AnalyticObjective(problem), evaluations)
+    record = Recorder(evaluate or AnalyticObjective(problem), evaluations, likeness)
     first = list(start) or [random_placement(problem, draw) for _ in range(PARENTS)]
-    parents: dict[Placement, float] = {}
+    parents: dict[Hashable, tuple[float, Placement]] = {}
     for placement in first:
         if not record.goes_on:
             return record.run
-        parents[placement] = record(placement)
+        parents[likeness(placement)] = record(placement), placement
     while record.goes_on:
-        states = [PlacementState.of(placement, problem) for placement in parents]
+        states = [PlacementState.of(placement, problem) for _, placement in parents.values()]
         for _ in range(CHILDREN):
             child = mutated(draw.choice(states), problem, draw).placement()
             if record.goes_on:
-                parents[child] = record(child)
-        parents = dict(sorted(parents.items(), key=lambda item: item[1])[:PARENTS])
+                parents.setdefault(likeness(child), (record(child), child))
+        parents = dict(sorted(parents.items(), key=lambda item: item[1][0])[:PARENTS])
     return record.run
 
 

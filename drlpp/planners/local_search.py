@@ -15,7 +15,7 @@ from drlpp.planners.gpipe import gpipe
 from drlpp.planners.moves import PlacementState, neighbour
 from drlpp.planners.objective import AnalyticObjective, Objective
 from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.planners.search_run import Recorder, SearchRun
+from drlpp.planners.search_run import Likeness, Recorder, SearchRun, itself
 
 _FIRST_TEMPERATURE = 0.1
 _LAST_TEMPERATURE = 0.001
@@ -30,7 +30,10 @@ def local_search(
 
 
 def anneal(
-    problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
+    problem: PlanningProblem,
+    evaluations: int = 2000,
+    evaluate: Objective | None = None,
+    likeness: Likeness = itself,
 ) -> SearchRun:
     """Anneal from GPipe's even split.
 
@@ -39,12 +42,13 @@ def anneal(
         evaluations: of distinct placements; fewer if the search comes by no others.
         evaluate: the objective, the problem's rule with its memory limits if none is given. What
             it calls infinite is never taken.
+        likeness: placements that are alike are evaluated once.
 
     Raises:
         InvalidInput: for less than one evaluation.
     """
     draw = random.Random(problem.seed)
-    record = Recorder(evaluate or AnalyticObjective(problem), evaluations)
+    record = Recorder(evaluate or AnalyticObjective(problem), evaluations, likeness)
     state = PlacementState.of(gpipe(problem).placement, problem)
     value = record(state.placement())
     while record.goes_on:

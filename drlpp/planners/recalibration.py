@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -39,11 +39,12 @@ _CANDIDATES = 24
 _REMEMBERED = 16
 """Of the fastest and of the latest measurements so many tell how far off the simulator is."""
 
-_PARENTS = 4
-"""Of the fastest measured, and of the most promising, so many are what a search goes on from."""
+_PARENTS = 8
+_MEASURED_PARENTS = 4
+"""Of the most promising, and of the fastest measured, so many are what a search goes on from."""
 
 _SEARCHED_IN_FULL = 16
-_LEAST = 50
+_LEAST = 200
 """After so many measurements searches get shorter in proportion, but for the least evaluations."""
 
 _IMPROVED = 0.999
@@ -82,7 +83,7 @@ class Options:
     discrepancy: bool = True
     thompson: bool = True
     neighbours: bool = True
-    evaluations: int = 300
+    evaluations: int = 600
     patience: int = 40
 
 
@@ -227,7 +228,7 @@ class Recalibration:
         self._plan_again(surrogate)
         known = [
             *([self._plan] if self._plan is not None else []),
-            *(placement for placement, _ in self.best(_PARENTS)),
+            *(placement for placement, _ in self.best(_MEASURED_PARENTS)),
             *self._promising,
         ]
         self._searches += 1
@@ -245,13 +246,16 @@ class Recalibration:
 
         afresh = evolve if self._searches % 2 else anneal
         for run in (
-            evolve(problem, evaluations, screened, [*known, *candidates]),
-            afresh(problem, evaluations, screened),
+            evolve(problem, evaluations, screened, [*known, *candidates], surrogate.key),
+            afresh(problem, evaluations, screened, likeness=surrogate.key),
         ):
             expected.update(zip(run.placements, run.seconds, strict=True))
         ranked = sorted(expected, key=lambda placement: expected[placement])
         ranked = [placement for placement in ranked if math.isfinite(expected[placement])]
-        self._promising = ranked[:_PARENTS]
+        unlike: dict[Hashable, Placement] = {}
+        for placement in ranked:
+            unlike.setdefault(surrogate.key(placement), placement)
+        self._promising = list(unlike.values())[:_PARENTS]
         return ranked
 
     def _plan_again(self, surrogate: Surrogate) -> None:

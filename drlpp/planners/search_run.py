@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy
@@ -45,21 +46,31 @@ class SearchRun:
         )
 
 
+Likeness = Callable[[Placement], Hashable]
+"""The same for placements that a search need not tell apart."""
+
+
+def itself(placement: Placement) -> Hashable:
+    """A placement is like no other."""
+    return placement
+
+
 class Recorder:
     """Evaluates placements, as many distinct ones as allowed, and remembers them."""
 
-    def __init__(self, evaluate: Objective, evaluations: int) -> None:
+    def __init__(self, evaluate: Objective, evaluations: int, likeness: Likeness = itself) -> None:
         if evaluations < 1:
             raise InvalidInput(f"{evaluations} evaluations allowed; a search needs at least 1")
         self._evaluate = evaluate
         self._allowed = evaluations
+        self._likeness = likeness
         self._requests = 0
-        self._seconds: dict[Placement, float] = {}
+        self._found: dict[Hashable, tuple[Placement, float]] = {}
 
     @property
     def used(self) -> float:
         """The share of evaluations, or of requests, that is used up."""
-        return max(len(self._seconds), self._requests / _REQUESTS) / self._allowed
+        return max(len(self._found), self._requests / _REQUESTS) / self._allowed
 
     @property
     def goes_on(self) -> bool:
@@ -69,11 +80,15 @@ class Recorder:
     def __call__(self, placement: Placement) -> float:
         """Evaluate a placement, or tell what came out before."""
         self._requests += 1
-        if placement not in self._seconds:
-            self._seconds[placement] = self._evaluate(placement)
-        return self._seconds[placement]
+        key = self._likeness(placement)
+        if key not in self._found:
+            self._found[key] = placement, self._evaluate(placement)
+        return self._found[key][1]
 
     @property
     def run(self) -> SearchRun:
         """All evaluations so far."""
-        return SearchRun(tuple(self._seconds), tuple(self._seconds.values()))
+        return SearchRun(
+            tuple(placement for placement, _ in self._found.values()),
+            tuple(seconds for _, seconds in self._found.values()),
+        )
