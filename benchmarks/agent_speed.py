@@ -40,7 +40,7 @@ SIZES = (20, 200, 1000)
 EPISODES = 64
 PASSES = 4
 _ACCELERATORS = 4
-_LEAST_SECONDS = 2.0
+_LEAST_SECONDS = 4.0
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -90,7 +90,8 @@ def pretrain(options: Pretraining, report: Report) -> tuple[TransferNetwork, dic
     rollouts = _reinforce(network, options, stream, validation, seconds * share, report, draw)
     gaps = greedy_gaps(network, validation)
     report(f"after both stages: {gaps}")
-    notes = {name: str(value) for name, value in asdict(options).items()}
+    # Where the start came from is no one else's folder; its name is in the command.
+    notes = {name: str(value) for name, value in asdict(options).items() if name != "start"}
     notes |= {f"start_{name}": value for name, value in before.items()}
     notes |= {"imitation_steps": str(imitation), "rollouts": str(rollouts)}
     notes |= {f"validation_{name}_percent": f"{value:.2f}" for name, value in asdict(gaps).items()}
