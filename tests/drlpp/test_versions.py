@@ -136,7 +136,7 @@ def test_2bw_needs_two_versions_or_says_that_it_cannot(
     try:
         uses = _uses(pipeline, minibatches, policy="2bw", accumulate=accumulate)
     except InvalidInput:
-        flight = max(n * len(w) for n, w in zip(pipeline.in_flight, pipeline.stages, strict=True))
+        flight = max(n * len(w) for n, w in zip(pipeline.in_flight(), pipeline.stages, strict=True))
         assert accumulate < flight
         return
     for parts in uses.values():
