@@ -45,11 +45,11 @@ class Window:
             (depth - 1) * len(replicas)
             for depth, replicas in zip(in_flight, pipeline.stages, strict=True)
         )
-        # Beyond NOAM gradients pile up before the faster stages while the pipeline fills, which
-        # work that off in as many minibatches again.
-        rounds_of_filling = 2 if method.in_flight_per_link else 1
+        # Beyond NOAM, gradients pile up before the faster stages while the pipeline fills: until
+        # these have caught up, they run faster than the slowest stage.
+        flight *= 1 + method.in_flight_per_link
         return cls(
-            warm_up=_round_up(max(rounds_of_filling * flight, 4), step),
+            warm_up=_round_up(max(flight, 4), step),
             length=_round_up(minibatches, step),
             tail=_round_up(tail, step),
             step=step,
