@@ -82,8 +82,12 @@ def main(
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
     minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
     repetitions: Annotated[
-        int, typer.Option(min=1, help="Runs that the minibatches of a measurement are divided in.")
-    ] = 1,
+        int,
+        typer.Option(
+            min=1,
+            help="Runs, in turns with others, that a measurement's minibatches are divided in.",
+        ),
+    ] = 3,
     finalists: Annotated[
         int, typer.Option(min=1, help="Measured placements in the final comparison.")
     ] = 4,

@@ -161,18 +161,21 @@ class DRLPP(OnPolicyAlgorithm):
     def _setup_model(self) -> None:
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
-        placements = self.partitions_per_rollout * self.placements_per_partition
-        if placements % self.n_envs:
-            raise InvalidInput(
-                f"a rollout of {placements} placements does not divide by {self.n_envs} "
-                "environments; choose a multiple"
-            )
+        self._check_rollout()
         if self.env is not None:
             self._take_graph(self.env)
         self.rollout_buffer = TrajectoryBuffer()
         self.policy = self.policy_class(  # type: ignore[assignment]
             self.observation_space, self.action_space, self.lr_schedule, **self.policy_kwargs
         ).to(self.device)
+
+    def _check_rollout(self) -> None:
+        placements = self.partitions_per_rollout * self.placements_per_partition
+        if placements % self.n_envs:
+            raise InvalidInput(
+                f"a rollout of {placements} placements does not divide by {self.n_envs} "
+                "environments; choose a multiple"
+            )
 
     def _take_graph(self, env: VecEnv) -> None:
         if not env.has_attr("graph") or not env.has_attr("summary"):

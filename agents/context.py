@@ -19,7 +19,7 @@ from drlpp.workload import Array, Workload
 
 OPERATOR_FEATURES = 21
 ACCELERATOR_FEATURES = 4
-GLOBAL_FEATURES = 12
+GLOBAL_FEATURES = 14
 """The widths of a transferable context, the same for every model and cluster."""
 
 
@@ -139,6 +139,8 @@ def _global_features(costs: RelativeCosts) -> Array:
             numpy.log2(costs.speeds.min()),
             numpy.log2(costs.speeds.max()),
             logarithm(numpy.array(costs.latency)),
+            logarithm(costs.sharing * costs.weights.sum() / count),
+            logarithm(numpy.array(costs.overhead)),
         ]
     )
 

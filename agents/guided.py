@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
@@ -94,6 +95,7 @@ class GuidedDRLPP(DRLPP):
         self.proposals = proposals
         self.practice = practice
         self.search = search or Options()
+        self.best_action: list[int] | None = None
         self._recalibration: Recalibration | None = None
         if _init_setup_model:
             self._setup_model()
@@ -106,6 +108,36 @@ class GuidedDRLPP(DRLPP):
             PlacementContext.of_workload(declared.problem.workload, declared.problem.cluster),
         )
         self._recalibration = None
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        # A saved agent has weights of its own.
+        self.policy_kwargs.pop("pretrained", None)
+
+    def _check_rollout(self) -> None:
+        # What is imagined touches no environment.
+        pass
+
+    def predict(
+        self,
+        observation: NDArray[np.float32] | dict[str, NDArray[np.float32]],
+        state: tuple[NDArray[np.float32], ...] | None = None,
+        episode_start: NDArray[np.bool_] | None = None,
+        deterministic: bool = False,
+    ) -> tuple[NDArray[np.int64], tuple[NDArray[np.float32], ...] | None]:
+        """The fastest placement measured so far, or one that the policy samples.
+
+        Args:
+            observation: of one environment, or of several.
+            state: not used.
+            episode_start: not used.
+            deterministic: for the fastest measured; the policy's likeliest before any is.
+        """
+        if deterministic and self.best_action is not None:
+            assert isinstance(observation, np.ndarray)
+            best = np.array(self.best_action)
+            return (np.tile(best, (len(observation), 1)) if observation.ndim > 1 else best), state
+        return super().predict(observation, state, episode_start, deterministic)
 
     def _excluded_save_params(self) -> list[str]:
         # It is made again from what the environment remembers.
@@ -139,6 +171,7 @@ class GuidedDRLPP(DRLPP):
         search = self.recalibration(env)
         candidates = self._imagine(search) if self.practice else []
         count = 1 if len(search.measured) < _ONE_BY_ONE else self.proposals
+        count += -count % env.num_envs
         placements = search.propose(count, candidates)
         if not placements:
             return False
@@ -150,6 +183,8 @@ class GuidedDRLPP(DRLPP):
         results = self._measure(actions, env, callback)
         for placement, (_, info) in zip(placements, results, strict=False):
             search.tell(placement, _outcome(info))
+        if search.best(1):
+            self.best_action = list(search.best(1)[0][0].assignment(*size))
         self._log_expectations(expected, results)
         log_totals(self.logger, before, Totals.of(env), len(filled))
         if rollout_buffer.content:

@@ -30,6 +30,7 @@ class Hyperparameters(Document):
     """
 
     kind: ClassVar[str] = "hyperparameters"
+    algorithm: ClassVar[type[DRLPP]] = DRLPP
 
     learning_rate: float = Field(default=1e-3, gt=0)
     partitions_per_rollout: int = Field(default=8, ge=1)
@@ -62,6 +63,7 @@ class GuidedHyperparameters(Document):
     """
 
     kind: ClassVar[str] = "guided-hyperparameters"
+    algorithm: ClassVar[type[DRLPP]] = GuidedDRLPP
 
     proposals: int = Field(default=4, ge=1)
     partitions_per_rollout: int = Field(default=8, ge=1)
@@ -82,7 +84,7 @@ class GuidedHyperparameters(Document):
     thompson: bool = True
     neighbours: bool = True
     evaluations: int = Field(default=300, ge=1)
-    patience: int = Field(default=60, ge=0)
+    patience: int = Field(default=40, ge=0)
 
     def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
         """An agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""

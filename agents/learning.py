@@ -62,7 +62,7 @@ def learn_placement(
     env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint = out / "agent.zip"
     if checkpoint.exists():
-        agent = _load(checkpoint, env)
+        agent = _load(hyperparameters.algorithm, checkpoint, env)
     else:
         agent = hyperparameters.build(env, seed=seed, tensorboard_log=str(out / "tensorboard"))
     console = console or Console()
@@ -84,15 +84,15 @@ def learn_placement(
         progress.stop()
     if memory.distinct < budget:
         console.print(
-            f"the agent has settled after {memory.distinct} placements: it keeps asking for those "
-            "that it knows"
+            f"the agent has settled after {memory.distinct} placements: measuring more has not "
+            "helped for long, or it keeps asking for what it knows"
         )
     return True
 
 
-def _load(checkpoint: Path, env: PlacementEnv) -> DRLPP:
+def _load(algorithm: type[DRLPP], checkpoint: Path, env: PlacementEnv) -> DRLPP:
     try:
-        agent = DRLPP.load(io.BytesIO(checkpoint.read_bytes()), env=env)
+        agent = algorithm.load(io.BytesIO(checkpoint.read_bytes()), env=env)
     except (zipfile.BadZipFile, KeyError, RuntimeError, ValueError):
         raise InvalidFile(
             f"{checkpoint}: not a saved agent for this model; delete it to let a new agent begin "

@@ -111,7 +111,7 @@ class RecurrentPartitioner(nn.Module):
             low, high = (middle, high) if cuts > wanted else (low, middle)
         self.temperature.fill_((low + high) / 2)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sample(
         self,
         nodes: Tensor,
@@ -130,15 +130,18 @@ class RecurrentPartitioner(nn.Module):
         walks = [Walk(self.graph, partitions or self.partitions) for _ in range(count)]
         projected = self.selector.input(nodes)
         cutter = self.cutter.initial(count)
+        carried = self.cutter.from_states(cutter)
         selector = self.selector.initial(count)
         summaries = nodes.new_zeros(count, nodes.shape[1])
         while active := [index for index, walk in enumerate(walks) if not walk.finished]:
-            logits = self._logits(
+            candidates = [walks[index].candidates for index in active]
+            logits, reached = self._logits(
                 projected,
+                carried[active],
                 cutter[active],
                 selector[active],
                 summaries[active],
-                [walks[index].candidates for index in active],
+                candidates,
                 [not walks[index].begins for index in active],
             )
             log_probs = logits.log_softmax(dim=1)
@@ -148,27 +151,39 @@ class RecurrentPartitioner(nn.Module):
                 else torch.multinomial(log_probs.exp(), 1).squeeze(1)
             )
             taken = log_probs.gather(1, columns.unsqueeze(1)).squeeze(1)
+            # Operators that the selector has still to read, and those that it read as candidates.
             added: dict[int, tuple[int, ...]] = {}
+            known: dict[int, tuple[int, int]] = {}
             new_partitions = []
-            for index, column, log_prob in zip(
-                active, columns.tolist(), taken.tolist(), strict=True
+            before = 0
+            for index, operators, column, log_prob in zip(
+                active, candidates, columns.tolist(), taken.tolist(), strict=True
             ):
                 walk = walks[index]
-                if walk.begins and walk.cuts:
+                starts_again = walk.begins and walk.cuts > 0
+                if starts_again:
                     new_partitions.append(index)
                 added[index] = walk.take(column - 1 if column else CUT, log_prob)
+                if len(added[index]) == 1 and not starts_again:
+                    known[index] = before + column - 1, added.pop(index)[0]
+                before += len(operators)
             if new_partitions:
                 cutter[new_partitions] = self.cutter(
                     summaries[new_partitions], cutter[new_partitions]
                 )
+                carried[new_partitions] = self.cutter.from_states(cutter[new_partitions])
                 selector[new_partitions] = cutter[new_partitions]
                 summaries[new_partitions] = 0.0
-            for position in range(max(map(len, added.values()))):
+            if known:
+                rows, places = list(known), [place for place, _ in known.values()]
+                selector[rows] = torch.cat([half[places] for half in reached], dim=1)
+                summaries[rows] += nodes[[op for _, op in known.values()]] / len(self.graph)
+            for position in range(max(map(len, added.values()), default=0)):
                 rows = [index for index in added if len(added[index]) > position]
-                operators = [added[index][position] for index in rows]
-                gates = projected[operators] + self.selector.from_states(selector[rows])
+                read = [added[index][position] for index in rows]
+                gates = projected[read] + self.selector.from_states(selector[rows])
                 selector[rows] = self.selector.step(gates, selector[rows])
-                summaries[rows] += nodes[operators] / len(self.graph)
+                summaries[rows] += nodes[read] / len(self.graph)
         return [walk.result() for walk in walks]
 
     def evaluate(self, nodes: Tensor, walks: Sequence[PartitionWalk]) -> tuple[Tensor, Tensor]:
@@ -204,79 +219,110 @@ class RecurrentPartitioner(nn.Module):
         """The logits of ``decisions``, as pairs (walk, decision), in one pass over the walks."""
         projected = self.selector.input(nodes)
         longest = max(len(walk.order) for walk in walks)
-        order = torch.tensor(
-            [walk.order + (0,) * (longest - len(walk.order)) for walk in walks],
-            device=nodes.device,
-        )
-        running = (nodes[order] / len(self.graph)).cumsum(dim=1)
-        running = torch.cat([torch.zeros_like(running[:, :1]), running], dim=1)
-        starts = _padded_starts(walks)
-        cutter = self._cutter_states(running, starts.to(nodes.device))
-        selector = self._selector_states(projected[order], cutter, starts)
+        padded = [walk.order + (0,) * (longest - len(walk.order)) for walk in walks]
+        # One row after the other: position by position, and all walks at each.
+        order = torch.tensor(padded, device=nodes.device).T.flatten()
+        count, starts = len(walks), _padded_starts(walks)
+        walked = (nodes.index_select(0, order) / len(self.graph)).view(longest, count, -1)
+        running = nn.functional.pad(walked.cumsum(dim=0), (0, 0, 0, 0, 1, 0)).flatten(end_dim=1)
+        at_starts = _rows(running, starts * count + torch.arange(count)[:, None])
+        cutter = self._cutter_states(at_starts)
+        inputs = projected.index_select(0, order).view(longest, count, -1)
+        selector = self._selector_states(inputs, cutter, starts)
         walk = torch.tensor([index for index, _ in decisions])
         placed = torch.tensor([decision.placed for _, decision in decisions])
         partition = torch.tensor([decision.partition for _, decision in decisions])
-        return self._logits(
+        begun = walk * starts.shape[1] + partition
+        now = placed * count + walk
+        logits, _ = self._logits(
             projected,
-            cutter[walk, partition],
-            selector[walk, placed],
-            running[walk, placed] - running[walk, starts[walk, partition]],
+            _rows(self.cutter.from_states(cutter).flatten(end_dim=1), begun),
+            _rows(cutter.flatten(end_dim=1), begun),
+            _rows(selector.flatten(end_dim=1), now),
+            _rows(running, now) - _rows(at_starts.flatten(end_dim=1), begun),
             [decision.candidates for _, decision in decisions],
             [decision.may_cut for _, decision in decisions],
         )
+        return logits
 
-    def _cutter_states(self, running: Tensor, starts: Tensor) -> Tensor:
-        """H̃_{G_{k−1}} for every partition k that was walked through, ``(walks, K, 2·units)``."""
-        rows = torch.arange(len(starts), device=starts.device)
-        states = [self.cutter.initial(len(starts))]
-        for start, end in zip(starts.T[:-1], starts.T[1:], strict=True):
-            summary = running[rows, end] - running[rows, start]
+    def _cutter_states(self, at_starts: Tensor) -> Tensor:
+        """H̃_{G_{k−1}} for every partition k that was walked through, ``(walks, K, 2·units)``.
+
+        Args:
+            at_starts: the sum of what was walked to before every partition, ``(walks, K, units)``.
+        """
+        states = [self.cutter.initial(len(at_starts))]
+        for summary in at_starts.diff(dim=1).unbind(dim=1):
             states.append(self.cutter(summary, states[-1]))
         return torch.stack(states, dim=1)
 
     def _selector_states(self, inputs: Tensor, cutter: Tensor, starts: Tensor) -> Tensor:
-        """The selector's state after 0, 1, … operators, ``(walks, longest + 1, 2·units)``."""
+        """The selector's state after 0, 1, … operators, ``(longest + 1, walks, 2·units)``.
+
+        Args:
+            inputs: to the LSTM, ``(longest, walks, 4·units)``.
+            cutter: H̃_{G_{k−1}}, from which every partition starts.
+            starts: the first positions of the partitions, ``(walks, K)``.
+        """
         states = [cutter[:, 0]]
-        for position in range(inputs.shape[1]):
+        for position, projected in enumerate(inputs.unbind(dim=0)):
             before = states[-1]
             rows, partitions = (starts == position).nonzero(as_tuple=True)
             if position and len(rows):
-                before = before.index_copy(0, rows.to(before.device), cutter[rows, partitions])
-            gates = inputs[:, position] + self.selector.from_states(before)
+                first = _rows(cutter.flatten(end_dim=1), rows * starts.shape[1] + partitions)
+                before = before.index_copy(0, rows.to(before.device), first)
+            gates = projected + self.selector.from_states(before)
             states.append(self.selector.step(gates, before))
-        return torch.stack(states, dim=1)
+        return torch.stack(states)
 
     def _logits(
         self,
         projected: Tensor,
+        cutter_gates: Tensor,
         cutter: Tensor,
         selector: Tensor,
         summaries: Tensor,
         candidates: Sequence[tuple[int, ...]],
         may_cut: Sequence[bool],
-    ) -> Tensor:
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Scores of the cut (column 0) and of the candidates, −∞ where there is none.
+
+        And the selector's states, hidden and cell, after each of the candidates, one choice's after
+        the other's, ``(candidates of all choices, units)``.
 
         Args:
             projected: the selector's input projection of all operators.
+            cutter_gates: what H̃_{G_{k−1}} adds to the cutter's gates, ``(choices, 4·units)``.
             cutter: H̃_{G_{k−1}}, ``(choices, 2·units)``.
             selector: the selector's state after the operators of G_k, ``(choices, 2·units)``.
             summaries: H_{G_k}, ``(choices, units)``.
             candidates: V_c at each choice.
             may_cut: whether a cut is possible at each choice.
         """
-        rows = [row for row, operators in enumerate(candidates) for _ in operators]
-        columns = [1 + column for operators in candidates for column in range(len(operators))]
-        operators = [operator for row in candidates for operator in row]
-        gates = projected[operators] + self.selector.from_states(selector)[rows]
-        states = self.selector.step(gates, selector[rows])
-        scores = self.candidate_score(self.selector.hidden(states)).squeeze(1)
-        cuts = self.cut_score(self.cutter.hidden(self.cutter(summaries, cutter))).squeeze(1)
-        logits = scores.new_full((len(candidates), 1 + max(map(len, candidates))), -torch.inf)
-        logits = logits.index_put((torch.tensor(rows), torch.tensor(columns)), scores)
+        counts = torch.tensor([len(operators) for operators in candidates])
+        rows = torch.arange(len(candidates)).repeat_interleave(counts)
+        columns = torch.arange(1, len(rows) + 1) - (counts.cumsum(dim=0) - counts)[rows]
+        operators = torch.tensor([operator for row in candidates for operator in row])
+        gates = _rows(projected, operators)
+        # In place, since these are the largest arrays of all.
+        gates += _rows(self.selector.from_states(selector), rows)
+        reached = self.selector.advance(gates, _rows(self.selector.cell(selector), rows))
+        scores = self.candidate_score(reached[0]).squeeze(1)
+        gates = self.cutter.input(summaries) + cutter_gates
+        hidden, _ = self.cutter.advance(gates, self.cutter.cell(cutter))
+        cuts = self.cut_score(hidden).squeeze(1)
+        logits = scores.new_full((len(candidates), 1 + int(counts.max())), -torch.inf)
+        logits = logits.index_put((rows, columns), scores)
         cuttable = torch.tensor(may_cut).nonzero().squeeze(1)
         cut_column = torch.zeros_like(cuttable)
-        return logits.index_put((cuttable, cut_column), cuts[cuttable] - self.temperature)
+        logits = logits.index_put((cuttable, cut_column), cuts[cuttable] - self.temperature)
+        return logits, reached
+
+
+def _rows(values: Tensor, index: Tensor) -> Tensor:
+    """``values[index]``, whose backward pass adds up rows fast; indexing's is far slower."""
+    found = values.index_select(0, index.flatten().to(values.device))
+    return found.view(*index.shape, values.shape[1])
 
 
 def _score(units: int) -> nn.Sequential:

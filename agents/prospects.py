@@ -17,6 +17,9 @@ TARGETS = numpy.array([0.85, 0.95, 1.0, 1.05, 1.15, 1.35, 1.75])
 """Seconds per minibatch to aim at, as multiples of the estimated optimum."""
 
 _ESTIMATE = 2
+_SOME = numpy.array([1, 2, 4])
+_ONE_AND_TWO = numpy.array([1, 1, 2, 2])
+_SLOW_AND_FAST = numpy.array([0, 1, 0, 1])
 PARTITION_NUMBERS = 17 + 2 * len(TARGETS)
 PAIR_NUMBERS = 16
 
@@ -53,39 +56,38 @@ def partition_prospects(
         The numbers, ``(R, PARTITION_NUMBERS)``, and the accelerators that the partition needs for
         each target, ``(R, targets)``.
     """
-    count, rows = accelerators.astype(float), numpy.arange(len(sums))
+    count = accelerators.astype(float)
     by_replicas = ideals_by_replicas(sums, scales, int(accelerators.max(initial=1)))
     targets = estimates[:, None] * TARGETS
     needed = replicas_needed(by_replicas, targets, accelerators)
     rest = numpy.maximum(count - finished_work - sums[:, 0], 0.0)
     spare = count[:, None] - used - needed - rest[:, None] / targets
-    beyond = numpy.arange(by_replicas.shape[1]) >= accelerators[:, None]
+    most = accelerators[:, None]
+    beyond = numpy.arange(by_replicas.shape[1]) >= most
     best = numpy.where(beyond, numpy.inf, by_replicas).min(axis=1, initial=1e9)
-    some = [by_replicas[rows, numpy.minimum(m, accelerators) - 1] for m in (1, 2, 4)]
-    pair = numpy.minimum(2, accelerators)
-    extremes = [
-        stage_ideals(sums, replicas, speeds[:, kind], scales)
-        for replicas in (numpy.ones(len(sums)), pair.astype(float))
-        for kind in (0, 1)
-    ]
-    fitting = numpy.minimum(needed[:, _ESTIMATE], count).astype(int) - 1
-    partitions_left = count - cuts - 1
-    numbers = numpy.column_stack(
-        [
-            needed / count[:, None],
-            numpy.clip(spare, -4, 4) / 2,
-            *(_relative(ideals, estimates) for ideals in (*some, best, *extremes)),
-            _relative(by_replicas[rows, fitting], estimates),
-            logarithm(sums[:, 1]),
-            logarithm(numpy.maximum(sums[:, 2], sums[:, 3])),
-            numpy.clip(sums[:, 0] / estimates, 0, 8) / 4,
-            numpy.clip(rest / estimates, 0, 8) / 4,
-            rest / count,
-            numpy.clip(rest / numpy.maximum(partitions_left, 0.5) / estimates, 0, 8) / 4,
-            partitions_left / count,
-            numpy.minimum(partitions_left, 3) / 3,
-        ]
+    fitting = numpy.minimum(needed[:, _ESTIMATE], count).astype(int)[:, None]
+    some = numpy.concatenate([numpy.minimum(_SOME, most), fitting], axis=1) - 1
+    at_some = numpy.take_along_axis(by_replicas, some, axis=1)
+    extremes = stage_ideals(
+        sums[:, None], numpy.minimum(_ONE_AND_TWO, most), speeds[:, _SLOW_AND_FAST], scales[:, None]
     )
+    ideals = numpy.concatenate([at_some[:, :-1], best[:, None], extremes, at_some[:, -1:]], axis=1)
+    partitions_left = count - cuts - 1
+    each = rest / numpy.maximum(partitions_left, 0.5)
+    shares = numpy.stack([sums[:, 0], rest, each], axis=1) / estimates[:, None]
+    bytes_ = numpy.stack([sums[:, 1], numpy.maximum(sums[:, 2], sums[:, 3])], axis=1)
+    # Choices are made one by one when a walk is sampled, so it pays to fill one array in few steps.
+    numbers = numpy.empty((len(sums), PARTITION_NUMBERS))
+    width = len(TARGETS)
+    numbers[:, :width] = needed / count[:, None]
+    numbers[:, width : 2 * width] = _bounded(spare, -4, 4) / 2
+    others = numbers[:, 2 * width :]
+    others[:, :9] = _relative(ideals, estimates[:, None])
+    others[:, 9:11] = logarithm(bytes_)
+    others[:, [11, 12, 14]] = _bounded(shares, 0, 8) / 4
+    others[:, 13] = rest / count
+    others[:, 15] = partitions_left / count
+    others[:, 16] = numpy.minimum(partitions_left, 3) / 3
     return numbers, needed
 
 
@@ -151,5 +153,10 @@ def pair_prospects(
 def _relative(ideals: Array, others: Array) -> Array:
     """log2 of a ratio, bounded."""
     ratio = numpy.maximum(ideals, 1e-6) / numpy.maximum(others, 1e-6)
-    found: Array = numpy.clip(numpy.log2(ratio), -4, 4) / 2
+    return _bounded(numpy.log2(ratio), -4, 4) / 2
+
+
+def _bounded(values: Array, least: float, most: float) -> Array:
+    """numpy.clip, which takes several times as long for few values."""
+    found: Array = numpy.minimum(numpy.maximum(values, least), most)
     return found

@@ -41,9 +41,13 @@ class Recurrence(nn.Module):
             gates: ``input(x) + from_states(states)``, ``(batch, 4·units)``.
             states: hidden and cell state, ``(batch, 2·units)``.
         """
+        return torch.cat(self.advance(gates, self.cell(states)), dim=-1)
+
+    def advance(self, gates: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """One step from cell states alone; returns hidden and cell states apart."""
         enter, forget, update, leave = gates.chunk(4, dim=-1)
-        cell = forget.sigmoid() * states[..., self.units :] + enter.sigmoid() * update.tanh()
-        return torch.cat([leave.sigmoid() * cell.tanh(), cell], dim=-1)
+        cell = forget.sigmoid() * cells + enter.sigmoid() * update.tanh()
+        return leave.sigmoid() * cell.tanh(), cell
 
     def forward(self, inputs: Tensor, states: Tensor) -> Tensor:
         """One step from unprojected inputs, ``(batch, F_in)``."""
@@ -52,3 +56,7 @@ class Recurrence(nn.Module):
     def hidden(self, states: Tensor) -> Tensor:
         """The hidden half of ``states``."""
         return states[..., : self.units]
+
+    def cell(self, states: Tensor) -> Tensor:
+        """The cell half of ``states``."""
+        return states[..., self.units :]

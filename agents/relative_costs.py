@@ -29,8 +29,7 @@ class RelativeTensor:
         readers: the operators that read it.
         forward: ideals that its bytes take on the slowest link.
         backward: the same for its gradient.
-        kept: whether the loss reads it too, so that it crosses the border of every stage that
-            makes it (but of the last one, which a walk does not know yet).
+        kept: whether the loss reads it too, which is computed with the last stage.
     """
 
     source: int
@@ -191,5 +190,5 @@ def replicas_needed(
 
 def logarithm(ideals: Array) -> Array:
     """Half of log10, from −2 to 2: below 1e-4 ideals a cost is none, above 1e4 it is too much."""
-    found: Array = numpy.log10(numpy.clip(ideals, 1e-4, 1e4)) / 2
+    found: Array = numpy.log10(numpy.minimum(numpy.maximum(ideals, 1e-4), 1e4)) / 2
     return found

@@ -16,8 +16,9 @@ from drlpp.agents.context import PlacementContext
 from drlpp.agents.context_batch import ContextBatch
 from drlpp.agents.policy import PolicyEvaluation, TrajectoryPolicy
 from drlpp.agents.trajectory import Trajectory
+from drlpp.agents.transfer_choices import Encoded
 from drlpp.agents.transfer_encoder import OptimumEstimator, TransferEncoder
-from drlpp.agents.transfer_partitioner import Encoded, TransferPartitioner
+from drlpp.agents.transfer_partitioner import TransferPartitioner
 from drlpp.agents.transfer_scheduler import Partitions, TransferScheduler
 from drlpp.agents.walk import PartitionWalk
 from drlpp.agents.walk_record import RecordedWalk, recorded
@@ -47,7 +48,7 @@ class TransferNetwork(nn.Module):
         optima = estimate.optima.exp().cpu().numpy().astype(numpy.float64)
         return Encoded(batch, nodes, contexts, optima)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sample(
         self,
         batch: ContextBatch,
@@ -62,7 +63,7 @@ class TransferNetwork(nn.Module):
         repeated_contexts = numpy.repeat(contexts, placements).tolist()
         return self._assigned(encoded, repeated_contexts, repeated, deterministic)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def resample(
         self, batch: ContextBatch, contexts: Sequence[int], walks: Sequence[PartitionWalk]
     ) -> list[Trajectory]:
@@ -196,14 +197,14 @@ class TransferPolicy(TrajectoryPolicy):
             )
         self._context = context
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sample(
         self, partitions: int, placements: int = 1, deterministic: bool = False
     ) -> list[Trajectory]:
         """Sample partition schemes, and several placements of each (drl-pp §3.4)."""
         return self.network.sample(self._batch(), [0] * partitions, placements, deterministic)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def resample(self, walks: Sequence[PartitionWalk]) -> list[Trajectory]:
         """Sample another placement of every given partition scheme (drl-pp §3.3)."""
         return self.network.resample(self._batch(), [0] * len(walks), walks) if walks else []

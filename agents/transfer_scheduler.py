@@ -14,7 +14,7 @@ from drlpp.agents.context import ACCELERATOR_FEATURES
 from drlpp.agents.context_batch import ContextBatch
 from drlpp.agents.prospects import PAIR_NUMBERS, pair_prospects
 from drlpp.agents.scheduler import AssignmentEvaluation
-from drlpp.agents.transfer_partitioner import Encoded
+from drlpp.agents.transfer_choices import Encoded
 from drlpp.agents.walk_record import RecordedWalk
 from drlpp.workload import Array
 
@@ -103,7 +103,7 @@ class TransferScheduler(nn.Module):
         nn.init.orthogonal_(last.weight, gain=0.01)
         self.score = nn.Sequential(nn.ReLU(), nn.Linear(hidden, hidden // 2), nn.ReLU(), last)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sample(
         self, encoded: Encoded, partitions: Partitions, deterministic: bool = False
     ) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]]]:

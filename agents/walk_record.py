@@ -71,6 +71,7 @@ class StageLedger:
         self._weights = costs.weights.tolist()
         self._tensors = [(t.source, t.forward, t.backward) for t in costs.tensors]
         self._unread = [len(t.readers) + t.kept for t in costs.tensors]
+        self._kept = [index for index, tensor in enumerate(costs.tensors) if tensor.kept]
         self._made_by, self._read_by = costs.made_by, costs.read_by
         self._stage_of = [-1] * len(self._work)
         self._entered = [-1] * len(costs.tensors)
@@ -86,6 +87,21 @@ class StageLedger:
         finished, self.sums = self.sums, _NOTHING
         self._stage += 1
         return finished
+
+    def finish(self) -> _Sums:
+        """End the last partition, in which the loss reads what the model returns."""
+        work, weights, incoming, outgoing = self.sums
+        for tensor in self._kept:
+            source, forward, backward = self._tensors[tensor]
+            self._unread[tensor] -= 1
+            if self._stage_of[source] != self._stage:
+                if self._entered[tensor] != self._stage:
+                    incoming += forward
+                    outgoing += backward
+            elif not self._unread[tensor]:
+                outgoing -= forward
+                incoming -= backward
+        return work, weights, incoming, outgoing
 
     def with_operators(self, operators: Iterable[int], keep: bool = False) -> _Sums:
         """The sums after adding operators, predecessors first; remembers them only to ``keep``."""
@@ -209,7 +225,7 @@ class RecordingWalk(Walk):
             counts=rows[:, 5],
             candidates=numpy.array(self._chosen_from, dtype=numpy.int64),
             candidate_sums=numpy.array(self._candidate_sums).reshape(-1, SUMS),
-            stage_sums=numpy.array([*self._stage_sums, self._ledger.sums]),
+            stage_sums=numpy.array([*self._stage_sums, self._ledger.finish()]),
         )
         return RecordedWalk(
             order=plain.order,

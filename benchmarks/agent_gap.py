@@ -151,10 +151,9 @@ def _budgets(text: str) -> list[int]:
 
 def run_agent(agent: str, instance: Instance, budgets: Sequence[int], seed: int) -> Run:
     """Let an agent spend the largest of the budgets."""
-    memory = instance.memory()
     begin = time.perf_counter()
-    history = history_of(METHODS[agent], memory, instance.declared, max(budgets), seed)
-    best = {budget: min(history[:budget]) for budget in budgets}
+    history = history_of(METHODS[agent], instance, max(budgets), seed)
+    best = {budget: history[:budget][-1] for budget in budgets}
     return Run(
         seed=seed,
         distinct=len(history),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy
 from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.envs import Declared, MeasurementMemory
 from drlpp.errors import InvalidInput
-from drlpp.measurement import Measurement
+from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement
 from drlpp.planners import PLANNERS
 from drlpp.planners.evolution import evolve
@@ -34,6 +35,8 @@ class Instance:
         cluster: the accelerators as they are.
         declared_profile: what agents and planners are told of costs.
         declared_cluster: what they are told of accelerators.
+        noise: standard deviation of the logarithm of measured seconds; those of a placement are
+            always the same.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Instance:
     cluster: Cluster
     declared_profile: Profile
     declared_cluster: Cluster
+    noise: float = 0.0
 
     @classmethod
     def of(
@@ -53,8 +57,10 @@ class Instance:
         speeds: Sequence[float] | None = None,
         declared_profile: Profile | None = None,
         declared_link: Link | None = None,
+        cores: int | None = None,
+        noise: float = 0.0,
     ) -> Instance:
-        """Accelerators of one host; ``speeds`` are never declared.
+        """Accelerators of one host; ``speeds``, shared ``cores`` and noise are never declared.
 
         Raises:
             InvalidInput: if the declared profile is of another graph, or speeds do not fit.
@@ -69,9 +75,10 @@ class Instance:
         return cls(
             name=name,
             profile=profile,
-            cluster=local_cluster(accelerators, link, speeds),
+            cluster=local_cluster(accelerators, link, speeds, cores=cores),
             declared_profile=declared,
             declared_cluster=local_cluster(accelerators, declared_link or link),
+            noise=noise,
         )
 
     @cached_property
@@ -86,7 +93,10 @@ class Instance:
 
     def memory(self) -> MeasurementMemory:
         """An empty memory of measurements."""
-        return MeasurementMemory(self.measurer, MINIBATCHES)
+        measurer = self.measurer
+        if self.noise:
+            measurer = NoisyCluster(self.profile, self.cluster, self.noise)
+        return MeasurementMemory(measurer, MINIBATCHES)
 
     def seconds(self, placement: Placement) -> float:
         """Measured seconds per minibatch; infinite for what does not fit."""
@@ -115,6 +125,35 @@ class Instance:
         """Measured seconds of the best that planners find with what is declared."""
         names = ("exact", "pipedream", "data-parallel")
         return min(self.seconds(PLANNERS[n](self.declared.problem).placement) for n in names)
+
+
+class NoisyCluster(SimulatedCluster):
+    """Measured seconds and busy times are off by noise, a placement's always by the same."""
+
+    def __init__(self, profile: Profile, cluster: Cluster, noise: float) -> None:
+        super().__init__(profile, cluster)
+        self.noise = noise
+
+    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
+        """Play ``placement``, and add noise."""
+        outcome = super().measure(placement, minibatches)
+        if not isinstance(outcome, Measurement):
+            return outcome
+        draw = numpy.random.default_rng(zlib.crc32(placement.model_dump_json().encode()))
+        return outcome.model_copy(
+            update={
+                "seconds_per_minibatch": outcome.seconds_per_minibatch
+                * draw.lognormal(0.0, self.noise),
+                "workers": tuple(
+                    usage.model_copy(
+                        update={
+                            "busy_seconds": usage.busy_seconds * draw.lognormal(0.0, self.noise)
+                        }
+                    )
+                    for usage in outcome.workers
+                ),
+            }
+        )
 
 
 def with_errors(profile: Profile, spread: float, seed: int) -> Profile:

@@ -7,18 +7,21 @@ it may have been measured. What it found is read from the memory, in the order o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy
 import torch
 
+from benchmarks.gap_instance import Instance
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv, StepwisePlacementEnv
 from drlpp.measurement import Measurement
 from drlpp.placement import Placement
 from drlpp.planners import PLANNERS
 from drlpp.planners.evolution import evolve
 from drlpp.planners.local_search import anneal
+from drlpp.planners.objective import Objective
 from drlpp.planners.random_search import random_run
 from drlpp.planners.recalibration import Recalibration
 from drlpp.planners.search_run import SearchRun
@@ -29,19 +32,21 @@ if TYPE_CHECKING:
 Method = Callable[[MeasurementMemory, Declared, int, int], None]
 """Of the memory, what is declared, the budget of distinct placements, and the seed."""
 
-_REQUESTS = 20
-"""An agent may ask for so many times more placements than it may measure."""
-
 _PATIENCE = 200
 """An agent that asks for so many in a row that it knows has settled."""
 
+_REQUESTS = 200
+"""An agent may ask for so many times more placements than it may measure: no more than a bound."""
 
-def seconds_of(memory: MeasurementMemory) -> list[float]:
-    """What was measured, in order; infinite for what failed."""
-    return [
-        outcome.seconds_per_minibatch if isinstance(outcome, Measurement) else numpy.inf
-        for outcome in memory.outcomes.values()
-    ]
+
+def incumbents_of(memory: MeasurementMemory, seconds: Objective) -> list[float]:
+    """After each measurement, what the fastest by measurement really takes; infinite if none is."""
+    found, best, chosen = [], numpy.inf, numpy.inf
+    for placement, outcome in memory.outcomes.items():
+        if isinstance(outcome, Measurement) and outcome.seconds_per_minibatch < best:
+            best, chosen = outcome.seconds_per_minibatch, seconds(placement)
+        found.append(chosen)
+    return found
 
 
 def _search(
@@ -56,7 +61,10 @@ def _search(
         outcome, _ = memory.measure(placement)
         return outcome.seconds_per_minibatch if isinstance(outcome, Measurement) else numpy.inf
 
-    problem = declared.problem.with_seed(seed)
+    # Accelerators that are declared to be equal may differ, so they are worth swapping.
+    cluster = declared.problem.cluster
+    apart = cluster.with_speeds(cluster.speeds)
+    problem = replace(declared.problem.with_seed(seed), cluster=apart)
     if planned:
         search(problem, budget, measured, [PLANNERS["exact"](problem).placement])
     else:
@@ -133,14 +141,16 @@ METHODS: dict[str, Method] = {
 """As ``--agent`` names them. ``planned-evolution`` starts from the exact planner's placement."""
 
 
-def history_of(
-    method: Method, memory: MeasurementMemory, declared: Declared, budget: int, seed: int
-) -> list[float]:
-    """Seconds of up to ``budget`` distinct placements, in the order they were measured."""
+def history_of(method: Method, instance: Instance, budget: int, seed: int) -> list[float]:
+    """After each of up to ``budget`` distinct placements, the seconds of the fastest so far.
+
+    It is chosen by what was measured, noise included, and judged without noise.
+    """
+    memory = instance.memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        method(memory, declared, budget, seed)
+        method(memory, instance.declared, budget, seed)
     finally:
         torch.set_num_threads(threads)
-    return seconds_of(memory)[:budget]
+    return incumbents_of(memory, instance.seconds)[:budget] or [numpy.inf]

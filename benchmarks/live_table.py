@@ -56,6 +56,7 @@ class Settings:
         minibatches: of a measurement.
         microbatches: of GPipe.
         seed: of the agent.
+        hide_speeds: the agent is told only the number of accelerators; planners are told all.
     """
 
     agent: str
@@ -67,6 +68,7 @@ class Settings:
     minibatches: int
     microbatches: int
     seed: int
+    hide_speeds: bool
 
     @property
     def agent_name(self) -> str:
@@ -77,9 +79,11 @@ class Settings:
     def title(self) -> str:
         """What the table shows, above it."""
         speeds = ", ".join(f"{speed:g}" for speed in self.speeds)
+        hidden = ", which the agent is not told" if self.hide_speeds else ""
         return (
-            f"Workers of speed {speeds}; agent `{self.agent_name}` with {self.budget} placements, "
-            f"repetitions {self.repetitions}; races of at most {self.rounds} rounds; measurements "
+            f"Workers of speed {speeds}{hidden}; agent `{self.agent_name}` with {self.budget} "
+            f"placements, repetitions {self.repetitions}; races of at most {self.rounds} rounds; "
+            "measurements "
             f"over {self.minibatches} minibatches; {datetime.now(UTC):%Y-%m-%d}."
         )
 
@@ -100,6 +104,9 @@ def main(
     minibatches: Annotated[int, typer.Option(min=1, help="Of a measurement.")] = 30,
     microbatches: Annotated[int, typer.Option(min=1, help="Of GPipe.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Of the agent.")] = 0,
+    hide_speeds: Annotated[
+        bool, typer.Option("--hide-speeds", help="Tell them to planners, but not to the agent.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for what is measured.")] = Path(
         "runs/live-table"
     ),
@@ -118,6 +125,7 @@ def main(
         minibatches=minibatches,
         microbatches=microbatches,
         seed=seed,
+        hide_speeds=hide_speeds,
     )
     console = build_console()
     if document is not None:
@@ -171,7 +179,7 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
             seed=settings.seed,
             declared=Declared.of(
                 profile,
-                cluster,
+                cluster.with_speeds([1.0] * workers) if settings.hide_speeds else cluster,
                 session.method,
                 MemoryModel.of(session.method, session.optimizer),
             ),

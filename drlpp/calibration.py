@@ -3,17 +3,18 @@ r"""Correcting a profile and a cluster by what measurements tell besides seconds
 A measurement names the time that every worker was busy. For a worker of relative speed v that
 holds the operators S on one of m replicas, that is, for each minibatch of its own,
 
-    y = (Σ_{o ∈ S} t_o e^{x_o} + h e^{x_h} + b_S e^{x_b}) / (v e^{x_v})
+    y = e^c (Σ_{o ∈ S} t_o e^{x_o} + h e^{x_h} + b_S e^{x_b}) / (v e^{x_v})
 
-with t_o the declared seconds of operator o, h those of a stage's passes beside its operators, and
-b_S what its parameters cost (update, prediction, collecting gradients). The corrections x have a
-normal prior around 0: whoever has measured nothing believes what was declared. ln y is observed
-with some noise, so the most probable x is a least-squares problem, solved by Gauss-Newton, and what
-is left uncertain is the normal distribution around it. Operators that were always in the same
-stage are corrected together; what tells them apart is a measurement that separates them.
+with c common to everything (a profile of a faster device, or a mere guess), t_o the declared
+seconds of operator o, h those of a stage's passes beside its operators, and b_S what its parameters
+cost (update, prediction, collecting gradients). The corrections c and x have a normal prior around
+0: whoever has measured nothing believes what was declared. ln y is observed with some noise, so
+the most probable x is a least-squares problem, solved by Gauss-Newton, and what is left uncertain
+is the normal distribution around it. Operators that were always in the same stage are corrected
+together; what tells them apart is a measurement that separates them.
 
-CPU workers that share cores are busy for longer than their work takes. Their busy times are divided
-by what the simulator says of that, with the costs as they were declared.
+CPU workers that share cores are busy for longer than their work takes. Their busy times are
+divided by what the simulator says of that, with the costs as they were declared.
 
 Links are corrected by the seconds of single messages, latency and bandwidth by level; the memory
 of stages by the peak memory of workers.
@@ -21,6 +22,7 @@ of stages by the peak memory of workers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -37,7 +39,8 @@ from drlpp.simulator import simulate
 from drlpp.training_options import DEFAULT_METHOD, Method
 from drlpp.workload import Array, Workload
 
-_ITERATIONS = 8
+_ITERATIONS = 30
+_HALVINGS = 6
 _SAME_SPEED = 0.03
 """Accelerators whose speeds differ by less count as equal, or planners would have to tell all
 apart."""
@@ -47,11 +50,15 @@ _SMALLEST_OVERHEAD = 1e-3
 known better."""
 
 
+_SMALLEST_LATENCY = 1e-6
+
+
 @dataclass(frozen=True)
 class Spread:
     """Standard deviations of logarithms: how far off what was declared may be.
 
     Attributes:
+        everything: of all seconds together.
         operators: of an operator's seconds.
         stages: of a stage's overhead, and of what parameters cost.
         speeds: of an accelerator's speed.
@@ -59,6 +66,7 @@ class Spread:
         noise: of a measured busy time or link time.
     """
 
+    everything: float = 3.0
     operators: float = 0.4
     stages: float = 1.0
     speeds: float = 0.4
@@ -76,12 +84,16 @@ class Calibrated:
 
 @dataclass(frozen=True)
 class _Busy:
-    """Seconds that a worker is busy for a minibatch of its own."""
+    """Seconds that a worker is busy for a minibatch of its own.
+
+    ``noise`` is the standard deviation of their logarithm.
+    """
 
     operators: tuple[int, ...]
     parameter_seconds: float
     accelerator: int
     seconds: float
+    noise: float
 
 
 @dataclass
@@ -110,7 +122,7 @@ class Calibration:
         self._busy: list[_Busy] = []
         self._links: list[LinkUsage] = []
         self._memory: list[tuple[float, float]] = []
-        self._corrections = numpy.zeros(len(workload) + 2 + self.cluster.accelerators)
+        self._corrections = numpy.zeros(len(workload) + 3 + self.cluster.accelerators)
         self._factor: tuple[Array, bool] | None = None
 
     def observe(self, placement: Placement, measurement: Measurement) -> None:
@@ -130,8 +142,15 @@ class Calibration:
                 extra += float(work.sharing_seconds) * (replicas > 1)
                 seconds = usage.busy_seconds * replicas / measurement.minibatches
                 seconds /= stretch.get(usage.worker, 1.0)
-                self._busy.append(_Busy(stage.operators, max(extra, 0.0), usage.worker, seconds))
-        self._links += measurement.links
+                # Without whole rounds, a replica had one minibatch more or less than its share.
+                uneven = (
+                    replicas / measurement.minibatches * (measurement.minibatches % replicas > 0)
+                )
+                noise = math.hypot(self.spread.noise, uneven)
+                self._busy.append(
+                    _Busy(stage.operators, max(extra, 0.0), usage.worker, seconds, noise)
+                )
+        self._links += [usage for usage in measurement.links if usage.seconds > 0]
         self._observe_memory(placement, measurement.workers)
         self._factor = None
 
@@ -170,7 +189,10 @@ class Calibration:
         return self._calibrated(self._corrections)
 
     def sample(self, draw: Generator) -> Calibrated:
-        """A workload and a cluster that are as probable as what was observed leaves them."""
+        """A workload and speeds that are as probable as what was observed leaves them.
+
+        Links and memory are the most probable ones.
+        """
         factor, lower = self._solve()
         standard = draw.standard_normal(len(self._corrections))
         deviation = solve_triangular(factor, standard, lower=lower, trans="T" if lower else "N")
@@ -181,17 +203,27 @@ class Calibration:
         if self._factor is None:
             prior = self._prior_precision()
             rows, logs = self._rows()
-            weight = self.spread.noise**-2
+            weights = numpy.array([busy.noise for busy in self._busy]) ** -2.0
+
+            def badness(x: Array) -> float:
+                misses = logs - self._linearised(x, rows)[0]
+                return float(weights @ misses**2 + prior @ x**2)
+
             x = self._corrections
             for _ in range(_ITERATIONS):
                 predicted, jacobian = self._linearised(x, rows)
-                precision = numpy.diag(prior) + weight * jacobian.T @ jacobian
-                gradient = weight * jacobian.T @ (logs - predicted) - prior * x
+                precision = numpy.diag(prior) + jacobian.T @ (weights[:, None] * jacobian)
+                gradient = jacobian.T @ (weights * (logs - predicted)) - prior * x
                 self._factor = cho_factor(precision, lower=True)
                 step = cho_solve(self._factor, gradient)
-                x = x + numpy.clip(step, -1.0, 1.0)
                 if float(numpy.abs(step).max()) < 1e-4:
                     break
+                before = badness(x)
+                for _ in range(_HALVINGS):
+                    if badness(x + step) <= before:
+                        break
+                    step = step / 2
+                x = x + step
             self._corrections = x
         assert self._factor is not None
         return self._factor
@@ -202,6 +234,7 @@ class Calibration:
             [
                 numpy.full(operators, self.spread.operators),
                 numpy.full(2, self.spread.stages),
+                [self.spread.everything],
                 numpy.full(accelerators, self.spread.speeds),
             ]
         )
@@ -217,7 +250,8 @@ class Calibration:
             rows[index, members] = self.workload.seconds[members]
             rows[index, operators] = self._overhead_seconds
             rows[index, operators + 1] = busy.parameter_seconds
-            rows[index, operators + 2 + busy.accelerator] = -1.0
+            rows[index, operators + 2] = 1.0
+            rows[index, operators + 3 + busy.accelerator] = -1.0
             logs[index] = numpy.log(busy.seconds * self.cluster.speeds[busy.accelerator])
         return rows, logs
 
@@ -233,8 +267,10 @@ class Calibration:
         workload = self.workload
         operators = len(workload)
         factors = numpy.exp(corrections)
-        own = factors[:operators]
-        overhead, parameters = factors[operators], factors[operators + 1]
+        own, overhead, parameters = (
+            factors[part] * factors[operators + 2]
+            for part in (slice(operators), operators, operators + 1)
+        )
         declared = workload.forward_overhead_seconds + workload.backward_overhead_seconds
         share = workload.forward_overhead_seconds / declared if declared else 1 / 3
         return Calibrated(
@@ -251,7 +287,7 @@ class Calibration:
                 ),
                 sharing_seconds_per_byte=float(workload.sharing_seconds_per_byte * parameters),
             ),
-            self._cluster(factors[operators + 2 :]),
+            self._cluster(factors[operators + 3 :]),
         )
 
     def _cluster(self, factors: Array) -> Cluster:
@@ -266,17 +302,19 @@ class Calibration:
         )
 
     def _corrected(self, level: int, declared: Link) -> Link:
-        """The link of a level, by least squares over the relative errors of its messages."""
+        """The link of a level, by least squares over the relative errors of its messages.
+
+        What a host's own network adds is taken as declared.
+        """
         found = [u for u in self._links if self.cluster.level(u.sender, u.receiver) == level]
         if not found:
             return declared
         seconds = numpy.array([usage.seconds for usage in found])
-        declared_parts = numpy.array(
-            [
-                [declared.latency_seconds, usage.bytes_ / declared.bandwidth_bytes_per_second]
-                for usage in found
-            ]
-        )
+        ways = [self.cluster.link(usage.sender, usage.receiver) for usage in found]
+        latencies = numpy.array([max(way.latency_seconds, _SMALLEST_LATENCY) for way in ways])
+        bandwidths = numpy.array([way.bandwidth_bytes_per_second for way in ways])
+        sizes = numpy.array([usage.bytes_ for usage in found])
+        declared_parts = numpy.stack([latencies, sizes / bandwidths], axis=1)
         relative = declared_parts / seconds[:, None]
         prior = (self.spread.noise / self.spread.links) ** 2
         normal = relative.T @ relative + prior * numpy.eye(2)
@@ -285,7 +323,7 @@ class Calibration:
         return Link(
             bandwidth_bytes_per_second=declared.bandwidth_bytes_per_second
             / float(inverse_bandwidth),
-            latency_seconds=declared.latency_seconds * float(latency),
+            latency_seconds=max(declared.latency_seconds, _SMALLEST_LATENCY) * float(latency),
         )
 
     def _with_room(self, cluster: Cluster) -> tuple[Host, ...]:

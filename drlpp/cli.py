@@ -23,6 +23,7 @@ from drlpp.command_line import (
 )
 from drlpp.errors import InvalidInput
 from drlpp.planning_commands import cluster_app, plan_placement, profile_model
+from drlpp.timeline_command import show_timeline
 
 app = typer.Typer(
     help="Find the fastest pipeline placement of a PyTorch model, and train with it.",
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.add_typer(cluster_app, name="cluster")
 app.command("profile")(profile_model)
 app.command("plan")(plan_placement)
+app.command("timeline")(show_timeline)
 
 
 @app.command("capture")

@@ -54,8 +54,7 @@ class PlanningInput:
         """
         if profile is None and model is None:
             raise InvalidInput("name what to plan: a MODEL, or --profile FILE")
-        _check_numbers(bandwidth=bandwidth, memory=memory)
-        _check_numbers(latency=latency or None)
+        _check_numbers(bandwidth=bandwidth, latency=latency or None, memory=memory)
         if profile is not None and _is_partitioning_instance(profile):
             if cluster is not None or latency is not None:
                 raise InvalidInput(
@@ -64,7 +63,7 @@ class PlanningInput:
                 )
             return cls._of_instance(profile, accelerators, memory, speeds)
         relative = None if speeds is None else read_speeds(speeds)
-        found = _cluster(cluster, accelerators, bandwidth, latency, relative, memory)
+        found = read_cluster(cluster, accelerators, bandwidth, latency, relative, memory)
         costs = _profile_here(model, method) if profile is None else read_profile(profile)
         if model is not None and profile is not None:
             _check_same_model(model, costs)
@@ -130,7 +129,7 @@ def _check_numbers(**values: float | None) -> None:
             raise InvalidCluster(f"{name} is {value:g}; it must be a number above 0")
 
 
-def _cluster(
+def read_cluster(
     path: Path | None,
     accelerators: int | None,
     bandwidth: float | None,
@@ -138,6 +137,12 @@ def _cluster(
     speeds: tuple[float, ...] | None,
     memory: float | None,
 ) -> Cluster:
+    """A cluster.yaml, or equal accelerators of one machine by numbers.
+
+    Raises:
+        InvalidInput: if something is missing, contradicts itself, or cannot be read.
+    """
+    _check_numbers(bandwidth=bandwidth, latency=latency or None, memory=memory)
     if path is not None:
         if any(value is not None for value in (accelerators, bandwidth, latency, memory)):
             raise InvalidInput(

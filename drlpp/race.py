@@ -136,8 +136,11 @@ def _judge(
 ) -> tuple[list[int], bool]:
     """Who stays, and whether the race is decided."""
     leader = min(running, key=lambda index: statistics.median(seconds[index]))
+    # Contenders are judged after every round: all verdicts together have the confidence asked for.
+    looks = max(rules.rounds - rules.least_rounds + 1, 1)
+    confidence = 1 - (1 - rules.confidence) / looks
     bounds = {
-        index: _log_bounds(seconds[leader], seconds[index], rules.confidence)
+        index: _log_bounds(seconds[leader], seconds[index], confidence)
         for index in running
         if index != leader
     }
@@ -176,6 +179,8 @@ def _lead(
         return Lead(rival, ratio, 0.0, math.inf, 0.5)
     if not error:
         return Lead(rival, ratio, ratio, ratio, float(mean >= 0))
-    reach = float(stdtrit(freedom, (1 + confidence) / 2)) * error
-    probability = float(stdtr(freedom, mean / error))
+    # Either could have come out ahead by chance, after any of the rounds from the third on.
+    chances = 2 * max(freedom - 1, 1)
+    reach = float(stdtrit(freedom, 1 - (1 - confidence) / chances)) * error
+    probability = 1 - min(1.0, chances * float(stdtr(freedom, -mean / error)))
     return Lead(rival, ratio, math.exp(mean - reach), math.exp(mean + reach), probability)

@@ -20,13 +20,15 @@ from drlpp.schedule import (
 class TimedAction:
     """``worker`` performs ``action`` from ``start`` to ``end`` (seconds since the schedule began).
 
-    Waiting belongs to no action: it is the gap between two actions of a worker.
+    Waiting belongs to no action: it is the gap between two actions of a worker. ``predictions`` are
+    the parts of a pass, begin and end, in which weights are moved to those that it uses, or back.
     """
 
     worker: int
     action: Action
     start: float
     end: float
+    predictions: tuple[tuple[float, float], ...] = ()
 
 
 def play(schedule: Schedule, seconds_of: Callable[[int, Action], float]) -> tuple[TimedAction, ...]:

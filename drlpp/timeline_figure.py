@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,28 +11,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
 from drlpp.pipeline import Pipeline
-from drlpp.schedule import AllReduce, Backward, Forward, Update
+from drlpp.spans import BACKWARD, FORWARD, KINDS, RECOMPUTE, Kind, Span, spans_of
 from drlpp.timeline import TimedAction
 
-
-@dataclass(frozen=True, slots=True)
-class _Style:
-    """How actions of one type are drawn: ``bottom`` and ``height`` are parts of a row of 1."""
-
-    label: str
-    colour: str
-    bottom: float = 0.12
-    height: float = 0.76
-    outline_points: float = 0.0
-
-
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-_STYLES: dict[type, _Style] = {
-    Forward: _Style("forward", "#56B4E9", outline_points=0.6),
-    Backward: _Style("backward", "#E69F00", outline_points=0.6),
-    AllReduce: _Style("all-reduce", "#CC79A7", bottom=0.38, height=0.24),
-    Update: _Style("update", "#009E73"),
-}
+_NUMBERED = {FORWARD, RECOMPUTE, BACKWARD}
+_OUTLINE_POINTS = 0.6
+_COMPUTING_HEIGHT = 0.76  # of a row
+_OTHER_HEIGHT = 0.24
 _FONT_POINTS = 8.0
 _DIGIT_POINTS = 0.7 * _FONT_POINTS
 
@@ -43,8 +27,10 @@ def draw(
     title: str | None = None,
     pipeline: Pipeline | None = None,
     width_inches: float = 10.0,
+    window: tuple[float, float] | None = None,
+    unit: str = "s",
 ) -> Figure:
-    """Draw one row for each worker, its forwards and backwards with the number of the minibatch.
+    """Draw one row for each worker, its passes with the number of the minibatch.
 
     Numbers are left out where a box is too narrow for them; with microbatches they read
     ``minibatch.microbatch``. Nothing global is touched: no pyplot, no current figure.
@@ -54,8 +40,11 @@ def draw(
         title: a line above the picture.
         pipeline: with it, rows are ordered and labelled by stage.
         width_inches: width of the figure; its height follows from the number of workers.
+        window: begin and end of what is measured; marked by dashed lines.
+        unit: of the times.
     """
-    actions = [timed for timed in timed_actions if type(timed.action) in _STYLES]
+    actions = list(timed_actions)
+    spans = spans_of(actions)
     if pipeline is None:
         names = {worker: f"worker {worker}" for worker in sorted({t.worker for t in actions})}
     else:
@@ -67,65 +56,58 @@ def draw(
     figure = Figure(figsize=(width_inches, 1.2 + 0.38 * len(names)), layout="constrained")
     axes = figure.add_subplot()
     row_of = {worker: row for row, worker in enumerate(names)}
-    begin = min((timed.start for timed in actions), default=0.0)
-    end = max((timed.end for timed in actions), default=1.0)
+    begin = min((span.start for span in spans), default=0.0)
+    end = max((span.end for span in spans), default=1.0)
     axes.set(xlim=(begin, max(end, begin + 1e-9)), ylim=(max(len(names), 1), 0))
-    _draw_boxes(axes, actions, row_of)
     # Row labels and margins take about a fifth of the width.
     points_per_second = 0.8 * width_inches * 72 / max(end - begin, 1e-9)
-    _draw_numbers(axes, actions, row_of, points_per_second)
+    _draw_boxes(axes, spans, row_of, points_per_second)
+    _draw_numbers(axes, spans, row_of, points_per_second)
+    for moment in window or ():
+        axes.axvline(moment, color="black", linewidth=0.8, linestyle="--")
 
     axes.set_yticks([row + 0.5 for row in range(len(names))], list(names.values()))
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(EngFormatter(unit="s"))
+    axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
     axes.spines[["top", "right", "left"]].set_visible(False)
-    drawn = {type(timed.action) for timed in actions}
-    handles = [
-        Patch(color=style.colour, label=style.label)
-        for kind, style in _STYLES.items()
-        if kind in drawn
-    ]
+    drawn = {span.kind for span in spans}
+    handles = [Patch(color=kind.colour, label=kind.label) for kind in KINDS if kind in drawn]
     if handles:
-        figure.legend(handles=handles, loc="outside lower right", ncols=4, frameon=False)
+        figure.legend(handles=handles, loc="outside lower right", ncols=len(KINDS), frameon=False)
     if title is not None:
-        axes.set_title(title, loc="left", fontsize=11)
+        axes.set_title(title, loc="left", fontsize=11, wrap=True)
     return figure
 
 
-def _draw_boxes(axes: Axes, actions: Sequence[TimedAction], row_of: dict[int, int]) -> None:
-    spans: dict[tuple[int, type], list[tuple[float, float]]] = defaultdict(list)
-    for timed in actions:
-        spans[timed.worker, type(timed.action)].append((timed.start, timed.end - timed.start))
-    for (worker, kind), boxes in spans.items():
-        style = _STYLES[kind]
+def _draw_boxes(
+    axes: Axes, spans: Sequence[Span], row_of: dict[int, int], points_per_second: float
+) -> None:
+    boxes_of: dict[tuple[int, Kind, bool], list[tuple[float, float]]] = defaultdict(list)
+    for span in spans:
+        # An outline would hide what is hardly wider.
+        outlined = span.kind in _NUMBERED and span.seconds * points_per_second > 4 * _OUTLINE_POINTS
+        boxes_of[span.worker, span.kind, outlined].append((span.start, span.seconds))
+    for (worker, kind, outlined), boxes in boxes_of.items():
+        height = _COMPUTING_HEIGHT if kind.computes else _OTHER_HEIGHT
         axes.broken_barh(
             boxes,
-            (row_of[worker] + style.bottom, style.height),
-            facecolor=style.colour,
+            (row_of[worker] + (1 - height) / 2, height),
+            facecolor=kind.colour,
             edgecolor="white",
-            linewidth=style.outline_points,
+            linewidth=_OUTLINE_POINTS if outlined else 0.0,
         )
 
 
 def _draw_numbers(
-    axes: Axes,
-    actions: Sequence[TimedAction],
-    row_of: dict[int, int],
-    points_per_second: float,
+    axes: Axes, spans: Sequence[Span], row_of: dict[int, int], points_per_second: float
 ) -> None:
-    passes = [
-        (timed, timed.action) for timed in actions if isinstance(timed.action, Forward | Backward)
-    ]
-    has_microbatches = any(action.microbatch for _, action in passes)
-    for timed, action in passes:
-        number = str(action.minibatch)
-        if has_microbatches:
-            number += f".{action.microbatch}"
-        if (timed.end - timed.start) * points_per_second >= _DIGIT_POINTS * len(number):
+    for span in spans:
+        wide = span.seconds * points_per_second >= _DIGIT_POINTS * len(span.number)
+        if wide and span.kind in _NUMBERED:
             axes.text(
-                (timed.start + timed.end) / 2,
-                row_of[timed.worker] + 0.5,
-                number,
+                (span.start + span.end) / 2,
+                row_of[span.worker] + 0.5,
+                span.number,
                 ha="center",
                 va="center",
                 fontsize=_FONT_POINTS,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from drlpp.pipeline import Pipeline
+from drlpp.schedule import Schedule, Update
 from drlpp.training_options import Method
 
 
@@ -25,6 +28,10 @@ class Window:
     def minibatches(self) -> int:
         """Of the whole run."""
         return self.warm_up + self.length + self.tail
+
+    def marks(self, completions: Sequence[float]) -> Sequence[float]:
+        """Its begin and the end of every step, from when each minibatch of the run was complete."""
+        return completions[self.warm_up - 1 : self.warm_up + self.length : self.step]
 
     @classmethod
     def plan(cls, pipeline: Pipeline, minibatches: int, method: Method) -> Window:
@@ -54,6 +61,22 @@ class Window:
             tail=_round_up(tail, step),
             step=step,
         )
+
+
+def completion_times(schedule: Schedule, ends: Mapping[int, Sequence[float]]) -> list[float]:
+    """When each minibatch was complete: all stages had performed the update that contains it.
+
+    ``ends`` are those of every worker's actions, in the order of the schedule.
+    """
+    complete = [0.0] * schedule.minibatches
+    for worker, actions in schedule.actions.items():
+        first = 0
+        for action, end in zip(actions, ends[worker], strict=True):
+            if isinstance(action, Update):
+                for minibatch in range(first, action.through):
+                    complete[minibatch] = max(complete[minibatch], end)
+                first = action.through
+    return list(accumulate(complete, max))
 
 
 def _round_up(number: int, step: int) -> int:

@@ -104,7 +104,8 @@ def _complete_lines(path: Path, keep: bool = False) -> list[str]:
     complete = content[: content.rfind(b"\n") + 1]
     if len(complete) < len(content) and not keep:
         os.truncate(path, len(complete))
-    return complete.decode("utf-8", errors="replace").splitlines()
+    # Not splitlines, which also splits at separators within the text of a reason.
+    return complete.decode("utf-8", errors="replace").split("\n")[:-1]
 
 
 def _read_header(path: Path, line: str) -> Header:

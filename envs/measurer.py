@@ -7,6 +7,7 @@ from typing import Protocol
 from drlpp.graph import OpGraph
 from drlpp.measurement import Outcome
 from drlpp.placement import Placement
+from drlpp.training_options import Method
 
 
 class Measurer(Protocol):
@@ -19,6 +20,10 @@ class Measurer(Protocol):
     @property
     def graph(self) -> OpGraph:
         """The model."""
+
+    @property
+    def method(self) -> Method:
+        """The schedule, and the weight policy on it, that placements are run with."""
 
     @property
     def accelerators(self) -> int:

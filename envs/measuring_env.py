@@ -40,7 +40,9 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         declared: Declared | None = None,
     ) -> None:
         self.memory = memory
-        self.declared = declared or Declared.guessed(memory.graph, memory.accelerators)
+        self.declared = declared or Declared.guessed(
+            memory.graph, memory.accelerators, memory.measurer.method
+        )
         self.invalid_reward = invalid_reward
         self._owns_measurer = owns_measurer
 
@@ -61,8 +63,8 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
 
     @property
     def minibatches(self) -> int:
-        """Over how many a placement is measured."""
-        return self.memory.minibatches
+        """Over how many a placement is measured at a time."""
+        return self.memory.minibatches_of_a_run
 
     @property
     def outcomes(self) -> dict[Placement, Outcome]:

@@ -93,6 +93,11 @@ class MeasurementMemory:
         return self.measurer.accelerators
 
     @property
+    def minibatches_of_a_run(self) -> int:
+        """Over how many a placement is measured at a time."""
+        return -(-self.minibatches // self.repetitions)
+
+    @property
     def outcomes(self) -> Mapping[Placement, Outcome]:
         """Every outcome so far, by canonical placement, in the order they were complete."""
         return MappingProxyType(self._outcomes)
@@ -168,8 +173,7 @@ class MeasurementMemory:
 
     def _run(self, placement: Placement) -> None:
         """Run a placement once."""
-        minibatches = -(-self.minibatches // self.repetitions)
-        outcome = self.measurer.measure(placement, minibatches)
+        outcome = self.measurer.measure(placement, self.minibatches_of_a_run)
         if self.path is not None:
             append(self.path, Entry(placement=placement, outcome=outcome))
         self._remember(placement, outcome)

@@ -30,10 +30,10 @@ def baseline_contenders(
         "data-parallel": choose_method("sync", {"schedule": "1f1b"}, method),
         "gpipe": choose_method("sync", {"microbatches": microbatches}, method),
     }
-    workload = Workload.of(profile)
     contenders = []
     for name in BASELINES:
         memory = MemoryModel.of(methods[name], session.optimizer)
+        workload = Workload.of(profile, methods[name])
         problem = PlanningProblem(workload, cluster, memory=memory)
         placement = PLANNERS[name](problem).placement
         contenders.append(Contender(found_by=name, placement=placement, method=methods[name]))

@@ -153,8 +153,9 @@ class Progress:
 class RunResult:
     """What a worker saw in a run.
 
-    ``times`` are ``time.perf_counter`` seconds, an entry an action. ``weight_bytes`` is one version
-    of the stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
+    ``times`` are ``time.perf_counter`` seconds, an entry an action; ``predictions`` likewise when
+    weights were moved to those that a pass uses, or back. ``weight_bytes`` is one version of the
+    stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
     ``message_bytes`` is the largest message to every worker that got any, ``bucket_bytes`` the
     largest bucket of gradients that was summed over replicas, 0 without any.
     """
@@ -168,6 +169,7 @@ class RunResult:
     peak_weight_bytes: int = 0
     message_bytes: dict[int, int] = field(default_factory=dict)
     bucket_bytes: int = 0
+    predictions: list[tuple[float, float]] = field(default_factory=list)
 
     def after(self, earlier: RunResult) -> RunResult:
         """This result together with that of the segment before."""
@@ -184,6 +186,7 @@ class RunResult:
                 for worker in earlier.message_bytes | self.message_bytes
             },
             bucket_bytes=max(earlier.bucket_bytes, self.bucket_bytes),
+            predictions=earlier.predictions + self.predictions,
         )
 
 

@@ -9,6 +9,7 @@ storage would be seen by the backward of convolutions but not by that of linear 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,11 +41,16 @@ class WeightPolicy(ABC):
     Args:
         weights: leaf tensors, the parameters of ``optimizer``.
         optimizer: updates them from their ``grad``.
+
+    Attributes:
+        predictions: begin and end of every time that this run moved weights to those that a pass
+            uses, or back, in seconds of ``time.perf_counter``.
     """
 
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         self.weights = list(weights)
         self.optimizer = optimizer
+        self.predictions: list[tuple[float, float]] = []
         self._rates: Sequence[float] = ()
         self._version = 0
 
@@ -58,6 +64,7 @@ class WeightPolicy(ABC):
             rates: the learning rate of every update, from that which makes version 1.
             version: of the weights now.
         """
+        self.predictions = []
         self._rates = rates
         self._version = version
 
@@ -167,13 +174,21 @@ class Displaced(Vanilla):
         if lead == 0:
             yield self.weights
             return
-        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
+        with self._moving():
             self.displacement.displace_(lead, self.rate_sum(lead))
         try:
             yield self.weights
         finally:
-            with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
+            with self._moving():
                 self.displacement.recover_()
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Around what moves the weights, unseen by autograd."""
+        begin = time.perf_counter()
+        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
+            yield
+        self.predictions.append((begin, time.perf_counter()))
 
     @contextmanager
     def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
@@ -282,6 +297,7 @@ class Weightless(WeightPolicy):
 
     def __init__(self) -> None:
         self.weights = []
+        self.predictions = []
 
     def begin(
         self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0

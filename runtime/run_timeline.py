@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from drlpp.runtime.commands import RunResult
 from drlpp.schedule import Schedule, Update
@@ -13,10 +15,26 @@ def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[T
     """All actions of a run without cuts, in seconds since its first began."""
     start = min(result.times[0][0] for result in results.values())
     return tuple(
-        TimedAction(worker, action, begin - start, end - start)
+        TimedAction(
+            worker,
+            action,
+            begin - start,
+            end - start,
+            tuple(
+                (first - start, last - start) for first, last in _within(begin, end, predictions)
+            ),
+        )
         for worker, actions in schedule.actions.items()
+        for predictions in [results[worker].predictions]
         for action, (begin, end) in zip(actions, results[worker].times, strict=True)
     )
+
+
+def _within(
+    begin: float, end: float, ordered: Sequence[tuple[float, float]]
+) -> Sequence[tuple[float, float]]:
+    first, last = (bisect_left(ordered, moment, key=itemgetter(0)) for moment in (begin, end))
+    return ordered[first:last]
 
 
 def middle_of(timeline: Sequence[TimedAction], minibatches: int) -> tuple[TimedAction, ...]:

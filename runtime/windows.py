@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from drlpp.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.runtime.commands import RunResult
 from drlpp.schedule import Backward, Forward, Recompute, Schedule, Update
-from drlpp.window import Window
-
-
-def completion_times(schedule: Schedule, results: Mapping[int, RunResult]) -> list[float]:
-    """When each minibatch was complete: all stages had performed the update that contains it."""
-    complete = [0.0] * schedule.minibatches
-    for worker, actions in schedule.actions.items():
-        first = 0
-        for action, (_, end) in zip(actions, results[worker].times, strict=True):
-            if isinstance(action, Update):
-                for minibatch in range(first, action.through):
-                    complete[minibatch] = max(complete[minibatch], end)
-                first = action.through
-    return list(accumulate(complete, max))
+from drlpp.window import Window, completion_times
 
 
 def measurement_of(
@@ -32,8 +19,8 @@ def measurement_of(
     links: tuple[LinkUsage, ...] = (),
 ) -> Measurement:
     """The measurement that the window of a run gives, with link times found after it."""
-    complete = completion_times(schedule, results)
-    marks = complete[window.warm_up - 1 : window.warm_up + window.length : window.step]
+    ends = {worker: [end for _, end in result.times] for worker, result in results.items()}
+    marks = window.marks(completion_times(schedule, ends))
     begin, end = marks[0], marks[-1]
     steps = [(later - earlier) / window.step for earlier, later in pairwise(marks)]
     return Measurement(

@@ -239,6 +239,7 @@ class Worker:
             bucket_bytes=self._runner.bucket_bytes if self._replicas else 0,
             weight_bytes=self._runner.weight_bytes,
             peak_weight_bytes=self._runner.peak_weight_bytes,
+            predictions=[] if command.evaluation else self._runner.policy.predictions,
         )
 
     def _time_link(self, command: TimeLink) -> Answer:

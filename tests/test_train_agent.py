@@ -23,6 +23,7 @@ MODEL = ["--model", "tests.models:perceptron", "--workers", "2", "--minibatches"
 
 def command(out: Path, budget: int, *more: str) -> list[str]:
     job = ["--out", str(out), "--budget", str(budget), "--rounds", "2", "--microbatches", "2"]
+    job += ["--finalists", "2", "--repetitions", "1"]
     return [sys.executable, str(ROOT / "train_agent.py"), *MODEL, *job, *more]
 
 

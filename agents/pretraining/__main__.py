@@ -25,6 +25,11 @@ def main(
     out: Annotated[Path, typer.Option(help="File of weights to write.")],
     minutes: Annotated[float, typer.Option(min=0, help="Of training, on one core.")] = 35.0,
     seed: Annotated[int, typer.Option(help="Of weights and problems.")] = 0,
+    start: Annotated[Path | None, typer.Option(help="File of weights to go on from.")] = None,
+    imitation: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the time, for imitating optima.")
+    ] = 0.4,
+    learning_rate: Annotated[float, typer.Option(help="Of imitation.")] = 1e-3,
 ) -> None:
     """Imitate exact optima of made-up problems, then improve on the rule."""
     torch.set_num_threads(1)
@@ -34,9 +39,20 @@ def main(
     def report(line: str) -> None:
         console.print(f"{(time.monotonic() - begin) / 60:5.1f} min  {line}")
 
-    network, notes = pretrain(Pretraining(minutes=minutes, seed=seed), report)
+    options = Pretraining(
+        minutes=minutes,
+        seed=seed,
+        start=start,
+        imitation_share=imitation,
+        learning_rate=learning_rate,
+    )
+    network, notes = pretrain(options, report)
     command = f"python -m drlpp.agents.pretraining --out {shlex.quote(out.name)}"
-    notes |= {"command": f"{command} --minutes {minutes:g} --seed {seed}"}
+    command += f" --minutes {minutes:g} --seed {seed}"
+    if start is not None:
+        command += f" --start {shlex.quote(start.name)}"
+    command += f" --imitation {imitation:g} --learning-rate {learning_rate:g}"
+    notes |= {"command": command}
     save_weights(network, out, notes)
     console.print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
 

@@ -27,15 +27,15 @@ def with_latest_cuts(placement: Placement, workload: Workload, objective: Object
             accelerators[accelerator] = index
     stage_of = list(placement.stage_of_operator(len(workload)))
     limit = objective(placement) * (1 + _ROUNDING)
-    for stage in range(1, len(placement.stages)):
-        left = stage_of.count(stage)
+    for number in range(1, len(placement.stages)):
+        left = stage_of.count(number)
         for operator, current in enumerate(stage_of):
-            ready = all(stage_of[source] < stage for source in workload.predecessors[operator])
-            if current != stage or not ready or left == 1:
+            ready = all(stage_of[source] < number for source in workload.predecessors[operator])
+            if current != number or not ready or left == 1:
                 continue
-            stage_of[operator] = stage - 1
+            stage_of[operator] = number - 1
             if objective(Placement.from_assignment(stage_of, accelerators)) > limit:
-                stage_of[operator] = stage
+                stage_of[operator] = number
             else:
                 left -= 1
     return Placement.from_assignment(stage_of, accelerators)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from random import Random
 
 import numpy
@@ -16,6 +17,7 @@ from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import ProblemStream, SolvedProblem
 from drlpp.agents.pretraining.reinforcement import evaluate_rollout, sample_rollout
 from drlpp.agents.transfer_policy import TransferNetwork
+from drlpp.agents.weights import load_weights
 
 Report = Callable[[str], None]
 
@@ -27,6 +29,7 @@ class Pretraining:
     Attributes:
         minutes: of both stages together.
         seed: of weights and problems.
+        start: weights to go on from.
         imitation_share: of the time, for stage 1.
         learning_rate: of Adam in stage 1; it falls to a twentieth along half a cosine.
         problems: imitated in a step of stage 1.
@@ -42,6 +45,7 @@ class Pretraining:
 
     minutes: float
     seed: int = 0
+    start: Path | None = None
     imitation_share: float = 0.4
     learning_rate: float = 1e-3
     problems: int = 64
@@ -79,6 +83,7 @@ def pretrain(options: Pretraining, report: Report) -> tuple[TransferNetwork, dic
     for _ in range(options.problems):
         stream.new()
     network = TransferNetwork()
+    before = {} if options.start is None else load_weights(network, options.start)
     seconds = options.minutes * 60
     imitation = _imitate(network, options, stream, validation, seconds, report, draw)
     share = 1 - options.imitation_share
@@ -86,6 +91,7 @@ def pretrain(options: Pretraining, report: Report) -> tuple[TransferNetwork, dic
     gaps = greedy_gaps(network, validation)
     report(f"after both stages: {gaps}")
     notes = {name: str(value) for name, value in asdict(options).items()}
+    notes |= {f"start_{name}": value for name, value in before.items()}
     notes |= {"imitation_steps": str(imitation), "rollouts": str(rollouts)}
     notes |= {f"validation_{name}_percent": f"{value:.2f}" for name, value in asdict(gaps).items()}
     return network, notes

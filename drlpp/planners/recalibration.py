@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,33 +25,39 @@ from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement
 from drlpp.planners.data_parallel import data_parallel
 from drlpp.planners.evolution import evolve, mutated
-from drlpp.planners.exact import exact
+from drlpp.planners.exact import exact, tractability
+from drlpp.planners.local_search import anneal
 from drlpp.planners.moves import PlacementState
 from drlpp.planners.pipedream import pipedream
 from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.random_search import random_placement
 from drlpp.planners.surrogate import Surrogate
 from drlpp.training_options import DEFAULT_METHOD, Method
 
 _CANDIDATES = 24
 """So many of the best by the most probable costs are judged again by costs that are drawn."""
 
-_REMEMBERED = 32
-"""Measurements that tell how far off the simulator is, the fastest ones."""
+_REMEMBERED = 16
+"""Of the fastest and of the latest measurements so many tell how far off the simulator is."""
 
 _PARENTS = 4
-_FRESH = 8
-"""Placements that a search goes on from: the fastest measured or imagined, or random ones."""
+"""Of the fastest measured, and of the most promising, so many are what a search goes on from."""
 
-_BOTH_SEARCHES = 16
+_SEARCHED_IN_FULL = 16
+_LEAST = 50
+"""After so many measurements searches get shorter in proportion, but for the least evaluations."""
 
 _IMPROVED = 0.999
 
 _SCREENED = 1.1
 """What the rule alone finds so much slower than the fastest measured is not simulated."""
 
-_AFFORDABLE_SECONDS = 0.3
-"""A plan that takes longer is made anew only when twice as much has been measured."""
+_CHEAP_DOWNSETS = 1000
+_CHEAP_SPEEDS = 4
+"""Plans for models of more downsets, or accelerators of more speeds, take long: they are made anew
+only when twice as much has been measured."""
+
+_MOST_FAILURES = 3
+"""Placements of a kind that has failed so often, and never succeeded, are not proposed."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,8 @@ class Options:
         discrepancy: correct the simulator by how far measured seconds are off.
         thompson: draw uncertain costs for some proposals.
         neighbours: propose small changes of the best, unseen by the simulator.
-        evaluations: of the corrected simulator, for each batch of proposals.
+        evaluations: of the corrected simulator in each of two searches for a batch of proposals;
+            fewer when much has been measured.
         patience: propose nothing more after so many measurements in a row that made the best no
             more than 0.1% faster; 0 for never.
     """
@@ -76,7 +83,7 @@ class Options:
     thompson: bool = True
     neighbours: bool = True
     evaluations: int = 300
-    patience: int = 60
+    patience: int = 40
 
 
 class Recalibration:
@@ -111,10 +118,13 @@ class Recalibration:
         self._promising: list[Placement] = []
         self._first = list(self._planned()) if self.options.planners else []
         self._plan: Placement | None = None
-        self._plan_seconds = 0.0
-        self._planned_after = 0
+        self._planned_after: int | None = None
+        downsets = tractability(declared.workload).downsets
+        self._few_downsets = downsets is not None and downsets <= _CHEAP_DOWNSETS
         self._surrogate: Surrogate | None = None
         self._searches = 0
+        self._succeeded: Counter[tuple[int, ...]] = Counter()
+        self._failed: Counter[tuple[int, ...]] = Counter()
         self._record = math.inf
         self._since_record = 0
 
@@ -134,8 +144,10 @@ class Recalibration:
             self._measured[placement] = outcome.seconds_per_minibatch
             if self.options.calibrate:
                 self.calibration.observe(placement, outcome)
+            self._succeeded[_kind_of(placement)] += 1
         else:
             self._measured[placement] = math.inf
+            self._failed[_kind_of(placement)] += 1
 
     @property
     def surrogate(self) -> Surrogate:
@@ -145,7 +157,8 @@ class Recalibration:
                 self.declared, self.calibration.fit(), self._method, self._minibatches
             )
             if self.options.discrepancy:
-                self._surrogate.with_discrepancy(dict(self.best(_REMEMBERED)))
+                latest = list(self._measured.items())[-_REMEMBERED:]
+                self._surrogate.with_discrepancy({**dict(self.best(_REMEMBERED)), **dict(latest)})
         return self._surrogate
 
     @property
@@ -172,11 +185,18 @@ class Recalibration:
         for source in self._sources(surrogate, ranked):
             if len(proposals) == count:
                 break
-            fresh = next((p for p in source if surrogate.key(p) not in taken), None)
+            fresh = next(
+                (p for p in source if surrogate.key(p) not in taken and not self._fails(p)), None
+            )
             if fresh is not None:
                 proposals.append(fresh)
                 taken.add(surrogate.key(fresh))
         return proposals
+
+    def _fails(self, placement: Placement) -> bool:
+        """Whether placements of its kind have only failed."""
+        kind = _kind_of(placement)
+        return self._failed[kind] >= _MOST_FAILURES and not self._succeeded[kind]
 
     def _take(self, queue: list[Placement], count: int) -> list[Placement]:
         """Up to ``count`` from the head of a queue that were not measured yet."""
@@ -202,7 +222,7 @@ class Recalibration:
         """Placements by what the surrogate expects of them, the fastest first.
 
         One search goes on from the best that are known, another begins afresh, so as not to stay
-        where the first got stuck: both while little has been measured, then in turn.
+        where the first got stuck: evolution and annealing in turn, since each gets stuck elsewhere.
         """
         self._plan_again(surrogate)
         known = [
@@ -210,21 +230,24 @@ class Recalibration:
             *(placement for placement, _ in self.best(_PARENTS)),
             *self._promising,
         ]
-        fresh = [random_placement(self.declared, self._draw) for _ in range(_FRESH)]
-        starts = [[*known, *candidates], [*fresh, *candidates]]
         self._searches += 1
-        if len(self._measured) > _BOTH_SEARCHES:
-            starts = [starts[self._searches % 2]]
         limit = _SCREENED * min((seconds for _, seconds in self.best(1)), default=math.inf)
         expected = {placement: surrogate(placement) for placement in known}
-        for start in starts:
-            problem = surrogate.problem.with_seed(self._draw.randrange(2**32))
-            run = evolve(
-                problem,
-                self.options.evaluations,
-                lambda placement: surrogate.screen(placement, limit),
-                start,
-            )
+        problem = surrogate.problem.with_seed(self._draw.randrange(2**32))
+        # Costs change less and less, and so does what a search finds.
+        evaluations = max(
+            self.options.evaluations * _SEARCHED_IN_FULL // max(len(self._measured), 1), _LEAST
+        )
+        evaluations = min(evaluations, self.options.evaluations)
+
+        def screened(placement: Placement) -> float:
+            return surrogate.screen(placement, limit)
+
+        afresh = evolve if self._searches % 2 else anneal
+        for run in (
+            evolve(problem, evaluations, screened, [*known, *candidates]),
+            afresh(problem, evaluations, screened),
+        ):
             expected.update(zip(run.placements, run.seconds, strict=True))
         ranked = sorted(expected, key=lambda placement: expected[placement])
         ranked = [placement for placement in ranked if math.isfinite(expected[placement])]
@@ -235,14 +258,16 @@ class Recalibration:
         if not self.options.planners:
             return
         measured = len(self._measured)
-        cheap = self._plan_seconds <= _AFFORDABLE_SECONDS
-        if self._plan is not None and not cheap and measured < 2 * self._planned_after:
+        often = self._cheap(surrogate.problem)
+        if self._planned_after is not None and not often and measured < 2 * self._planned_after:
             return
-        begin = time.perf_counter()
+        self._planned_after = max(measured, 1)
         with suppress(InvalidInput):
             self._plan = exact(surrogate.problem).placement
-        self._plan_seconds = time.perf_counter() - begin
-        self._planned_after = max(measured, 1)
+
+    def _cheap(self, problem: PlanningProblem) -> bool:
+        """Whether the exact planner takes but a moment."""
+        return self._few_downsets and len(set(problem.cluster.speeds)) <= _CHEAP_SPEEDS
 
     def _sources(
         self, surrogate: Surrogate, ranked: list[Placement]
@@ -256,7 +281,7 @@ class Recalibration:
                 yield self._neighbours()
 
     def _drawn(self, surrogate: Surrogate, ranked: list[Placement]) -> list[Placement]:
-        """The best candidates by costs that are drawn from what is uncertain."""
+        """What is best by costs that are drawn from what is uncertain: candidates, and a plan."""
         measured = surrogate.keys(self._measured)
         unknown = [p for p in ranked if surrogate.key(p) not in measured][:_CANDIDATES]
         drawn = Surrogate(
@@ -266,6 +291,9 @@ class Recalibration:
             self._minibatches,
             surrogate.discrepancy.sample(self._generator),
         )
+        if self.options.planners and self._cheap(drawn.problem):
+            with suppress(InvalidInput):
+                unknown.append(exact(drawn.problem).placement)
         return sorted(unknown, key=drawn)
 
     def _neighbours(self) -> Iterator[Placement]:
@@ -274,3 +302,8 @@ class Recalibration:
         for _ in range(_CANDIDATES if best else 0):
             state = PlacementState.of(self._draw.choice(best), self.declared)
             yield mutated(state, self.declared, self._draw).placement()
+
+
+def _kind_of(placement: Placement) -> tuple[int, ...]:
+    """What placements that fail for the same reason are likely to have in common: replicas."""
+    return tuple(len(stage.accelerators) for stage in placement.stages)

@@ -43,9 +43,19 @@ class Discrepancy:
         """The posterior from logarithms of ratios, with a normal prior around no difference."""
         rows = numpy.array([shape_of(placement) for placement in ratios]).reshape(-1, _FEATURES)
         logs = numpy.array(list(ratios.values()))
-        precision = numpy.eye(_FEATURES) / _DISCREPANCY_SPREAD**2 + rows.T @ rows / _NOISE**2
-        covariance = numpy.linalg.inv(precision)
-        return cls(covariance @ rows.T @ logs / _NOISE**2, covariance)
+        prior = numpy.eye(_FEATURES) / _DISCREPANCY_SPREAD**2
+
+        def posterior(noise: float) -> tuple[Array, Array]:
+            covariance = numpy.linalg.inv(prior + rows.T @ rows / noise**2)
+            return covariance @ rows.T @ logs / noise**2, covariance
+
+        mean, covariance = posterior(_NOISE)
+        if len(logs) > _FEATURES:
+            # What the shape does not explain is noise, of which there may be more than expected.
+            misses = logs - rows @ mean
+            unexplained = math.sqrt(float(misses @ misses) / (len(logs) - _FEATURES))
+            mean, covariance = posterior(max(unexplained, _NOISE))
+        return cls(mean, covariance)
 
     def sample(self, draw: Generator) -> Discrepancy:
         """One that is as probable as the posterior has it, and certain."""
@@ -100,11 +110,14 @@ class Surrogate:
     def screen(self, placement: Placement, limit: float) -> float:
         """As a call, but what the rule alone puts above ``limit`` gets the rule's seconds.
 
-        The rule takes a tenth of the simulator's time, and is a lower bound but for rounding.
+        The rule takes a tenth of the simulator's time, and is a lower bound but for rounding where
+        every minibatch makes an update.
         """
-        if placement not in self._known:
-            factor = self.discrepancy.factor(placement)
-            by_rule = self._rule(placement) * factor
+        if placement not in self._known and self._method.accumulate == 1:
+            by_rule = self._rule(placement)
+            if not self._rule.fits(by_rule):
+                return math.inf
+            by_rule *= self.discrepancy.factor(placement)
             if by_rule > limit:
                 return by_rule
         return self(placement)
@@ -144,9 +157,10 @@ class Surrogate:
         return self
 
     @cached_property
-    def _kinds(self) -> tuple[tuple[float, int], ...]:
+    def _kinds(self) -> tuple[tuple[object, ...], ...]:
         cluster = self.problem.cluster
-        return tuple(zip(cluster.speeds, cluster.host_of, strict=True))
+        limits = (limit or math.inf for limit in cluster.memory_bytes)
+        return tuple(zip(cluster.speeds, cluster.host_of, limits, strict=True))
 
     def key(self, placement: Placement) -> tuple[object, ...]:
         """The same for placements that differ only in which of equal accelerators they use."""

@@ -21,6 +21,8 @@ class Costs:
 
     Attributes:
         seconds: for every worker the seconds of each kind of computing step, at its speed.
+        prediction_seconds: for every worker what predicting weights takes of a forward and of a
+            backward.
         ready_seconds: for every worker when its buckets are ready, from the begin of a backward.
         ring_seconds: for every stage the seconds of each bucket's all-reduce.
         squared_norm_seconds: of the all-reduce of one number among all workers.
@@ -31,6 +33,7 @@ class Costs:
     """
 
     seconds: tuple[tuple[float, ...], ...]
+    prediction_seconds: tuple[tuple[float, float], ...]
     ready_seconds: tuple[tuple[float, ...], ...]
     ring_seconds: tuple[tuple[float, ...], ...]
     squared_norm_seconds: float
@@ -59,13 +62,22 @@ class Costs:
         forward = (work.forward_seconds / microbatches + overhead.forward).tolist()
         backward = (work.backward_seconds / microbatches + overhead.backward).tolist()
         update = work.update_seconds.tolist()
-        seconds, ready = [], []
+        predictions = list(
+            zip(
+                overhead.forward_prediction.tolist(),
+                overhead.backward_prediction.tolist(),
+                strict=True,
+            )
+        )
+        seconds, predicting, ready = [], [], []
         for stage, accelerator in zip(program.stage_of, accelerators, strict=True):
             speed = cluster.speeds[accelerator]
             one_forward, one_backward = forward[stage] / speed, backward[stage] / speed
             seconds.append(
                 (one_forward, one_backward, one_forward, update[stage] / speed, one_backward)
             )
+            of_forward, of_backward = predictions[stage]
+            predicting.append((of_forward / speed, of_backward / speed))
             ready.append(
                 # Sums in another order; no bucket is ready after its backward.
                 tuple(
@@ -82,6 +94,7 @@ class Costs:
         clips = any(stage < 0 for stage, _ in program.all_reduces)
         return cls(
             seconds=tuple(seconds),
+            prediction_seconds=tuple(predicting),
             ready_seconds=tuple(ready),
             ring_seconds=tuple(
                 _ring_seconds(cluster, stage.accelerators, [bucket.bytes_ for bucket in found])

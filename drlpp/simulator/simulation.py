@@ -18,7 +18,7 @@ from drlpp.memory import MemoryModel
 from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.prediction import pipeline_of
-from drlpp.schedule import Receive, Schedule, Send
+from drlpp.schedule import Backward, Forward, Receive, Schedule, Send
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import Played, play
 from drlpp.simulator.program import COMPUTING, Program
@@ -175,7 +175,7 @@ class Simulation:
     @cached_property
     def timeline(self) -> tuple[TimedAction, ...]:
         """All actions by start, for :func:`drlpp.timeline_figure.draw`."""
-        return timeline_of(self.schedule, self.plan.program, self.played)
+        return timeline_of(self.schedule, self.plan.program, self.played, self.costs)
 
     def _busy_seconds(self, index: int, begin: float, end: float) -> float:
         busy = 0.0
@@ -268,11 +268,14 @@ def step_times(program: Program, played: Played, worker: int) -> Iterator[tuple[
         before = end
 
 
-def timeline_of(schedule: Schedule, program: Program, played: Played) -> tuple[TimedAction, ...]:
+def timeline_of(
+    schedule: Schedule, program: Program, played: Played, costs: Costs
+) -> tuple[TimedAction, ...]:
     """The actions of the schedule that ``program`` was compiled from, by start.
 
     A receive takes no time, at the moment when it is done. An all-reduce is what a worker waits for
-    it: buckets that travel during a backward are in the backward.
+    it: buckets that travel during a backward are in the backward. Weights are predicted at the
+    begin of a pass.
     """
     timed = []
     workers = [worker for stage in schedule.pipeline.stages for worker in stage]
@@ -286,5 +289,15 @@ def timeline_of(schedule: Schedule, program: Program, played: Played) -> tuple[T
                 start = now = max(now, played.arrivals[next(received)])
             elif not isinstance(action, Send):
                 start, now = next(times)
-            timed.append(TimedAction(worker, action, start, now))
+            predictions: tuple[tuple[float, float], ...] = ()
+            if isinstance(action, Forward | Backward):
+                part = _predicting_part(costs, index, backward=isinstance(action, Backward))
+                predictions = ((start, start + part * (now - start)),) if part else ()
+            timed.append(TimedAction(worker, action, start, now, predictions))
     return tuple(sorted(timed, key=lambda timed_action: timed_action.start))
+
+
+def _predicting_part(costs: Costs, index: int, *, backward: bool) -> float:
+    """The part of a pass that a worker predicts weights in; passes that share cores take longer."""
+    predicting, whole = costs.prediction_seconds[index][backward], costs.seconds[index][backward]
+    return predicting / whole if predicting else 0.0

@@ -31,10 +31,15 @@ class Bucket:
 
 @dataclass(frozen=True)
 class PassOverhead:
-    """Seconds that the passes of every stage take besides its operators; ``(stages,)`` each."""
+    """Seconds that the passes of every stage take besides its operators; ``(stages,)`` each.
+
+    Those that predict weights, or correct them, are in them.
+    """
 
     forward: Array
     backward: Array
+    forward_prediction: Array
+    backward_prediction: Array
 
     @classmethod
     def of(
@@ -64,11 +69,14 @@ class PassOverhead:
         collects |= method.microbatches > 1 or method.accumulate > 1
         predicting = bytes_ * workload.prediction_seconds_per_byte
         collecting = bytes_ * workload.sharing_seconds_per_byte
+        forward_prediction, backward_prediction = predicting * forward, predicting * backward
         return cls(
-            forward=workload.forward_overhead_seconds + predicting * forward,
+            forward=workload.forward_overhead_seconds + forward_prediction,
             backward=workload.backward_overhead_seconds
-            + predicting * backward
+            + backward_prediction
             + collecting * collects,
+            forward_prediction=forward_prediction,
+            backward_prediction=backward_prediction,
         )
 
 

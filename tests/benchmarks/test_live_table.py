@@ -149,6 +149,7 @@ def test_a_row_is_measured_kept_and_taken_up_again(tmp_path: Path) -> None:
         minibatches=4,
         microbatches=2,
         seed=0,
+        hide_speeds=True,
     )
     folder = tmp_path / "perceptron"
     quiet = Console(quiet=True)

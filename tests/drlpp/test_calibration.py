@@ -87,17 +87,44 @@ def test_wrong_operator_times_are_corrected(family: str, seed: int) -> None:
         calibration.observe(placement, measure(truth, placement))
 
     fitted, true = calibration.fit(), Workload.of(profile)
-    # Operator by operator the scale is shared with the speeds; stages on accelerators are not.
-    for placement in placements[30:]:
+
+    def errors(placement: Placement) -> list[tuple[float, float]]:
+        """Of every stage on each of its accelerators: corrected, and as declared."""
+        # Operator by operator the scale is shared with the speeds; stages on accelerators are not.
+        found = []
         for stage in placement.stages:
             chosen = list(stage.operators)
+            wanted = true.seconds[chosen].sum()
             for accelerator in stage.accelerators:
-                speed = fitted.cluster.speeds[accelerator]
+                corrected = fitted.workload.seconds[chosen].sum()
+                corrected /= fitted.cluster.speeds[accelerator]
                 declared = workload.seconds[chosen].sum()
-                found = fitted.workload.seconds[chosen].sum() / speed
-                wanted = true.seconds[chosen].sum()
-                declared_error = abs(numpy.log(declared / wanted))
-                assert abs(numpy.log(found / wanted)) < max(0.12, declared_error)
+                found.append((numpy.log(corrected / wanted), numpy.log(declared / wanted)))
+        return found
+
+    for placement in placements[:30]:
+        assert max(abs(corrected) for corrected, _ in errors(placement)) < 0.1
+    unseen = numpy.array([pair for placement in placements[30:] for pair in errors(placement)])
+    corrected, declared = numpy.sqrt((unseen**2).mean(axis=0))
+    assert corrected < 0.5 * declared
+
+
+def test_a_profile_that_is_off_as_a_whole_is_not_taken_for_speeds() -> None:
+    profile = generate("chain", 12, 5)
+    workload = Workload.of(scaled(profile, [0.01] * 12))
+    truth = SimulatedCluster(profile, local_cluster(4, LINK))
+    calibration = Calibration(workload, local_cluster(4, LINK))
+    placement = Placement.from_assignment([0] * 4 + [1] * 4 + [2] * 4, [0, 1, 2, 3])
+    calibration.observe(placement, measure(truth, placement))
+
+    fitted = calibration.fit()
+    speeds = numpy.array(fitted.cluster.speeds)
+    # Nothing is known of the accelerator that was idle.
+    assert speeds == pytest.approx([speeds[3]] * 4, rel=0.15)
+    for stage in placement.stages:
+        chosen = list(stage.operators)
+        found = fitted.workload.seconds[chosen].sum() / speeds[stage.accelerators[0]]
+        assert found == pytest.approx(Workload.of(profile).seconds[chosen].sum(), rel=0.03)
 
 
 def test_links_are_corrected_by_single_messages() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from public_data import INSTANCES, PROFILES, with_public_data
 from random_graphs import chain_of
+from shell import Shell
 
-from drlpp.cli import main
 from drlpp.files import write_document
 from drlpp.placement_file import read_placement
 from drlpp.planners import PLANNERS
@@ -33,29 +30,6 @@ node3 -- Linear -- forward_compute_time=1.0, backward_compute_time=2.0, activati
 \tnode1 -- node2
 \tnode2 -- node3
 """  # noqa: E501 - PipeDream's format
-
-
-class Shell:
-    """Runs a command line, and remembers what it printed."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
-        self._patch = patch
-        self._capture = capture
-
-    def __call__(self, *arguments: object) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error."""
-        self._patch.setattr(sys, "argv", ["drlpp", *map(str, arguments)])
-        self._capture.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        printed = self._capture.readouterr()
-        return int(stop.value.code or 0), printed.out, printed.err
-
-    def json(self, *arguments: object) -> Any:
-        """What a command printed with ``--json``."""
-        code, out, err = self(*arguments, "--json")
-        assert code == 0, err
-        return json.loads(out)
 
 
 @pytest.fixture

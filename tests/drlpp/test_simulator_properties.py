@@ -343,7 +343,7 @@ def test_evaluation_is_played_too(data: st.DataObject) -> None:
     work = PlacedWork.of(workload, placement)
     overhead = PassOverhead.of(workload, placement, schedule.pipeline, Method())
     costs = Costs.of(workload, cluster, placement, work, overhead, program)
-    timeline = timeline_of(schedule, program, play_events(program, costs))
+    timeline = timeline_of(schedule, program, play_events(program, costs), costs)
     forward = numpy.array([operator.forward_seconds for operator in profile.operators])
 
     def seconds(worker: int, action: Action) -> float:

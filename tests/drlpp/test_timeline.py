@@ -102,8 +102,9 @@ def test_a_row_for_each_worker_by_stage() -> None:
     assert [label.get_text() for label in figure.legends[0].get_texts()] == [
         "forward",
         "backward",
-        "all-reduce",
         "update",
+        "all-reduce",
+        "waiting",
     ]
     without = draw(timed)
     labels = [label.get_text() for label in without.axes[0].get_yticklabels()]

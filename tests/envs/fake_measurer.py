@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 from drlpp.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement import Placement
+from drlpp.training_options import DEFAULT_METHOD
 
 
 def graph_of(count: int, edges: Sequence[tuple[int, int]]) -> OpGraph:
@@ -75,6 +76,7 @@ class FakeMeasurer:
         draw = random.Random(len(graph))
         self.graph = graph
         self.accelerators = accelerators
+        self.method = DEFAULT_METHOD
         self.seconds = [draw.uniform(0.001, 0.01) for _ in graph.operators]
         self.failures = failures or {}
         self.measured: list[Placement] = []

@@ -16,8 +16,11 @@ from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession
+from drlpp.spans import PREDICTION, spans_of, time_use
 from drlpp.task import ModelReference
+from drlpp.timeline_sources import Recording
 from drlpp.training_options import Method
+from drlpp.window import Window
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +70,27 @@ def test_placements_one_after_another_on_the_same_workers(
 def test_timeline_is_the_schedule_as_it_ran(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
-    session.measure(straight(captured, 0, 1), minibatches=5)
+    placement = straight(captured, 0, 1)
+    outcome = session.measure(placement, minibatches=5)
     assert {timed.worker for timed in session.timeline} == {0, 1}
     for worker in (0, 1):
         mine = [timed for timed in session.timeline if timed.worker == worker]
         assert all(a.end <= b.start for a, b in pairwise(mine))
     assert min(timed.start for timed in session.timeline) == 0
+    # Where the time goes is what was measured.
+    pipeline = placement.pipeline(captured.graph)
+    window = Window.plan(pipeline, 5, session.method)
+    schedule = session.method.schedule_for(pipeline, window.minibatches)
+    hosts = dict.fromkeys((0, 1), "localhost")
+    recording = Recording("", "s", session.timeline, schedule, window, hosts)
+    begin, end = recording.bounds
+    assert isinstance(outcome, Measurement)
+    assert end - begin == pytest.approx(outcome.seconds_per_minibatch * outcome.minibatches)
+    uses = time_use(spans_of(session.timeline), begin, end)
+    for use, usage in zip(uses, outcome.workers, strict=True):
+        assert use.utilisation * (end - begin) == pytest.approx(usage.busy_seconds)
+    assert uses[0].seconds[PREDICTION] > 0
+    assert uses[1].seconds[PREDICTION] == 0, "the last stage has nothing to predict"
 
 
 def test_progress_is_told_while_a_run_goes_on(

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from drlpp.pipeline import Pipeline
 from drlpp.runtime.commands import RunResult
-from drlpp.runtime.windows import completion_times, measurement_of
+from drlpp.runtime.windows import measurement_of
 from drlpp.schedule import Action, Backward, Forward, Schedule, build_schedule
 from drlpp.timeline import play
 from drlpp.training_options import Method
-from drlpp.window import Window
+from drlpp.window import Window, completion_times
 
 
 def played(schedule: Schedule, forward: dict[int, float]) -> dict[int, RunResult]:
@@ -82,6 +82,8 @@ def test_a_window_is_whole_rounds_of_updates(replicas: list[int], minibatches: i
     assert window.length >= minibatches
     assert window.warm_up % window.step == window.length % window.step == 0
     schedule = build_schedule(pipeline, window.minibatches)
-    complete = completion_times(schedule, played(schedule, dict.fromkeys(range(4), 1.0)))
+    results = played(schedule, dict.fromkeys(range(4), 1.0))
+    ends = {worker: [end for _, end in result.times] for worker, result in results.items()}
+    complete = completion_times(schedule, ends)
     assert complete == sorted(complete)
     assert complete[0] > 0
