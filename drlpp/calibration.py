@@ -174,7 +174,7 @@ class Calibration:
         }
 
     def _observe_memory(self, placement: Placement, workers: Sequence[WorkerUsage]) -> None:
-        in_flight = pipeline_of(self.workload, placement).in_flight
+        in_flight = self.method.in_flight(pipeline_of(self.workload, placement))
         for usage in workers:
             work = self.workload.stage(
                 placement.stages[usage.stage].operators,

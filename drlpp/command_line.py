@@ -57,8 +57,9 @@ MethodOptions = Annotated[
     typer.Option(
         "--method-option",
         metavar="KEY=VALUE",
-        help="schedule (1f1b, 1f1b-flush, gpipe), microbatches, accumulate, recompute, precision, "
-        "clip_norm, annealing_minibatches (PipeMare's T1), correction_decay (T2); may be repeated.",
+        help="schedule (1f1b, 1f1b-flush, gpipe), microbatches, accumulate, in_flight_per_link "
+        "(beyond NOAM), recompute, precision, clip_norm, annealing_minibatches (PipeMare's T1), "
+        "correction_decay (T2); may be repeated.",
     ),
 ]
 

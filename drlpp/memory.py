@@ -33,11 +33,14 @@ class MemoryModel:
             state included.
         stashes: one more version of the weights for every further minibatch in flight.
         recomputes: only what a stage received is kept for the minibatches that wait.
+        in_flight_per_link: how many there are beyond NOAM
+            (:meth:`drlpp.pipeline.Pipeline.in_flight`).
     """
 
     weight_copies: float
     stashes: bool = False
     recomputes: bool = False
+    in_flight_per_link: int = 0
 
     @classmethod
     def of(cls, method: Method, optimizer: OptimizerSpec) -> MemoryModel:
@@ -51,6 +54,7 @@ class MemoryModel:
             weight_copies=2 + state_copies + _COPIES_BESIDE_WEIGHTS[method.policy],
             stashes=method.policy in {"stash", "stash-vertical"},
             recomputes=method.recompute,
+            in_flight_per_link=method.in_flight_per_link,
         )
 
     def stage_bytes(self, work: StageWork, in_flight: Array | int) -> Array:

@@ -104,18 +104,34 @@ class Pipeline:
             found[stage].append(edge)
         return tuple(map(tuple, found))
 
-    @cached_property
-    def in_flight(self) -> tuple[int, ...]:
+    def in_flight(self, per_link: int = 0) -> tuple[int, ...]:
         """For every stage, how many minibatches a replica of it has in flight in steady state.
 
-        For the input stage of a chain this is PipeDream's NOAM (pipedream §3.2),
-        ⌈workers / replicas of the input stage⌉. For a later stage the workers behind it count
-        in the same way, and where stages branch, the branch with the most workers.
+        A stage with m replicas and n workers behind it has 1 + ⌈n / m⌉: for the input stage of a
+        chain this is PipeDream's NOAM (pipedream §3.2), ⌈workers / replicas of the input stage⌉.
+        Where stages branch, the branch with the most workers counts. NOAM has none for messages
+        that are on their way; each worker behind counts ``per_link`` times more for the link into
+        it::
+
+            1 + ⌈(1 + per_link) n / m⌉
+
+        On a straight pipeline of D stages that is D − rank for NOAM, and 2 (D − rank) − 1 with one
+        for each link.
         """
-        workers_from: dict[int, int] = {}
-        for stage in reversed(range(len(self.stages))):
-            behind = max((workers_from[edge.target] for edge in self.outgoing(stage)), default=0)
-            workers_from[stage] = len(self.stages[stage]) + behind
         return tuple(
-            -(-workers_from[stage] // len(replicas)) for stage, replicas in enumerate(self.stages)
+            1 - (-(1 + per_link) * behind // len(replicas))
+            for behind, replicas in zip(self._workers_behind, self.stages, strict=True)
         )
+
+    @cached_property
+    def _workers_behind(self) -> tuple[int, ...]:
+        behind = [0] * len(self.stages)
+        for stage in reversed(range(len(self.stages))):
+            behind[stage] = max(
+                (
+                    len(self.stages[edge.target]) + behind[edge.target]
+                    for edge in self.outgoing(stage)
+                ),
+                default=0,
+            )
+        return tuple(behind)

@@ -103,6 +103,16 @@ def plan_placement(
     ] = False,
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; decides memory.")] = None,
     method_option: MethodOptions = [],  # noqa: B006 - typer copies it
+    in_flight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|N",
+            help="Minibatches in flight for each link between stages, beyond NOAM's one for each "
+            "worker: a number (method option in_flight_per_link), or the fewest that the simulator "
+            "finds enough.",
+            show_default="0",
+        ),
+    ] = None,
     optimizer: Annotated[str | None, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006
     output: Annotated[
@@ -124,6 +134,7 @@ def plan_placement(
     from drlpp.planners import PLANNERS, plan
     from drlpp.planning_input import PlanningInput
     from drlpp.planning_report import plan_record, plan_report, plans_table, write_plan
+    from drlpp.simulator import Depth, simulate_depths, smallest_depth
     from drlpp.training_options import Method, choose_method
 
     console = build_console()
@@ -133,7 +144,17 @@ def plan_placement(
         raise InvalidInput(
             "a placement.json names the model that it places: -o needs MODEL, and one --method"
         )
-    run = choose_method(policy, read_options(method_option, "method", "accumulate=4"), Method())
+    options = read_options(method_option, "method", "accumulate=4")
+    automatic = in_flight == "auto"
+    if automatic and all_methods:
+        raise InvalidInput("--in-flight auto looks at one plan: leave out --all, or name a number")
+    if in_flight is not None and "in_flight_per_link" in options:
+        raise InvalidInput("in_flight_per_link is given twice, as --in-flight and --method-option")
+    if in_flight is not None and not automatic:
+        if not in_flight.isdecimal():
+            raise InvalidInput(f"--in-flight {in_flight}: expected auto, or a number from 0")
+        options["in_flight_per_link"] = int(in_flight)
+    run = choose_method(policy, options, Method())
     updates = OptimizerSpec().changed(optimizer, optimizer_options(optimizer_option, None))
     given = PlanningInput.read(
         model=None if model is None else model_reference(model, size, model_option),
@@ -160,14 +181,27 @@ def plan_placement(
             if not all_methods:
                 raise
             failures[name] = str(error)
+    depths: tuple[Depth, ...] = ()
+    if automatic:
+        if given.profile is None or not plans[0].runnable:
+            raise InvalidInput(
+                "--in-flight auto plays a pipeline: it needs a profile, and a planner whose plan a "
+                "pipeline can run"
+            )
+        depths = simulate_depths(
+            problem.workload, problem.cluster, plans[0].placement, run, problem.memory
+        )
+        chosen = smallest_depth(depths).per_link
+        run = run.model_copy(update={"in_flight_per_link": chosen})
+        plans = [plans[0].with_in_flight(chosen)]
     if as_json:
-        records = [plan_record(found) for found in plans]
+        records = [plan_record(found, depths) for found in plans]
         records += [{"method": name, "error": reason} for name, reason in failures.items()]
         console.print_json(data=records if all_methods else records[0])
     elif all_methods:
         console.print(plans_table(plans, failures))
     else:
-        console.print(plan_report(plans[0]))
+        console.print(plan_report(plans[0], depths))
     if output is not None:
         write_plan(output, plans[0], given, run, updates)
         console.print(f"written to {output}")

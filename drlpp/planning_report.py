@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from drlpp.placement_file import PlacementFile
 from drlpp.planners.plan import Plan
 from drlpp.planning_input import PlanningInput
 from drlpp.report import seconds_text
+from drlpp.simulator import Depth
 from drlpp.training_options import Method
 
 _RULES = {
@@ -27,8 +29,8 @@ _RULES = {
 }
 
 
-def plan_record(plan: Plan) -> dict[str, Any]:
-    """A plan as plain data.
+def plan_record(plan: Plan, depths: Sequence[Depth] = ()) -> dict[str, Any]:
+    """A plan as plain data, and the in-flight depths that were compared for it.
 
     ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
     formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method.
@@ -50,6 +52,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "lower_bound": solution.lower_bound,
         "missing_bytes": prediction.missing_bytes,
         "note": solution.note,
+        "in_flight_per_link": plan.problem.memory.in_flight_per_link,
+        "depths": [asdict(depth) for depth in depths],
         "stages": [
             {
                 "operators": [names[operator] for operator in stage.operators],
@@ -60,8 +64,11 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_report(plan: Plan) -> RenderableType:
-    """A plan explained: its stages, what rules, how sure it is, and what the next best is."""
+def plan_report(plan: Plan, depths: Sequence[Depth] = ()) -> RenderableType:
+    """A plan explained: its stages, what rules, how sure it is, and what the next best is.
+
+    ``depths`` are those that its in-flight depth was chosen from.
+    """
     prediction, problem = plan.prediction, plan.problem
     names = problem.workload.names
     table = Table(box=SIMPLE_HEAD)
@@ -89,7 +96,18 @@ def plan_report(plan: Plan) -> RenderableType:
         f"{plan.placement.configuration}",
         table,
         *_explanations(plan),
+        *_comparison(plan.problem.memory.in_flight_per_link, depths),
     )
+
+
+def _comparison(chosen: int, depths: Sequence[Depth]) -> Iterator[str]:
+    if depths:
+        times = ", ".join(
+            f"{depth.per_link}: {seconds_text(depth.seconds_per_minibatch)}"
+            + ("" if depth.possible else " (impossible)")
+            for depth in depths
+        )
+        yield f"in flight for each link beyond NOAM: {chosen} is enough (simulated, {times})"
 
 
 def _explanations(plan: Plan) -> list[str]:

@@ -79,9 +79,10 @@ def predict(
         cluster: the accelerators, their speeds and their links.
         placement: of the workload's operators on them.
         costs: whether compute and communication overlap.
-        memory: what a stage keeps.
+        memory: what a stage keeps, and of how many minibatches.
     """
     pipeline = pipeline_of(workload, placement)
+    in_flight = pipeline.in_flight(memory.in_flight_per_link)
     last = len(placement.stages) - 1
     stages, parts = [], []
     for index, stage in enumerate(placement.stages):
@@ -91,7 +92,7 @@ def predict(
         others = [a for partner in partners for a in placement.stages[partner].accelerators]
         group = group_of(cluster, stage.accelerators, others)
         seconds = StageSeconds.of(work, group, costs)
-        needed = float(memory.stage_bytes(work, pipeline.in_flight[index]))
+        needed = float(memory.stage_bytes(work, in_flight[index]))
         limits = [cluster.memory_bytes[accelerator] for accelerator in stage.accelerators]
         smallest = min((limit for limit in limits if limit is not None), default=None)
         stages.append(
@@ -101,7 +102,7 @@ def predict(
                 all_reduce_seconds=float(seconds.all_reduce),
                 message_seconds=float(seconds.messages),
                 seconds=float(seconds.total(costs)),
-                in_flight=pipeline.in_flight[index],
+                in_flight=in_flight[index],
                 memory_bytes=needed,
                 spare_bytes=None if smallest is None else smallest - needed,
             )

@@ -142,6 +142,7 @@ def build_schedule(
     microbatches: int = 1,
     *,
     accumulate: int = 1,
+    in_flight_per_link: int = 0,
     recompute: bool = False,
     clip: bool = False,
 ) -> Schedule:
@@ -164,13 +165,16 @@ def build_schedule(
         kind: see above.
         microbatches: parts of a minibatch.
         accumulate: minibatches whose gradients make one update.
+        in_flight_per_link: minibatches that a stage has in flight beyond NOAM, for the link into
+            each worker behind it (:meth:`drlpp.pipeline.Pipeline.in_flight`); for ``1f1b`` only.
         recompute: do not keep activations from the forward to the backward, but compute them
             again; where the backward follows at once there is nothing to gain, and they are kept.
         clip: share the norm of all stages' gradients before an update. Only where a schedule
             flushes: otherwise stages make their updates at different times.
 
     Raises:
-        InvalidInput: for numbers below 1, or microbatches where the kind has none.
+        InvalidInput: for numbers that are too small, or microbatches or minibatches in flight
+            where the kind has none.
     """
     if min(minibatches, microbatches, accumulate) < 1:
         raise InvalidInput(
@@ -181,11 +185,27 @@ def build_schedule(
         raise InvalidInput(
             f"a {kind} schedule has no microbatches; use kind 'gpipe' or '1f1b-flush' for them"
         )
+    if in_flight_per_link < 0:
+        raise InvalidInput(f"in_flight_per_link is {in_flight_per_link}; 0 or more is expected")
+    if in_flight_per_link and kind != "1f1b":
+        raise InvalidInput(
+            f"a {kind} schedule has no minibatches in flight beyond its own; use kind '1f1b' with "
+            f"in_flight_per_link {in_flight_per_link}"
+        )
+    in_flight = pipeline.in_flight(in_flight_per_link)
     actions = {}
     for stage, workers in enumerate(pipeline.stages):
         for replica, worker in enumerate(workers):
             writer = _Writer(
-                pipeline, stage, replica, minibatches, microbatches, accumulate, recompute, clip
+                pipeline=pipeline,
+                stage=stage,
+                replica=replica,
+                most_in_flight=in_flight[stage],
+                minibatches=minibatches,
+                microbatches=microbatches,
+                accumulate=accumulate,
+                recompute=recompute,
+                clip=clip,
             )
             write = {
                 "1f1b": writer.one_forward_one_backward,
@@ -204,6 +224,7 @@ class _Writer:
     pipeline: Pipeline
     stage: int
     replica: int
+    most_in_flight: int
     minibatches: int
     microbatches: int
     accumulate: int
@@ -213,10 +234,6 @@ class _Writer:
     @property
     def replicas(self) -> tuple[int, ...]:
         return self.pipeline.stages[self.stage]
-
-    @property
-    def most_in_flight(self) -> int:
-        return self.pipeline.in_flight[self.stage]
 
     def one_forward_one_backward(self) -> Iterator[Action]:
         rounds_together = -(-len(self.replicas) // self.accumulate)

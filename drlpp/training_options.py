@@ -45,6 +45,9 @@ class Method(Record):
         microbatches: parts of a minibatch, for schedules that flush.
         accumulate: minibatches whose gradients make one update. Policy ``2bw`` needs as many as
             are in flight.
+        in_flight_per_link: minibatches in flight beyond NOAM, which has one for each worker: so
+            many for each link between stages. They hide the time that messages are on their way,
+            and make s and memory larger (:meth:`drlpp.pipeline.Pipeline.in_flight`).
         recompute: compute activations again for the backward pass instead of keeping them.
         precision: ``bfloat16`` runs the passes under torch's autocast; weights, gradients and
             updates stay as they are. Policies whose backward uses other weights than its forward
@@ -62,6 +65,7 @@ class Method(Record):
     policy: PolicyName = "pipeoptim"
     microbatches: int = Field(default=1, ge=1)
     accumulate: int = Field(default=1, ge=1)
+    in_flight_per_link: int = Field(default=0, ge=0)
     recompute: bool = False
     precision: Precision = "float32"
     clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -76,6 +80,11 @@ class Method(Record):
             )
         if self.schedule == "1f1b" and self.microbatches > 1:
             raise ValueError("schedule 1f1b has no microbatches; use gpipe or 1f1b-flush for them")
+        if self.schedule != "1f1b" and self.in_flight_per_link:
+            raise ValueError(
+                f"schedule {self.schedule} empties the pipeline before every update, so "
+                "in_flight_per_link has no meaning on it; use 1f1b"
+            )
         if self.precision != "float32" and self.policy in _WRITE_IN_PLACE and not self.recompute:
             raise ValueError(
                 f"in {self.precision}, autocast keeps copies of the weights of a forward, and "
@@ -103,6 +112,8 @@ class Method(Record):
             parts.append(f"T2 with D={self.correction_decay:g}")
         if self.accumulate > 1:
             parts.append(f"updates of {self.accumulate} minibatches")
+        if self.in_flight_per_link:
+            parts.append(f"{self.in_flight_per_link} in flight per link beyond NOAM")
         if self.recompute:
             parts.append("recomputation")
         if self.clip_norm:
@@ -116,6 +127,10 @@ class Method(Record):
         """Whether passes use other weights than the newest, moved there and back in place."""
         return self.policy in {"spectrain", "xpipe", "pipeoptim"} or self.correction_decay > 0
 
+    def in_flight(self, pipeline: Pipeline) -> tuple[int, ...]:
+        """For every stage the minibatches that a replica has in flight in steady state."""
+        return pipeline.in_flight(self.in_flight_per_link)
+
     def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
         """The actions of every worker for ``minibatches`` minibatches."""
         return build_schedule(
@@ -124,13 +139,15 @@ class Method(Record):
             self.schedule,
             self.microbatches,
             accumulate=self.accumulate,
+            in_flight_per_link=self.in_flight_per_link,
             recompute=self.recompute,
             clip=bool(self.clip_norm) and self.schedule != "1f1b",
         )
 
     def steady_schedule(self, pipeline: Pipeline) -> Schedule:
         """Long enough for the steady state, in which stages differ in what they delay."""
-        return self.schedule_for(pipeline, 2 * (len(pipeline.workers) + 1) * self.accumulate)
+        round_trip = (1 + self.in_flight_per_link) * len(pipeline.workers) + 1
+        return self.schedule_for(pipeline, 2 * round_trip * self.accumulate)
 
     def minibatches_together(self, pipeline: Pipeline) -> int:
         """The fewest minibatches after which all stages have made whole updates."""
@@ -153,6 +170,7 @@ class Method(Record):
                 "schedule": "1f1b-flush",
                 "policy": "sync",
                 "accumulate": self.minibatches_together(pipeline),
+                "in_flight_per_link": 0,
                 "annealing_minibatches": 0,
                 "correction_decay": 0.0,
             }
@@ -189,7 +207,9 @@ def choose_method(
     chosen = policy or _policy_of(given.get("schedule"), values)
     if chosen != values["policy"]:
         # Of the other policy; PipeMare's techniques, and microbatches, belong to some only.
-        kept = ("accumulate", "recompute", "precision", "clip_norm")
+        kept = ["accumulate", "recompute", "precision", "clip_norm"]
+        if chosen != "sync":
+            kept.append("in_flight_per_link")
         values = {"policy": chosen} | {key: values[key] for key in kept}
         if chosen == "sync":
             values["schedule"] = "gpipe"

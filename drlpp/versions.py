@@ -4,7 +4,8 @@ A stage's weights are numbered by its updates; those a run starts with are numbe
 state on a straight pipeline of D stages the counts are those of the papers: s = D − rank − 1
 (pipeoptim eq. 4), w^(t−n+1) at every stage with vertical sync (pipedream §3.3), a delay of one for
 PipeDream-2BW, ⌊rank/2⌋ + D − rank − 1 and ⌊rank/2⌋ for SpecTrain. Counting gives them as well for
-replicated stages, branches, accumulated gradients, and while the pipeline fills.
+replicated stages, branches, accumulated gradients, and while the pipeline fills; and with N
+minibatches in flight for each link beyond NOAM, where s is (1 + N)(D − rank − 1).
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def _check_accumulation(pipeline: Pipeline, method: Method) -> None:
     """PipeDream-2BW accumulates over m ≥ D microbatches."""
     needed = max(
         flight * len(workers)
-        for flight, workers in zip(pipeline.in_flight, pipeline.stages, strict=True)
+        for flight, workers in zip(method.in_flight(pipeline), pipeline.stages, strict=True)
     )
     if method.accumulate < needed:
         raise InvalidInput(

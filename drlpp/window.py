@@ -42,15 +42,19 @@ class Window:
         rounds = method.minibatches_together(pipeline)
         # A window inside of one update would measure nothing.
         step = rounds if together > 1 or rounds <= minibatches else 1
+        in_flight = method.in_flight(pipeline)
         flight = max(
             depth * len(replicas)
-            for depth, replicas in zip(pipeline.in_flight, pipeline.stages, strict=True)
+            for depth, replicas in zip(in_flight, pipeline.stages, strict=True)
         )
         # The forward passes that a stage is ahead of its last backward in the window.
         tail = max(
             (depth - 1) * len(replicas)
-            for depth, replicas in zip(pipeline.in_flight, pipeline.stages, strict=True)
+            for depth, replicas in zip(in_flight, pipeline.stages, strict=True)
         )
+        # Beyond NOAM, gradients pile up before the faster stages while the pipeline fills: until
+        # these have caught up, they run faster than the slowest stage.
+        flight *= 1 + method.in_flight_per_link
         return cls(
             warm_up=_round_up(max(flight, 4), step),
             length=_round_up(minibatches, step),

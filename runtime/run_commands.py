@@ -76,6 +76,7 @@ def run_commands(
     recomputed = {w: _recomputed(actions) for w, actions in schedule.actions.items()}
     shared = {w: _several_contribute(actions) for w, actions in schedule.actions.items()}
     pipeline = schedule.pipeline
+    in_flight = method.in_flight(pipeline)
     for number, segment in enumerate(segments):
         yield {
             worker: Run(
@@ -91,7 +92,7 @@ def run_commands(
                 order=options.order,
                 first_minibatch=options.first_minibatch,
                 microbatches=schedule.microbatches,
-                posted=pipeline.in_flight[pipeline.stage_of(worker)] + 2,
+                posted=in_flight[pipeline.stage_of(worker)] + 2,
                 goes_on=number > 0 or bool(start),
             )
             for worker, part in segment.items()

@@ -332,6 +332,7 @@ class ClusterSession:
         scores_of = [None] * (len(programs) - 1) + [portable(self.captured.score)]
         evaluation = [pickle.dumps(pair) for pair in zip(programs, scores_of, strict=True)]
         commands: dict[int, Run] = {}
+        in_flight = deployment.method.in_flight(deployment.pipeline)
         for stage, workers in enumerate(deployment.pipeline.stages):
             for worker in workers:
                 commands[worker] = Run(
@@ -340,7 +341,7 @@ class ClusterSession:
                     order=order,
                     first_minibatch=0,
                     microbatches=1,
-                    posted=deployment.pipeline.in_flight[stage] + 2,
+                    posted=in_flight[stage] + 2,
                     evaluation=evaluation[stage],
                 )
         results = self._execute(commands)

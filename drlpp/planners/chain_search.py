@@ -10,9 +10,9 @@ Where accelerators are alike, the fewest that suffice are as good as any number,
 a stage only means more minibatches in flight on it. Otherwise all ways to take them by kind are
 kept.
 
-With a memory limit a stage of m replicas and n accelerators behind it has ⌈(m + n) / m⌉ minibatches
-in flight (pipedream §3.2). Stages on parallel branches have fewer; the program counts them as if
-they were in a row.
+With a memory limit a stage of m replicas and n accelerators behind it has 1 + ⌈(1 + N) n / m⌉
+minibatches in flight, with N = 0 for each link by default (pipedream §3.2). Stages on parallel
+branches have fewer; the program counts them as if they were in a row.
 """
 
 from __future__ import annotations
@@ -137,10 +137,11 @@ class ChainSearch(ABC):
     def _most_behind(self) -> Array:
         """``(choices, stages)``: accelerators behind a stage that leave room in its memory.
 
-        ⌈(m + n) / m⌉ ≤ q is n ≤ m (q − 1).
+        1 + ⌈(1 + N) n / m⌉ ≤ q is n ≤ m (q − 1) / (1 + N).
         """
         replicas = numpy.array([sum(counts) for counts in self.fleet.choices])[:, None]
-        room = numpy.inf if self._side_by_side else replicas * (self._most_in_flight - 1)
+        each = 1 + self._memory.in_flight_per_link
+        room = numpy.inf if self._side_by_side else replicas * (self._most_in_flight - 1) / each
         found: Array = numpy.where(self._most_in_flight < 1, -1.0, room)
         return found
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 
 from drlpp.planners.data_parallel import data_parallel
-from drlpp.planners.evolution import evolution
 from drlpp.planners.gpipe import gpipe
 from drlpp.planners.local_search import local_search
 from drlpp.planners.pipedream import pipedream
@@ -27,6 +26,5 @@ FORMULAS: dict[str, Planner] = {
 
 SEARCHES: dict[str, Planner] = {
     "local-search": local_search,
-    "evolution": evolution,
     "random": random_search,
 }

@@ -102,7 +102,9 @@ class AnalyticObjective:
             [self._limits[list(stage.accelerators)].min() for stage in placement.stages]
         )
         replicas = numpy.array([len(stage.accelerators) for stage in placement.stages])
-        needed = self._problem.memory.stage_bytes(work, _in_flight(replicas, talks))
+        memory = self._problem.memory
+        in_flight = _in_flight(replicas, talks, memory.in_flight_per_link)
+        needed = memory.stage_bytes(work, in_flight)
         return float((numpy.maximum(needed - limits, 0) / limits).sum())
 
 
@@ -162,13 +164,13 @@ def _work(workload: Workload, rows: Array, last: bool | _Flags) -> StageWork:
     )
 
 
-def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags) -> Array:
-    """As :attr:`drlpp.pipeline.Pipeline.in_flight` has it."""
+def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> Array:
+    """As :meth:`drlpp.pipeline.Pipeline.in_flight` has it."""
     behind = numpy.zeros(len(replicas), dtype=int)
     for stage in reversed(range(len(replicas))):
-        later = behind[stage + 1 :][talks[stage, stage + 1 :]]
-        behind[stage] = replicas[stage] + later.max(initial=0)
-    return numpy.ceil(behind / replicas)
+        later = (replicas + behind)[stage + 1 :][talks[stage, stage + 1 :]]
+        behind[stage] = later.max(initial=0)
+    return 1 + numpy.ceil((1 + per_link) * behind / replicas)
 
 
 def _unreachable_seconds(problem: PlanningProblem) -> float:

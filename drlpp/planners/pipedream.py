@@ -36,7 +36,8 @@ the optimizer's time do not count, and where accelerators differ, all count as t
 
 Memory is a constraint where the cluster limits it; all accelerators count as the smallest. With
 ``paper`` and ``printed`` a stage needs what :mod:`drlpp.memory` says, with as many minibatches in
-flight as there are workers from it to the end for each of its replicas (NOAM, pipedream §3.2);
+flight as there are workers from it to the end for each of its replicas (NOAM, pipedream §3.2), or
+as many more as the problem's memory has for each link;
 accelerators that a straight pipeline leaves idle in later hosts count as workers there.
 ``code`` counts the stage's outputs and weights once for every further minibatch in flight, and
 nothing for the first.
@@ -44,6 +45,7 @@ nothing for the first.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import isinf
 from typing import Literal
 
@@ -141,7 +143,7 @@ def _seconds(
     if limit is None:
         return PaperSeconds(states, speed, variant, None)
     needs, most = bytes_of(states, problem.memory), limit
-    return PaperSeconds(states, speed, variant, lambda in_flight: needs(in_flight) <= most)
+    return PaperSeconds(states, speed, variant, lambda behind: needs(behind) <= most)
 
 
 def _nothing_fits(
@@ -165,9 +167,9 @@ def _nothing_fits(
         program = HierarchicalProgram(formula, levels, len(states), problem.replicate)
         needed, workers = [], 0
         for stage in reversed(program.plan()):
+            behind = Fraction(workers, len(stage.accelerators))
             workers += len(stage.accelerators)
-            in_flight = -(-workers // len(stage.accelerators))
-            bytes_of_stage = float(needs(in_flight)[stage.begin, stage.end])
+            bytes_of_stage = float(needs(behind)[stage.begin, stage.end])
             needed.append((bytes_of_stage, stage.begin, stage.end))
     most, begin, end = max(needed)
     operators = states.operators(begin, end)

@@ -21,8 +21,9 @@ from drlpp.workload import Array
 
 Variant = Literal["paper", "printed", "code"]
 
-Fits = Callable[[int], NDArray[numpy.bool_]]
-"""For a number of minibatches in flight, (states, states) whether the memory holds a stage."""
+Fits = Callable[[Fraction], NDArray[numpy.bool_]]
+"""For the accelerators in later stages, for every replica of a stage, (states, states) whether the
+memory holds it."""
 
 
 class Formula(Protocol):
@@ -74,7 +75,7 @@ class PaperSeconds:
         """Its seconds, where the memory holds it."""
         if self._fits is None:
             return self._compute
-        return numpy.where(self._fits(1 + ceil(behind)), self._compute, numpy.inf)
+        return numpy.where(self._fits(behind), self._compute, numpy.inf)
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
         """The slowest of its compute, its all-reduce and the cut before it."""
@@ -96,13 +97,13 @@ class PaperBytes:
 
     knows_what_follows = True
 
-    def __init__(self, states: States, needs: Callable[[int], Array]) -> None:
+    def __init__(self, states: States, needs: Callable[[Fraction], Array]) -> None:
         self._is_stage = states.is_stage
         self._needs = needs
 
     def single(self, behind: Fraction) -> Array:
-        """With one more minibatch in flight than replicas of it follow."""
-        return numpy.where(self._is_stage, self._needs(1 + ceil(behind)), numpy.inf)
+        """With the minibatches in flight that what follows asks for."""
+        return numpy.where(self._is_stage, self._needs(behind), numpy.inf)
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
         """A component needs what its largest stage needs."""
@@ -185,9 +186,13 @@ class CodeBytes:
         return limit
 
 
-def bytes_of(states: States, memory: MemoryModel) -> Callable[[int], Array]:
-    """For a number of minibatches in flight the bytes of every stage on an accelerator."""
-    return lambda in_flight: memory.stage_bytes(states.work, in_flight)
+def bytes_of(states: States, memory: MemoryModel) -> Callable[[Fraction], Array]:
+    """For the accelerators behind each replica of a stage, the bytes of every stage on one.
+
+    A stage has one more minibatch in flight than replicas of it follow, their links included.
+    """
+    each = 1 + memory.in_flight_per_link
+    return lambda behind: memory.stage_bytes(states.work, 1 + ceil(each * behind))
 
 
 def _ring(replicas: int) -> float:

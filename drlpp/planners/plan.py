@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from drlpp.errors import InvalidInput
@@ -30,6 +30,11 @@ class Plan:
     problem: PlanningProblem = field(repr=False)
     solution: Solution
     planner_seconds: float
+
+    def with_in_flight(self, per_link: int) -> Plan:
+        """The same, run with another in-flight depth (:class:`drlpp.memory.MemoryModel`)."""
+        memory = replace(self.problem.memory, in_flight_per_link=per_link)
+        return replace(self, problem=replace(self.problem, memory=memory))
 
     @property
     def placement(self) -> Placement:

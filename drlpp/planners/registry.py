@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drlpp.planners.evolution import evolution
 from drlpp.planners.exact import exact
 from drlpp.planners.heuristics import FORMULAS, SEARCHES, Planner
 from drlpp.planners.non_contiguous import non_contiguous
@@ -13,6 +14,7 @@ PLANNERS: dict[str, Planner] = {
     "exact": exact,
     "non-contiguous": non_contiguous,
     **SEARCHES,
+    "evolution": evolution,
 }
 """As the command line names them."""
 

@@ -12,7 +12,7 @@ from drlpp.placement import Placement
 from drlpp.planners.objective import Objective
 from drlpp.planners.problem import Solution
 
-_REQUESTS = 20
+_REQUESTS = 3
 """A search that asks so many times more than it may evaluate has come to know all that it can."""
 
 

@@ -21,7 +21,15 @@ order. What is simpler than on real accelerators:
   the schedule; messages that wait for their receiver longer than usual are not counted.
 """
 
+from drlpp.simulator.in_flight_depth import Depth, simulate_depths, smallest_depth
 from drlpp.simulator.simulated_cluster import SimulatedCluster
 from drlpp.simulator.simulation import Simulation, simulate
 
-__all__ = ["simulate", "Simulation", "SimulatedCluster"]
+__all__ = [
+    "simulate",
+    "Simulation",
+    "SimulatedCluster",
+    "simulate_depths",
+    "smallest_depth",
+    "Depth",
+]

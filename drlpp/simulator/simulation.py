@@ -81,7 +81,8 @@ def plan_for(pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
     shape = Pipeline(
         Pipeline.straight(*(len(workers) for workers in pipeline.stages)).stages, pipeline.edges
     )
-    passes = len(pipeline.stages) * (minibatches + 2 * len(shape.workers)) * method.microbatches
+    filling = (1 + method.in_flight_per_link) * len(shape.workers)
+    passes = len(pipeline.stages) * (minibatches + 2 * filling) * method.microbatches
     make = _cached_plan if passes <= _CACHED_PASSES else Plan.of
     return make(shape, method, minibatches)
 

@@ -55,7 +55,7 @@ class PassOverhead:
             [workload.parameter_bytes[list(stage.operators)].sum() for stage in placement.stages]
         )
         stages = range(len(pipeline.stages))
-        stale = numpy.array([pipeline.in_flight[stage] > 1 for stage in stages])
+        stale = numpy.array(method.in_flight(pipeline)) > 1
         late = numpy.array([pipeline.rank(stage) > 1 for stage in stages])
         forward = backward = numpy.zeros(len(stages), dtype=bool)
         match method.policy:

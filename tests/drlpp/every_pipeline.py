@@ -153,7 +153,7 @@ class Costs:
 
     def stage_bytes(self, placement: Placement, memory: MemoryModel) -> list[float]:
         """As the runtime has the stages: what each needs on an accelerator."""
-        in_flight = pipeline_of(self.workload, placement).in_flight
+        in_flight = pipeline_of(self.workload, placement).in_flight(memory.in_flight_per_link)
         last = len(placement.stages) - 1
         return [
             float(memory.stage_bytes(self.workload.stage(s.operators, last=k == last), n))

@@ -91,7 +91,14 @@ def problems(
         cluster=draw(clusters(max_accelerators, hosts)),
         costs=draw(st.sampled_from(["overlapped", "serial"])),
         replicate=draw(st.booleans()),
-        memory=draw(st.builds(MemoryModel, st.sampled_from([1, 2, 4]), st.booleans())),
+        memory=draw(
+            st.builds(
+                MemoryModel,
+                st.sampled_from([1, 2, 4]),
+                st.booleans(),
+                in_flight_per_link=st.sampled_from([0, 0, 1]),
+            )
+        ),
         seed=draw(st.integers(0, 9)),
     )
 

@@ -23,6 +23,7 @@ def schedules_and_cuts(draw: st.DrawFn) -> tuple[Schedule, list[int]]:
         kind,
         1 if kind == "1f1b" else draw(st.integers(1, 3)),
         accumulate=draw(st.integers(1, 3)),
+        in_flight_per_link=draw(st.integers(0, 2)) if kind == "1f1b" else 0,
         recompute=draw(st.booleans()),
     )
     cuts = draw(st.lists(st.integers(1, minibatches), unique=True, max_size=3))

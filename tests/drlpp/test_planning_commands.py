@@ -74,6 +74,27 @@ def test_a_plan_as_data(shell: Shell, profile: Path) -> None:
     assert found["planner_seconds"] > 0
 
 
+def test_the_in_flight_depth_is_chosen_for_the_links(shell: Shell, profile: Path) -> None:
+    """On two stages of 6 s, messages of 5 s take part in a round trip of 22 s."""
+    links = ("--accelerators", 2, "--bandwidth", 1, "--no-replication")
+    found = shell.json("plan", "--profile", profile, *links, "--in-flight", "auto")
+    assert found["configuration"] == "1-1"
+    assert found["in_flight_per_link"] == 2
+    assert [stage["in_flight"] for stage in found["stages"]] == [4, 1]
+    times = [depth["seconds_per_minibatch"] for depth in found["depths"]]
+    assert times == pytest.approx([11, 22 / 3, 6, 6, 6])
+    named = shell.json("plan", "--profile", profile, *links, "--in-flight", 1)
+    assert [stage["in_flight"] for stage in named["stages"]] == [3, 1]
+    option = ("--method-option", "in_flight_per_link=1")
+    same = shell.json("plan", "--profile", profile, *links, *option)
+    assert same["stages"] == named["stages"]
+    code, out, _ = shell("plan", "--profile", profile, *links, "--in-flight", "auto")
+    assert code == 0
+    assert "beyond NOAM: 2 is enough (simulated, 0: 11.00 s, 1: 7.33 s, 2: 6.00 s" in " ".join(
+        out.split()
+    )
+
+
 def test_all_planners_are_compared_by_one_rule(shell: Shell, profile: Path) -> None:
     found = shell.json("plan", "--profile", profile, *LINKS, "--all")
     assert [row["method"] for row in found] == list(PLANNERS)

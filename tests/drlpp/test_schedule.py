@@ -124,11 +124,27 @@ def test_pipedream_figure_8_times() -> None:
 
 def test_noam() -> None:
     """⌈workers / replicas of the input stage⌉ (pipedream §3.2)."""
-    assert Pipeline.straight(1, 1, 1, 1).in_flight == (4, 3, 2, 1)
-    assert Pipeline.straight(2, 1).in_flight[0] == 2
-    assert Pipeline.straight(15, 1).in_flight[0] == 2
-    assert Pipeline.straight(3, 2, 1).in_flight[0] == 2
-    assert Pipeline.straight(4).in_flight == (1,)
+    assert Pipeline.straight(1, 1, 1, 1).in_flight() == (4, 3, 2, 1)
+    assert Pipeline.straight(2, 1).in_flight()[0] == 2
+    assert Pipeline.straight(15, 1).in_flight()[0] == 2
+    assert Pipeline.straight(3, 2, 1).in_flight()[0] == 2
+    assert Pipeline.straight(4).in_flight() == (1,)
+
+
+def test_more_in_flight_for_each_link() -> None:
+    """Each worker behind counts once for itself and so many times for the link into it."""
+    straight = Pipeline.straight(1, 1, 1, 1)
+    assert straight.in_flight(1) == (7, 5, 3, 1)
+    assert straight.in_flight(2) == (10, 7, 4, 1)
+    # ⌈2 · 3 / 3⌉ and ⌈2 · 1 / 2⌉ beyond one.
+    assert Pipeline.straight(3, 2, 1).in_flight(1) == (3, 2, 1)
+    assert Pipeline.straight(4).in_flight(3) == (1,)
+
+
+def test_the_order_with_one_more_in_flight_for_the_link() -> None:
+    schedule = build_schedule(Pipeline.straight(1, 1), 6, in_flight_per_link=1)
+    assert passes(schedule, 0) == "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5"
+    assert passes(schedule, 1) == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5"
 
 
 def test_pipeoptim_figure_1b_gpipe() -> None:
@@ -177,7 +193,7 @@ def test_branches_take_the_widest_branch_into_account() -> None:
     """0 → 1 → 3 and 0 → 2 → 3, where stage 2 has three replicas."""
     edges = tuple(StageEdge(a, b) for a, b in [(0, 1), (0, 2), (1, 3), (2, 3)])
     pipeline = Pipeline(((0,), (1,), (2, 3, 4), (5,)), edges)
-    assert pipeline.in_flight == (5, 2, 2, 1)
+    assert pipeline.in_flight() == (5, 2, 2, 1)
     assert pipeline.depth == 3
 
 
@@ -215,6 +231,11 @@ def test_numbers_that_make_no_sense() -> None:
         build_schedule(pipeline, 0)
     with pytest.raises(InvalidInput, match="use kind 'gpipe'"):
         build_schedule(pipeline, 1, "1f1b", microbatches=2)
+    with pytest.raises(InvalidInput, match="in_flight_per_link is -1; 0 or more"):
+        build_schedule(pipeline, 1, in_flight_per_link=-1)
+    for kind in ("gpipe", "1f1b-flush", "forward"):
+        with pytest.raises(InvalidInput, match=f"a {kind} schedule has no .* use kind '1f1b'"):
+            build_schedule(pipeline, 1, kind, in_flight_per_link=1)
 
 
 def test_workers_that_wait_for_each_other_are_reported() -> None:
@@ -233,6 +254,7 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
         kind,
         draw(st.integers(1, 4)) if kind in {"gpipe", "1f1b-flush"} else 1,
         accumulate=draw(st.integers(1, 4)),
+        in_flight_per_link=draw(st.integers(0, 3)) if kind == "1f1b" else 0,
         recompute=draw(st.booleans()),
         clip=kind in {"gpipe", "1f1b-flush"} and draw(st.booleans()),
     )
@@ -376,10 +398,12 @@ def test_clipping_shares_the_norm_of_all_stages() -> None:
     assert [a.workers for a in schedule.actions[2] if isinstance(a, AllReduce)] == [(0, 1, 2)]
 
 
-@given(pipelines(), st.integers(1, 30))
+@given(pipelines(), st.integers(1, 40), st.integers(0, 3))
 @settings(deadline=None)
-def test_in_flight_is_a_limit_and_is_reached(pipeline: Pipeline, minibatches: int) -> None:
-    schedule = build_schedule(pipeline, minibatches)
+def test_in_flight_is_a_limit_and_is_reached(
+    pipeline: Pipeline, minibatches: int, per_link: int
+) -> None:
+    schedule = build_schedule(pipeline, minibatches, in_flight_per_link=per_link)
     for stage, workers in enumerate(pipeline.stages):
         for replica, worker in enumerate(workers):
             in_flight = most = 0
@@ -388,4 +412,4 @@ def test_in_flight_is_a_limit_and_is_reached(pipeline: Pipeline, minibatches: in
                 most = max(most, in_flight)
             assert in_flight == 0
             mine = len(range(replica, minibatches, len(workers)))
-            assert most == min(pipeline.in_flight[stage], mine)
+            assert most == min(pipeline.in_flight(per_link)[stage], mine)

@@ -90,6 +90,11 @@ def test_on_slow_links_the_minibatches_in_flight_are_too_few() -> None:
     # F 1 s, 10 s there, F and B 3 s, 10 s back, B 2 s: two in flight make one every 26 / 2 s.
     found = stages_of(chain(3, 3, output_bytes=10), cluster_of(2, bandwidth=1), 1, 1)
     assert found.seconds_per_minibatch == pytest.approx(13)
+    # Three are enough: the link is busy all the time.
+    deeper = Method(in_flight_per_link=1)
+    found = stages_of(chain(3, 3, output_bytes=10), cluster_of(2, bandwidth=1), 1, 1, method=deeper)
+    assert found.plan.program.in_flight == (3, 1)
+    assert found.seconds_per_minibatch == pytest.approx(10)
 
 
 def test_senders_share_the_port_of_a_receiver() -> None:

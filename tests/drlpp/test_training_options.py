@@ -11,6 +11,7 @@ from drlpp.training_options import SUGGESTED_CORRECTION_DECAY, Method, choose_me
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
 PARALLEL = Method(policy="sync")
+DEEP = Method(in_flight_per_link=2)
 STASH = Method(policy="stash", accumulate=2, recompute=True)
 
 
@@ -30,6 +31,9 @@ STASH = Method(policy="stash", accumulate=2, recompute=True)
             {},
             STASH.synchronous(Pipeline.straight(1)).model_copy(update={"schedule": "gpipe"}),
         ),
+        (DEEP, "vanilla", {}, Method(policy="vanilla", in_flight_per_link=2)),
+        (DEEP, "sync", {}, Method(schedule="gpipe", policy="sync")),
+        (DEEP, None, {"in_flight_per_link": 0}, Method()),
         (STASH, "vanilla", {}, STASH.model_copy(update={"policy": "vanilla"})),
         (
             None,
@@ -71,6 +75,12 @@ def test_a_choice_keeps_what_fits(
         ("pipemare", {"correction_decay": 0}, "vanilla is PipeMare without them"),
         ("pipemare", {"correction_decay": 1}, "less than 1"),
         ("stash", {"accumulate": 0}, "field 'accumulate'"),
+        ("stash", {"in_flight_per_link": -1}, "field 'in_flight_per_link'"),
+        (
+            "sync",
+            {"schedule": "1f1b-flush", "in_flight_per_link": 1},
+            "1f1b-flush empties the pipeline .* in_flight_per_link has no meaning on it; use 1f1b",
+        ),
         ("stash", {"policy": "vanilla"}, "use --policy"),
         ("stash", {"depth": 3}, "a method has no option 'depth'; it has schedule, microbatches"),
         ("vanilla", {"precision": "bfloat16"}, "autocast keeps copies .* use recompute=true"),

@@ -35,6 +35,31 @@ def test_difference_of_a_straight_pipeline_is_pipeoptim_equation_4(depth: int, e
         assert set(steady) == {depth - rank - 1}
 
 
+@given(depth=st.integers(1, 6), per_link=st.integers(0, 3), accumulate=st.integers(1, 3))
+@settings(deadline=None)
+def test_more_in_flight_makes_the_difference_larger(
+    depth: int, per_link: int, accumulate: int
+) -> None:
+    """s = (1 + N)(D − rank − 1), and with accumulated gradients a part of it, rounded up."""
+    pipeline = Pipeline.straight(*[1] * depth)
+    method = Method(in_flight_per_link=per_link, accumulate=accumulate)
+    for rank in range(depth):
+        s = stage_delay(method.steady_schedule(pipeline), rank)
+        assert s == -(-(1 + per_link) * (depth - rank - 1) // accumulate)
+
+
+@given(pipelines(max_replicas=2), st.integers(0, 3), st.integers(1, 3))
+@settings(deadline=None)
+def test_a_steady_schedule_is_long_enough(
+    pipeline: Pipeline, per_link: int, accumulate: int
+) -> None:
+    method = Method(in_flight_per_link=per_link, accumulate=accumulate)
+    steady = method.steady_schedule(pipeline)
+    longer = method.schedule_for(pipeline, 2 * steady.minibatches)
+    for stage in range(len(pipeline.stages)):
+        assert stage_delay(steady, stage) == stage_delay(longer, stage)
+
+
 def _uses(
     pipeline: Pipeline, minibatches: int, **method: object
 ) -> dict[int, dict[Part, WeightUse]]:
@@ -117,6 +142,22 @@ def test_vertical_sync_uses_no_minibatch_that_the_input_stage_had_not_seen(
             assert all(minibatches_in > min(seen) for minibatches_in in later)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("per_link", [1, 2])
+def test_deeper_pipelines_stash_and_look_ahead_further(depth: int, per_link: int) -> None:
+    minibatches = 4 * (1 + per_link) * depth
+    pipeline = Pipeline.straight(*[1] * depth)
+    for policy in ("stash", "stash-vertical", "pipeoptim"):
+        uses = _uses(pipeline, minibatches, policy=policy, in_flight_per_link=per_link)
+        for rank in range(depth):
+            s = (1 + per_link) * (depth - 1 - (0 if policy == "stash-vertical" else rank))
+            for (minibatch, _), use in uses[rank].items():
+                if policy == "pipeoptim":
+                    assert use.forward_lead == min(s, minibatch)
+                else:
+                    assert use.stashed == max(0, minibatch - s)
+
+
 @pytest.mark.parametrize(("depth", "accumulate"), [(4, 4), (4, 6), (3, 3), (1, 1), (2, 2)])
 def test_2bw_delays_every_microbatch_by_one_update(depth: int, accumulate: int) -> None:
     """w^(t+1) = w^(t) − ν · ∇f(w^(t−1)), the same on all stages."""
@@ -128,15 +169,17 @@ def test_2bw_delays_every_microbatch_by_one_update(depth: int, accumulate: int) 
             assert use.stashed == max(0, minibatch // accumulate - 1)
 
 
-@given(pipelines(), st.integers(1, 8), st.integers(1, 40))
+@given(pipelines(), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2))
 @settings(deadline=None)
 def test_2bw_needs_two_versions_or_says_that_it_cannot(
-    pipeline: Pipeline, accumulate: int, minibatches: int
+    pipeline: Pipeline, accumulate: int, minibatches: int, per_link: int
 ) -> None:
+    method = {"policy": "2bw", "accumulate": accumulate, "in_flight_per_link": per_link}
     try:
-        uses = _uses(pipeline, minibatches, policy="2bw", accumulate=accumulate)
+        uses = _uses(pipeline, minibatches, **method)
     except InvalidInput:
-        flight = max(n * len(w) for n, w in zip(pipeline.in_flight, pipeline.stages, strict=True))
+        in_flight = pipeline.in_flight(per_link)
+        flight = max(n * len(w) for n, w in zip(in_flight, pipeline.stages, strict=True))
         assert accumulate < flight
         return
     for parts in uses.values():

@@ -158,6 +158,16 @@ def test_options_of_a_method_equal_the_reference(
     _check(captured, session, shape, method, OPTIMIZERS["sgd"])
 
 
+@pytest.mark.parametrize("per_link", [1, 2])
+@pytest.mark.parametrize("shape", ["straight", "replicated"])
+@pytest.mark.parametrize("method", ["pipeoptim", "stash", "pipemare"])
+def test_weights_equal_the_reference_at_every_in_flight_depth(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str, per_link: int
+) -> None:
+    deeper = ASYNCHRONOUS[method].model_copy(update={"in_flight_per_link": per_link})
+    _check(captured, session, shape, deeper, OPTIMIZERS["sgd"])
+
+
 def test_last_gradients_survive_accumulation(
     captured: CapturedModel, session: ClusterSession
 ) -> None:

@@ -119,6 +119,28 @@ def test_memory_limits_are_kept_on_chains(
     assert prediction.seconds_per_minibatch == pytest.approx(best)
 
 
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("per_link", [0, 1, 2])
+def test_deeper_pipelines_need_more_memory(per_link: int, alike: bool) -> None:
+    """A byte for each minibatch in flight: 1 + (1 + N) n of them with n accelerators behind."""
+    _, profile = chain_of(seconds=[4, 4, 4], parameter_bytes=[0] * 3, output_bytes=[0] * 3)
+    workload = replace(Workload.of(profile), kept_bytes=numpy.ones(3))
+    memory = MemoryModel(weight_copies=1, in_flight_per_link=per_link)
+
+    def planned(limit: float) -> str:
+        hosts = tuple(
+            Host(name="host", accelerators=1, memory_bytes=limit, speed=speed)
+            for speed in (1.0, 1.0, 1.0 if alike else 1.01)
+        )
+        cluster = Cluster(hosts=hosts, within_host=Link(bandwidth_bytes_per_second=1e9))
+        problem = PlanningProblem(workload, cluster, replicate=False, memory=memory)
+        return exact(problem).placement.configuration
+
+    straight = 1 + 2 * (1 + per_link)
+    assert planned(straight) == "1-1-1"
+    assert planned(straight - 1) == "1-1"
+
+
 @given(problem=problems(max_operators=5, max_accelerators=3, hosts=2))
 @settings(deadline=None, max_examples=100)
 def test_what_is_claimed_holds_for_any_cluster_and_memory(problem: PlanningProblem) -> None:

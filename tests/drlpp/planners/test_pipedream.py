@@ -102,6 +102,7 @@ def test_the_optimum_of_its_formula(
         weight_copies=st.integers(1, 4),
         stashes=st.booleans(),
         recomputes=st.booleans(),
+        in_flight_per_link=st.integers(0, 2),
     ),
 )
 @settings(deadline=None, max_examples=60)

@@ -1,0 +1,112 @@
+"""How many minibatches in flight are enough: the depths of a placement's schedule, simulated.
+
+Two neighbouring stages that have d and d′ minibatches in flight pass each other d − d′ + 1 of them
+in the time of a round trip: forward and backward of both, and a message each way. With NOAM these
+are two. If the messages take the time T of the slowest stage each, the round trip takes up to 4 T,
+and four are needed to keep every part busy: two more for the link. Fewer are enough where messages
+take less time, and more where latency is longer than the slowest stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drlpp.cluster import Cluster
+from drlpp.errors import InvalidInput
+from drlpp.memory import MemoryModel
+from drlpp.pipeline import Pipeline
+from drlpp.placement import Placement
+from drlpp.simulator.simulation import simulate
+from drlpp.training_options import Method
+from drlpp.versions import weight_uses
+from drlpp.workload import Workload
+
+MOST_PER_LINK = 4
+
+_ENOUGH = 1.01
+"""Over the fastest depth's seconds: a depth within it is as good, and has less s and memory."""
+
+_MINIBATCHES = 120
+"""A window that is long against what filling a deep pipeline leaves behind."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """A placement played with so many minibatches in flight.
+
+    Attributes:
+        per_link: beyond NOAM, for each link (:meth:`drlpp.pipeline.Pipeline.in_flight`).
+        in_flight: on a replica of every stage.
+        seconds_per_minibatch: simulated.
+        memory_bytes: of the accelerator that needs the most.
+        possible: whether it fits into memory, and the weight policy can be run with it.
+    """
+
+    per_link: int
+    in_flight: tuple[int, ...]
+    seconds_per_minibatch: float
+    memory_bytes: float
+    possible: bool
+
+
+def simulate_depths(
+    workload: Workload,
+    cluster: Cluster,
+    placement: Placement,
+    method: Method,
+    memory: MemoryModel | None = None,
+    most_per_link: int = MOST_PER_LINK,
+) -> tuple[Depth, ...]:
+    """Play a valid placement with NOAM, and with up to ``most_per_link`` more for each link.
+
+    Args:
+        workload: what has to be computed and sent.
+        cluster: the accelerators and their links.
+        placement: of the workload's operators on them.
+        method: asynchronous; its own depth does not matter.
+        memory: what a stage keeps; that of ``method`` with SGD and momentum if left out.
+        most_per_link: the deepest.
+
+    Raises:
+        InvalidInput: for a schedule that flushes.
+    """
+    if method.schedule != "1f1b":
+        raise InvalidInput(
+            f"schedule {method.schedule} empties the pipeline before every update and has no "
+            "in-flight depth to choose; use 1f1b"
+        )
+    depths = []
+    for per_link in range(most_per_link + 1):
+        deeper = method.model_copy(update={"in_flight_per_link": per_link})
+        played = simulate(workload, cluster, placement, deeper, _MINIBATCHES, memory)
+        limits = [cluster.memory_bytes[accelerator] for accelerator in played.accelerators]
+        fits = all(
+            limit is None or needed <= limit
+            for needed, limit in zip(played.memory_bytes, limits, strict=True)
+        )
+        depths.append(
+            Depth(
+                per_link=per_link,
+                in_flight=deeper.in_flight(played.pipeline),
+                seconds_per_minibatch=played.seconds_per_minibatch,
+                memory_bytes=max(played.memory_bytes),
+                possible=fits and _can_run(played.pipeline, deeper),
+            )
+        )
+    return tuple(depths)
+
+
+def smallest_depth(depths: Sequence[Depth]) -> Depth:
+    """The smallest possible depth within 1% of the fastest; the first if none is possible."""
+    possible = [depth for depth in depths if depth.possible] or depths[:1]
+    limit = _ENOUGH * min(depth.seconds_per_minibatch for depth in possible)
+    return next(depth for depth in possible if depth.seconds_per_minibatch <= limit)
+
+
+def _can_run(pipeline: Pipeline, method: Method) -> bool:
+    try:
+        weight_uses(method.steady_schedule(pipeline), method)
+    except InvalidInput:
+        return False
+    return True
