@@ -13,7 +13,10 @@ from drlpp.planners.objective import Objective
 from drlpp.planners.problem import Solution
 
 _REQUESTS = 3
-"""A search that asks so many times more than it may evaluate has come to know all that it can."""
+"""A search may ask so many times more than it may evaluate."""
+
+_STALE = 300
+"""A search that asks so often in a row for what it knows has come by all that it can."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Recorder:
         self._allowed = evaluations
         self._likeness = likeness
         self._requests = 0
+        self._stale = 0
         self._found: dict[Hashable, tuple[Placement, float]] = {}
 
     @property
@@ -75,13 +79,15 @@ class Recorder:
     @property
     def goes_on(self) -> bool:
         """Whether there are evaluations left, and the search still comes by new placements."""
-        return self.used < 1
+        return self.used < 1 and self._stale < _STALE
 
     def __call__(self, placement: Placement) -> float:
         """Evaluate a placement, or tell what came out before."""
         self._requests += 1
         key = self._likeness(placement)
+        self._stale += 1
         if key not in self._found:
+            self._stale = 0
             self._found[key] = placement, self._evaluate(placement)
         return self._found[key][1]
 

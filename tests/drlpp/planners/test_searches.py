@@ -89,11 +89,14 @@ def test_evaluations_are_counted_and_the_given_objective_is_minimised(run: Run) 
         return 9.0 - len(placement.stages) + min(len(placement.stages[-1].operators), 9)
 
     result = run(problem, 300, most_stages_and_a_small_last)
-    assert len(set(asked)) == len(asked) == len(result.placements) == len(result.seconds) == 300
+    count = len(asked)
+    assert len(set(asked)) == count == len(result.placements) == len(result.seconds)
+    # Annealing ends before when it has come by all that it can.
+    assert count == 300 or (run is anneal and 100 < count < 300)
     assert min(result.seconds) == 7.0
     assert len(result.best.stages) == 3
     assert len(result.best.stages[-1].operators) == 1
-    history = [result.best_after(n) for n in range(1, 301)]
+    history = [result.best_after(n) for n in range(1, count + 1)]
     assert history == sorted(history, reverse=True)
     assert history[0] == result.seconds[0]
     assert history[-1] == 7.0
