@@ -182,5 +182,8 @@ def _lead(
     # Either could have come out ahead by chance, after any of the rounds from the third on.
     chances = 2 * max(freedom - 1, 1)
     reach = float(stdtrit(freedom, 1 - (1 - confidence) / chances)) * error
-    probability = 1 - min(1.0, chances * float(stdtr(freedom, -mean / error)))
+    if mean < 0:
+        probability = float(stdtr(freedom, mean / error))
+    else:
+        probability = max(1 - chances * float(stdtr(freedom, -mean / error)), 0.5)
     return Lead(rival, ratio, math.exp(mean - reach), math.exp(mean + reach), probability)
