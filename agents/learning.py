@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import signal
+import threading
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -66,7 +70,8 @@ def learn_placement(
     else:
         agent = hyperparameters.build(env, seed=seed, tensorboard_log=str(out / "tensorboard"))
     console = console or Console()
-    progress = ProgressCallback(memory, budget, console)
+    interrupted = threading.Event()
+    progress = ProgressCallback(memory, budget, console, interrupted)
     callbacks = CallbackList(
         [
             BestPlacementCallback(memory, picture),
@@ -77,11 +82,14 @@ def learn_placement(
     )
     try:
         # The budget ends it; this is only a bound that is never reached.
-        agent.learn(1_000 * budget, callbacks, tb_log_name="agent", reset_num_timesteps=False)
+        with _noticing_interrupts(interrupted):
+            agent.learn(1_000 * budget, callbacks, tb_log_name="agent", reset_num_timesteps=False)
     except KeyboardInterrupt:
         return False
     finally:
         progress.stop()
+    if interrupted.is_set():
+        return False
     if memory.distinct < budget:
         console.print(
             f"the agent has settled after {memory.distinct} placements: measuring more has not "
@@ -103,11 +111,42 @@ def _load(algorithm: type[DRLPP], checkpoint: Path, env: PlacementEnv) -> DRLPP:
     return agent
 
 
-class ProgressCallback(BaseCallback):
-    """A bar of measured placements with the best time so far and the time left."""
+@contextmanager
+def _noticing_interrupts(interrupted: threading.Event) -> Iterator[None]:
+    """Set ``interrupted`` by Ctrl-C, besides the exception.
 
-    def __init__(self, memory: MeasurementMemory, budget: int, console: Console) -> None:
+    The exception may come up in a callback of a library that ignores it, and would be lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, notice)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+class ProgressCallback(BaseCallback):
+    """A bar of measured placements with the best time so far and the time left.
+
+    It ends learning when ``interrupted``.
+    """
+
+    def __init__(
+        self,
+        memory: MeasurementMemory,
+        budget: int,
+        console: Console,
+        interrupted: threading.Event,
+    ) -> None:
         super().__init__()
+        self._interrupted = interrupted
         self._memory = memory
         self._budget = budget
         self._progress = Progress(
@@ -133,7 +172,7 @@ class ProgressCallback(BaseCallback):
         self._show()
 
     def _on_step(self) -> bool:
-        return True
+        return not self._interrupted.is_set()
 
     def _show(self) -> None:
         best = self._memory.best()
