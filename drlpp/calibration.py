@@ -37,7 +37,7 @@ from drlpp.placement import Placement
 from drlpp.prediction import pipeline_of
 from drlpp.simulator import simulate
 from drlpp.training_options import DEFAULT_METHOD, Method
-from drlpp.workload import Array, Workload
+from drlpp.workload import Array, StageWork, Workload
 
 _ITERATIONS = 30
 _HALVINGS = 6
@@ -128,12 +128,16 @@ class Calibration:
     def observe(self, placement: Placement, measurement: Measurement) -> None:
         """Take in what a placement's workers and links did; one without workers tells nothing."""
         stages = placement.stages
+        works = [
+            self.workload.stage(stage.operators, last=index == len(stages) - 1)
+            for index, stage in enumerate(stages)
+        ]
         stretch = self._stretch(placement, measurement.minibatches)
         for usage in measurement.workers:
             stage = stages[usage.stage]
             replicas = len(stage.accelerators)
             if usage.busy_seconds > 0:
-                work = self.workload.stage(stage.operators, last=usage.stage == len(stages) - 1)
+                work = works[usage.stage]
                 base = float(self.workload.seconds[list(stage.operators)].sum())
                 overhead = (
                     self.workload.forward_overhead_seconds + self.workload.backward_overhead_seconds
@@ -151,14 +155,16 @@ class Calibration:
                     _Busy(stage.operators, max(extra, 0.0), usage.worker, seconds, noise)
                 )
         self._links += [usage for usage in measurement.links if usage.seconds > 0]
-        self._observe_memory(placement, measurement.workers)
+        self._observe_memory(placement, works, measurement.workers)
         self._factor = None
 
     def _stretch(self, placement: Placement, minibatches: int) -> dict[int, float]:
         """By how much sharing cores makes workers busy for longer; empty where none are shared."""
         if not any(self.cluster.cores_of):
             return {}
-        alone = _with_own_cores(self.cluster)
+        alone = self.cluster.with_hosts(
+            host.model_copy(update={"cores": None}) for host in self.cluster.hosts
+        )
         shared, free = (
             simulate(self.workload, cluster, placement, self.method, minibatches)
             for cluster in (self.cluster, alone)
@@ -173,14 +179,12 @@ class Calibration:
             if other.busy_seconds > 0
         }
 
-    def _observe_memory(self, placement: Placement, workers: Sequence[WorkerUsage]) -> None:
+    def _observe_memory(
+        self, placement: Placement, works: Sequence[StageWork], workers: Sequence[WorkerUsage]
+    ) -> None:
         in_flight = self.method.in_flight(pipeline_of(self.workload, placement))
         for usage in workers:
-            work = self.workload.stage(
-                placement.stages[usage.stage].operators,
-                last=usage.stage == len(placement.stages) - 1,
-            )
-            needed = float(self.memory.stage_bytes(work, in_flight[usage.stage]))
+            needed = float(self.memory.stage_bytes(works[usage.stage], in_flight[usage.stage]))
             self._memory.append((needed, float(usage.peak_memory_bytes)))
 
     def fit(self) -> Calibrated:
@@ -344,16 +348,6 @@ class Calibration:
             )
             for host in cluster.hosts
         )
-
-
-def _with_own_cores(cluster: Cluster) -> Cluster:
-    """The same cluster if every accelerator had cores of its own."""
-    return Cluster(
-        hosts=tuple(host.model_copy(update={"cores": None}) for host in cluster.hosts),
-        within_host=cluster.within_host,
-        between_hosts=cluster.between_hosts,
-        between_racks=cluster.between_racks,
-    )
 
 
 def merged(speeds: Array) -> Array:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
@@ -265,8 +265,13 @@ class Cluster(Document):
             host.model_copy(update={"name": name, "count": 1, "accelerators": 1, "speed": speed})
             for (host, name), speed in zip(self._kinds, speeds, strict=True)
         ]
+        return self.with_hosts(lines)
+
+    def with_hosts(self, hosts: Iterable[Host]) -> Cluster:
+        """The same links between other hosts."""
+        # Not a copy with an update, which would keep what has been cached of these hosts.
         return Cluster(
-            hosts=tuple(lines),
+            hosts=tuple(hosts),
             within_host=self.within_host,
             between_hosts=self.between_hosts,
             between_racks=self.between_racks,

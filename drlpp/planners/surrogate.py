@@ -103,9 +103,7 @@ class Surrogate:
 
     def __call__(self, placement: Placement) -> float:
         """Seconds per minibatch; infinite if it does not fit in memory."""
-        if placement not in self._known:
-            self._known[placement] = self.simulated(placement)
-        return self._known[placement] * self.discrepancy.factor(placement)
+        return self.simulated(placement) * self.discrepancy.factor(placement)
 
     def screen(self, placement: Placement, limit: float) -> float:
         """As a call, but what the rule alone puts above ``limit`` gets the rule's seconds.
@@ -127,7 +125,12 @@ class Surrogate:
         return AnalyticObjective(self.problem)
 
     def simulated(self, placement: Placement) -> float:
-        """What the calibrated simulator says, without the discrepancy."""
+        """What the calibrated simulator says, without the discrepancy; played once."""
+        if placement not in self._known:
+            self._known[placement] = self._played(placement)
+        return self._known[placement]
+
+    def _played(self, placement: Placement) -> float:
         problem = self.problem
         simulation = simulate(
             problem.workload,
