@@ -22,6 +22,15 @@ class Size(StrEnum):
     PUBLISHED = "published"
 
 
+AcceleratorsOption = Annotated[
+    int | None, typer.Option(min=1, help="How many, instead of a cluster.yaml.")
+]
+BandwidthOption = Annotated[
+    float | None, typer.Option(help="Of the links between them, in bytes per second.")
+]
+LatencyOption = Annotated[
+    float | None, typer.Option(help="Of these links, in seconds; 0 by default.")
+]
 SizeOption = Annotated[
     Size,
     typer.Option(

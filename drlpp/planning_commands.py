@@ -10,6 +10,9 @@ import typer
 from drlpp.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
+    AcceleratorsOption,
+    BandwidthOption,
+    LatencyOption,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -78,15 +81,9 @@ def plan_placement(
         ),
     ] = None,
     cluster: Annotated[Path | None, typer.Option(help="A cluster.yaml.")] = None,
-    accelerators: Annotated[
-        int | None, typer.Option(min=1, help="How many, instead of a cluster.yaml.")
-    ] = None,
-    bandwidth: Annotated[
-        float | None, typer.Option(help="Of the links between them, in bytes per second.")
-    ] = None,
-    latency: Annotated[
-        float | None, typer.Option(help="Of these links, in seconds; 0 by default.")
-    ] = None,
+    accelerators: AcceleratorsOption = None,
+    bandwidth: BandwidthOption = None,
+    latency: LatencyOption = None,
     memory: Annotated[
         float | None, typer.Option(help="Of each accelerator, in bytes; else not limited.")
     ] = None,

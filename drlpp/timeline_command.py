@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from drlpp.command_line import POLICY_HELP, MethodOptions, build_console, read_options
+from drlpp.command_line import (
+    POLICY_HELP,
+    AcceleratorsOption,
+    BandwidthOption,
+    LatencyOption,
+    MethodOptions,
+    build_console,
+    read_options,
+)
 from drlpp.errors import InvalidInput
 
 
@@ -48,15 +56,9 @@ def show_timeline(
         Path | None,
         typer.Option(help="A cluster.yaml for the simulator; else that of the placement."),
     ] = None,
-    accelerators: Annotated[
-        int | None, typer.Option(min=1, help="How many, instead of a cluster.yaml.")
-    ] = None,
-    bandwidth: Annotated[
-        float | None, typer.Option(help="Of the links between them, in bytes per second.")
-    ] = None,
-    latency: Annotated[
-        float | None, typer.Option(help="Of these links, in seconds; 0 by default.")
-    ] = None,
+    accelerators: AcceleratorsOption = None,
+    bandwidth: BandwidthOption = None,
+    latency: LatencyOption = None,
     speeds: Annotated[
         str | None,
         typer.Option(
