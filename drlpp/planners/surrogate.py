@@ -98,8 +98,6 @@ class Surrogate:
         self._method = method
         self._minibatches = minibatches
         self._known: dict[Placement, float] = {}
-        limits = [math.inf if limit is None else limit for limit in calibrated.cluster.memory_bytes]
-        self._limits = None if math.inf == min(limits) else limits
 
     def __call__(self, placement: Placement) -> float:
         """Seconds per minibatch; infinite if it does not fit in memory."""
@@ -140,12 +138,7 @@ class Surrogate:
             self._minibatches,
             problem.memory,
         )
-        if self._limits is not None and any(
-            needed > self._limits[accelerator]
-            for needed, accelerator in zip(
-                simulation.memory_bytes, simulation.accelerators, strict=True
-            )
-        ):
+        if simulation.without_room(problem.cluster) is not None:
             return math.inf
         return simulation.seconds_per_minibatch
 

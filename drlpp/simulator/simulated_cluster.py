@@ -77,17 +77,18 @@ class SimulatedCluster:
         """Do nothing: there are no workers to stop."""
 
     def _failure(self, simulation: Simulation) -> FailedMeasurement | None:
-        for index, needed in enumerate(simulation.memory_bytes):
-            accelerator = simulation.accelerators[index]
-            limit = self.cluster.memory_bytes[accelerator]
-            if limit is not None and needed > limit:
-                stage = simulation.plan.program.stage_of[index]
-                return FailedMeasurement(
-                    failure="out of memory",
-                    reason=f"worker {accelerator} (stage {stage}) needs {decimal(round(needed))}, "
-                    f"but its accelerator has {decimal(round(limit))}",
-                )
-        return None
+        index = simulation.without_room(self.cluster)
+        if index is None:
+            return None
+        accelerator = simulation.accelerators[index]
+        stage = simulation.plan.program.stage_of[index]
+        needed = round(simulation.memory_bytes[index])
+        limit = round(self.cluster.memory_bytes[accelerator] or 0)
+        return FailedMeasurement(
+            failure="out of memory",
+            reason=f"worker {accelerator} (stage {stage}) needs {decimal(needed)}, "
+            f"but its accelerator has {decimal(limit)}",
+        )
 
 
 def measurement_of(simulation: Simulation, links: tuple[LinkUsage, ...]) -> Measurement:

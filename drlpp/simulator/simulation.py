@@ -117,6 +117,14 @@ class Simulation:
         """In steady state: the measured window divided by its minibatches."""
         return (self.completions[-1] - self.completions[0]) / self.plan.window.length
 
+    def without_room(self, cluster: Cluster) -> int | None:
+        """The first index in the program that needs more memory than its accelerator has."""
+        for index, needed in enumerate(self.memory_bytes):
+            limit = cluster.memory_bytes[self.accelerators[index]]
+            if limit is not None and needed > limit:
+                return index
+        return None
+
     @property
     def step_seconds(self) -> tuple[float, ...]:
         """Seconds per minibatch of every step of the window."""
