@@ -26,13 +26,13 @@ class Channel:
 
     def __init__(self, connection: Connection, folder: str) -> None:
         self.connection = connection
-        self._folder = folder
+        self.folder = folder
 
     def send(self, message: object) -> None:
         """Send ``message`` without waiting for the other side."""
         data = pickle.dumps(message)
         if len(data) > _LONGEST_BYTES:
-            path = Path(self._folder) / f"message-{uuid.uuid4().hex}"
+            path = Path(self.folder) / f"message-{uuid.uuid4().hex}"
             path.write_bytes(data)
             data = pickle.dumps(path)
         self.connection.send_bytes(data)

@@ -1,4 +1,7 @@
-"""What the controller tells its workers, and what they answer."""
+"""What the controller tells its workers, and what they answer.
+
+Files are named in the session's folder, of which every host has its own.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ from drlpp.training_options import Method
 class LoadModel:
     """Read the model's parameters and buffers, and samples to work on, from files."""
 
-    state_path: str
-    samples_path: str
+    state_file: str
+    samples_file: str
 
 
 @dataclass(frozen=True)
 class LoadSamples:
     """Read other samples: ``(inputs, targets)``, samples first."""
 
-    samples_path: str
+    samples_file: str
 
 
 @dataclass(frozen=True)
 class Deploy:
-    """Hold a stage of a placement from now on, with the weights of ``state_path``.
+    """Hold a stage of a placement from now on, with the weights of ``state_file``.
 
     Attributes:
         name: of this deployment; names its communication groups, never used twice.
@@ -38,7 +41,7 @@ class Deploy:
         stage: the pickled program of the stage, for the last stage with the loss.
         method, optimizer, delay, seed: as in ``StageRunner``.
         timeout_seconds: after which a message counts as lost.
-        checkpoint_path: a file with weights, buffers and optimizer state to go on from.
+        checkpoint_file: a file with weights, buffers and optimizer state to go on from.
         in_flight: also with the parts that were in flight.
     """
 
@@ -51,7 +54,7 @@ class Deploy:
     delay: int
     seed: int
     timeout_seconds: float
-    checkpoint_path: str | None = None
+    checkpoint_file: str | None = None
     in_flight: bool = False
 
 
@@ -82,12 +85,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Collect:
-    """Write weights, buffers and optimizer state of the deployed stage to ``path``.
+    """Write weights, buffers and optimizer state of the deployed stage to ``file``.
 
     With ``in_flight`` also everything of the parts in flight.
     """
 
-    path: str
+    file: str
     in_flight: bool = False
 
 

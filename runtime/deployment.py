@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -43,7 +42,7 @@ def deployment_commands(
     *,
     name: str,
     seed: int,
-    checkpoint: Path | None,
+    checkpoint: str | None,
     in_flight: bool,
 ) -> dict[int, Deploy]:
     """The command for every worker of ``placement``.
@@ -55,7 +54,7 @@ def deployment_commands(
         optimizer: updates the weights.
         name: of this deployment, never used twice.
         seed: of dropout.
-        checkpoint: a file to go on from.
+        checkpoint: a file in the session's folder to go on from.
         in_flight: also with the parts that were in flight.
 
     Raises:
@@ -79,7 +78,7 @@ def deployment_commands(
                 delay=delays[stage],
                 seed=seed,
                 timeout_seconds=_GROUP_TIMEOUT_SECONDS,
-                checkpoint_path=str(checkpoint) if checkpoint else None,
+                checkpoint_file=checkpoint,
                 in_flight=in_flight,
             )
     return commands

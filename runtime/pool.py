@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import connection as mp_connection
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -34,14 +35,14 @@ class WorkerPool:
 
     Args:
         speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
-        folder: for temporary files.
+        folder: for the files that commands name, and for long messages.
     """
 
     def __init__(self, speeds: Sequence[float], folder: str) -> None:
         self.size = len(speeds)
         self._speeds = speeds
         self._cores = cores_for(speeds)
-        self._folder = folder
+        self.folder = Path(folder)
         self.generation = 0
         self.longest_silence_seconds = 0.0
         self._context = multiprocessing.get_context("forkserver")
@@ -68,7 +69,7 @@ class WorkerPool:
                 target=worker_main,
                 args=(
                     worker,
-                    Channel(theirs, self._folder),
+                    Channel(theirs, str(self.folder)),
                     self._store.port,
                     self._speeds[worker],
                     self._cores[worker],
@@ -80,7 +81,7 @@ class WorkerPool:
                 process.start()
             theirs.close()
             self._processes.append(process)
-            self._channels.append(Channel(ours, self._folder))
+            self._channels.append(Channel(ours, str(self.folder)))
         self.generation += 1
 
     def command(
@@ -150,6 +151,15 @@ class WorkerPool:
         for worker, process in enumerate(self._processes):
             if not process.is_alive():
                 raise WorkerLost(f"worker {worker} {_describe_exit(process.exitcode)}")
+
+    def publish(self, file: str) -> None:
+        """Give every host its copy of a file that is in the folder here."""
+        assert (self.folder / file).exists()
+
+    def fetch(self, worker: int, file: str) -> Path:
+        """The file that a worker wrote into the folder of its host."""
+        assert worker < self.size
+        return self.folder / file
 
     def kill(self) -> None:
         """End all workers at once."""

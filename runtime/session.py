@@ -58,6 +58,7 @@ from drlpp.window import Window
 _FIRST_TIMEOUT_SECONDS = 120.0
 _LEAST_TIMEOUT_SECONDS = 20.0
 _LINK_REPEATS = 3
+_MODEL_FILE, _SAMPLES_FILE = "model.pt", "samples.pt"
 
 
 @dataclass
@@ -121,8 +122,9 @@ class ClusterSession:
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
         self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
         self._samples = (self.captured.task.inputs, self.captured.task.targets)
-        self._write_model()
         self._pool = WorkerPool(self.speeds, self._files.name)
+        self._publish(_MODEL_FILE, self.captured.state | self.captured.constants)
+        self._publish(_SAMPLES_FILE, self._samples)
         self._informed_generation = 0
 
     @property
@@ -258,7 +260,7 @@ class ClusterSession:
             optimizer,
             name=self._new_name("deployment"),
             seed=self._seed,
-            checkpoint=checkpoint,
+            checkpoint=self._lend(checkpoint) if checkpoint else None,
             in_flight=in_flight,
         )
         self._pool.start()
@@ -361,9 +363,9 @@ class ClusterSession:
     def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
         """Work on these samples from now on; ``order`` in :meth:`run` refers to them."""
         self._samples = (tuple(inputs), targets)
-        torch.save(self._samples, self._path("samples.pt"))
+        self._publish(_SAMPLES_FILE, self._samples)
         if self._informed_generation == self._pool.generation:
-            self._command(dict.fromkeys(self._all, LoadSamples(self._path("samples.pt"))))
+            self._command(dict.fromkeys(self._all, LoadSamples(_SAMPLES_FILE)))
 
     def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Weights and buffers of the whole model by name, and the optimizer's state by parameter.
@@ -390,9 +392,12 @@ class ClusterSession:
         self, deployment: Deployment, workers: Sequence[int], *, in_flight: bool
     ) -> dict[int, dict[str, Any]]:
         self._check_held(deployment)
-        paths = {worker: self._path(f"stage-{worker}.pt") for worker in workers}
-        self._command({worker: Collect(path, in_flight) for worker, path in paths.items()})
-        return {worker: torch.load(path, weights_only=True) for worker, path in paths.items()}
+        files = {worker: f"stage-{worker}.pt" for worker in workers}
+        self._command({worker: Collect(file, in_flight) for worker, file in files.items()})
+        return {
+            worker: torch.load(self._pool.fetch(worker, file), weights_only=True)
+            for worker, file in files.items()
+        }
 
     # Workers
 
@@ -413,7 +418,7 @@ class ClusterSession:
         if not self._pool.process_ids:
             self._pool.start()
         if self._informed_generation != self._pool.generation:
-            load = LoadModel(self._path("model.pt"), self._path("samples.pt"))
+            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE)
             self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
             self._informed_generation = self._pool.generation
         return self._pool.command(commands, self._patience(), on_progress)
@@ -430,12 +435,16 @@ class ClusterSession:
             self._microbatched[microbatches] = capture_microbatch(self.captured, microbatches)
         return self._microbatched[microbatches]
 
-    def _write_model(self) -> None:
-        torch.save(self.captured.state | self.captured.constants, self._path("model.pt"))
-        torch.save(self._samples, self._path("samples.pt"))
+    def _publish(self, file: str, content: object) -> None:
+        torch.save(content, self._pool.folder / file)
+        self._pool.publish(file)
 
-    def _path(self, name: str) -> str:
-        return str(Path(self._files.name) / name)
+    def _lend(self, path: Path) -> str:
+        """A file of the user, in the session's folder."""
+        file = self._new_name("checkpoint")
+        (self._pool.folder / file).symlink_to(path.absolute())
+        self._pool.publish(file)
+        return file
 
     def _new_name(self, purpose: str) -> str:
         self._deployments += 1

@@ -111,6 +111,7 @@ class Worker:
         self._speed = speed
         self._core = core
         self._channel = channel
+        self._folder = Path(channel.folder)
         self._store = store
         self._state: dict[str, Tensor] = {}
         self._samples: tuple[Tensor, ...] = ()
@@ -135,17 +136,17 @@ class Worker:
 
     def _carry_out(self, command: Command) -> Answer:
         match command:
-            case LoadModel(state_path, samples_path):
-                self._state = torch.load(state_path, mmap=True, weights_only=True)
-                self._load_samples(samples_path)
-            case LoadSamples(samples_path):
-                self._load_samples(samples_path)
+            case LoadModel(state_file, samples_file):
+                self._state = self._load(state_file)
+                self._load_samples(samples_file)
+            case LoadSamples(samples_file):
+                self._load_samples(samples_file)
             case Deploy():
                 self._deploy(command)
             case Run():
                 return self._run(command)
-            case Collect(path, in_flight):
-                self._collect(path, in_flight=in_flight)
+            case Collect(file, in_flight):
+                self._collect(file, in_flight=in_flight)
             case ProfileOperators():
                 data = Minibatches(self._samples, self._labels)
                 together = None
@@ -159,8 +160,11 @@ class Worker:
                 return self._time_link(command)
         return Done()
 
-    def _load_samples(self, path: str) -> None:
-        samples, labels = torch.load(path, mmap=True, weights_only=True)
+    def _load(self, file: str) -> Any:
+        return torch.load(self._folder / file, mmap=True, weights_only=True)
+
+    def _load_samples(self, file: str) -> None:
+        samples, labels = self._load(file)
         self._samples, self._labels = tuple(samples), labels
 
     def _deploy(self, command: Deploy) -> None:
@@ -170,8 +174,8 @@ class Worker:
         _give_back_freed_memory()
         program, loss = pickle.loads(command.stage)
         state, optimizer_state = self._state, {}
-        if command.checkpoint_path:
-            checkpoint = torch.load(command.checkpoint_path, mmap=True, weights_only=True)
+        if command.checkpoint_file:
+            checkpoint = self._load(command.checkpoint_file)
             optimizer_state = checkpoint["optimizer"]
             if command.in_flight:
                 self._restored = checkpoint["in_flight"][self._worker]
@@ -296,7 +300,7 @@ class Worker:
 
         return report
 
-    def _collect(self, path: str, *, in_flight: bool) -> None:
+    def _collect(self, file: str, *, in_flight: bool) -> None:
         assert self._runner is not None
         stage: dict[str, Any] = {
             "model": self._runner.weights_and_buffers(),
@@ -308,7 +312,7 @@ class Worker:
                 "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
                 "buffers": self._runner.buffers,
             }
-        torch.save(stage, path)
+        torch.save(stage, self._folder / file)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
