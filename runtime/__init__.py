@@ -3,19 +3,21 @@
 from drlpp.runtime.baselines import baseline_contenders
 from drlpp.runtime.comparison import Comparison, Contender, compare
 from drlpp.runtime.deployment import Deployment
+from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.export import export
 from drlpp.runtime.kept_profile import kept_profile
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
 from drlpp.runtime.run_commands import RunOptions
-from drlpp.runtime.session import ClusterSession, TimeSpent
-from drlpp.runtime.trainer import EpochReport, Observer
-from drlpp.runtime.training import TrainingResult, train
+from drlpp.runtime.session import ClusterSession, Evaluation, TimeSpent
+from drlpp.runtime.training import PipelineTrainer, TrainingResult
+from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
 
 __all__ = [
     "ClusterSession",
     "Deployment",
+    "Evaluation",
     "TimeSpent",
     "Comparison",
     "Contender",
@@ -23,10 +25,12 @@ __all__ = [
     "baseline_contenders",
     "export",
     "kept_profile",
-    "EpochReport",
-    "Observer",
+    "PipelineTrainer",
     "TrainingResult",
-    "train",
+    "EarlyStopping",
+    "EpochReport",
+    "ProgressReport",
+    "Observer",
     "Minibatches",
     "RunOptions",
     "ReferenceExecutor",

@@ -18,8 +18,9 @@ import torch.distributed as dist
 from drlpp import errors
 from drlpp.errors import TrialTimeout, WorkerLost
 from drlpp.runtime.channel import Channel
-from drlpp.runtime.commands import Answer, Command, Failed, Progress, Stop
+from drlpp.runtime.commands import Answer, Command, Failed, Progress, Reading, Stop
 from drlpp.runtime.emulation import cores_for
+from drlpp.runtime.feed import Feed
 from drlpp.runtime.worker import worker_main
 
 _GRACE_SECONDS = 0.5
@@ -88,14 +89,17 @@ class WorkerPool:
         self,
         commands: Mapping[int, Command],
         timeout_seconds: float,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        feed: Feed | None = None,
     ) -> dict[int, Answer]:
         """Give workers their commands and wait for all answers.
 
         Args:
             commands: by worker.
             timeout_seconds: without any word from a worker after which the trial counts as hung.
-            on_progress: called with the minibatches that the last stage's weights contain so far.
+            on_progress: called now and then with how far the last stage is.
+            feed: goes on with what the workers read while they are waited for; the time that it
+                takes counts for no timeout.
 
         Raises:
             RunFailure: a worker was lost, failed, or did not answer; none is left after that.
@@ -105,21 +109,30 @@ class WorkerPool:
             for worker, command in commands.items():
                 with suppress(BrokenPipeError):
                     self._channels[worker].send(command)
-            return self._wait_for_answers(set(commands), timeout_seconds, on_progress)
+            return self._wait_for_answers(set(commands), timeout_seconds, on_progress, feed)
         except BaseException:
             self.kill()
             raise
 
     def _wait_for_answers(
-        self, waiting: set[int], timeout_seconds: float, on_progress: Callable[[int], None] | None
+        self,
+        waiting: set[int],
+        timeout_seconds: float,
+        on_progress: Callable[[Progress], None] | None,
+        feed: Feed | None,
     ) -> dict[int, Answer]:
         answers: dict[int, Answer] = {}
         last_word = time.monotonic()
         while waiting:
             pipes = {self._channels[worker].connection: worker for worker in waiting}
             sentinels = [process.sentinel for process in self._processes]
-            ready = mp_connection.wait([*pipes, *sentinels], timeout_seconds)
+            fed = feed is not None and feed.advance()
+            if fed:
+                last_word = time.monotonic()
+            ready = mp_connection.wait([*pipes, *sentinels], 0 if fed else timeout_seconds)
             if not ready:
+                if fed:
+                    continue
                 raise TrialTimeout(
                     f"workers {sorted(waiting)} did not answer within {timeout_seconds:.0f} s"
                 )
@@ -136,7 +149,11 @@ class WorkerPool:
                     raise getattr(errors, answer.failure)(answer.reason)
                 if isinstance(answer, Progress):
                     if on_progress:
-                        on_progress(answer.through)
+                        on_progress(answer)
+                    continue
+                if isinstance(answer, Reading):
+                    assert feed is not None
+                    feed.heard(worker, answer)
                     continue
                 answers[worker] = answer
                 waiting.discard(worker)
@@ -155,6 +172,10 @@ class WorkerPool:
     def publish(self, file: str) -> None:
         """Give every host its copy of a file that is in the folder here."""
         assert (self.folder / file).exists()
+
+    def remove(self, file: str) -> None:
+        """Remove every host's copy of a file; who reads it reads on."""
+        (self.folder / file).unlink(missing_ok=True)
 
     def fetch(self, worker: int, file: str) -> Path:
         """The file that a worker wrote into the folder of its host."""

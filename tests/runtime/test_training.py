@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
-from drlpp.runtime import Deployment, Observer, TrainingResult, train
+from drlpp.runtime import Deployment, Observer, PipelineTrainer, TrainingResult
 from drlpp.runtime.trainer import Trainer
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
@@ -45,6 +46,12 @@ def placement_file(
         optimizer=ADAM,
         found_by="test",
     )
+
+
+def train(
+    document: PlacementFile, *, data: str = DATA, epochs: int = 5, **options: Any
+) -> TrainingResult:
+    return PipelineTrainer(document, **options).fit(data, epochs=epochs)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +107,11 @@ def _killed_after_saving(monkeypatch: pytest.MonkeyPatch, times: int) -> Iterato
     save = Trainer._save
     saved = []
 
-    def save_and_stop(trainer: Trainer, deployment: Deployment) -> dict[str, torch.Tensor]:
-        state = save(trainer, deployment)
-        saved.append(state)
+    def save_and_stop(trainer: Trainer, deployment: Deployment) -> None:
+        save(trainer, deployment)
+        saved.append(True)
         if len(saved) == times:
             raise _Stopped
-        return state
 
     with monkeypatch.context() as patch, pytest.raises(_Stopped):  # noqa: PT012
         patch.setattr(Trainer, "_save", save_and_stop)
