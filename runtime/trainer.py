@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,7 @@ class Trainer:
 
         def save(cut: int, results: Mapping[int, RunResult]) -> None:
             losses = before | _losses(results, began)
+            self._log(log, epoch, _mean_losses(losses), until=began + cut)
             self._progress = _Progress(self._progress.reports, began, began + cut, losses)
             self._save(deployment)
 
@@ -212,7 +213,7 @@ class Trainer:
         )
         seconds = time.perf_counter() - begin
         losses = _mean_losses(before | _losses(results, began))
-        log.minibatches(losses, self._rates_of(epoch), (epoch - 1) * self._count)
+        self._log(log, epoch, losses, until=self._count)
         log.workers(epoch, schedule, results)
         held_out_loss, score = self._evaluate(deployment)
         report = EpochReport(
@@ -225,10 +226,14 @@ class Trainer:
         log.epoch(report, self.data.batch_size)
         return report
 
-    def _rates_of(self, epoch: int) -> list[float]:
-        if self._rates is None:
-            return [float(self.session.optimizer.value("lr"))] * self._count
-        return self._rates[(epoch - 1) * self._count : epoch * self._count]
+    def _log(self, log: TrainingLog, epoch: int, losses: Sequence[float], until: int) -> None:
+        """Write about the minibatches of an epoch since the last checkpoint."""
+        new = range(self._progress.position, until)
+        first = (epoch - 1) * self._count + new.start
+        rates = [float(self.session.optimizer.value("lr"))] * len(new)
+        if self._rates is not None:
+            rates = self._rates[first : first + len(new)]
+        log.minibatches(losses[new.start : new.stop], rates, first)
 
     def _cuts(self, deployment: Deployment, began: int) -> list[int]:
         """Places where every stage has just made an update of all minibatches so far."""
