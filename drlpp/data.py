@@ -90,10 +90,9 @@ def load_data(
         )
     factory = DATA[name] if name in DATA else find_factory(name, "data", InvalidInput)
     try:
-        result = factory(example_inputs)
-        train, test = result
-        if isinstance(train, DataLoader):
-            return Loaders(*result)
+        train, test = factory(example_inputs)
+        if isinstance(train, DataLoader) and isinstance(test, DataLoader | None):
+            return Loaders(train, test)
         data = Data(_as_samples(*train), _as_samples(*test))
     except InvalidInput:
         raise

@@ -68,6 +68,9 @@ def train_and_report(
             "minibatches that were in flight are sent again"
         )
 
+    def on_note(note: str) -> None:
+        console.print(note, markup=False)
+
     def on_progress(report: ProgressReport) -> None:
         state = f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s"
         progress.update(
@@ -96,7 +99,7 @@ def train_and_report(
             path,
             method=method,
             optimizer=optimizer,
-            observer=Observer(on_begin, on_progress, on_epoch, on_other_placement, console.print),
+            observer=Observer(on_begin, on_progress, on_epoch, on_other_placement, on_note),
             **options,
         )
         result = trainer.fit(data, epochs=epochs)
