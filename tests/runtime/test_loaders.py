@@ -271,10 +271,11 @@ def _slowly(data: Data, minibatches: int, seconds: float) -> Iterator[Samples]:
 @pytest.mark.timeout(60)
 def test_a_slow_loader_is_not_taken_for_a_hang(captured: CapturedModel) -> None:
     data = data_for(captured)
-    with ClusterSession(captured, 2, method=STASH, timeout_seconds=0.6) as session:
+    with ClusterSession(captured, 2, method=STASH, timeout_seconds=1.5) as session:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
-        session.run(deployment, 6, RunOptions(loaded=_slowly(data, 6, seconds=0.9)))
+        session.run(deployment, 3, RunOptions(loaded=_slowly(data, 3, seconds=2)))
         assert len(session.process_ids) == 2
+        assert session._pool.longest_silence_seconds < 2, "it would count for later timeouts"
 
 
 @pytest.mark.timeout(60)
