@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drlpp.capture import CapturedModel, capture
-    from drlpp.cluster import Cluster
+    from drlpp.cluster import Cluster, Link, local_cluster
     from drlpp.errors import DRLPPError, InvalidInput, RunFailure
-    from drlpp.files import read_document
+    from drlpp.files import read_document, write_document
     from drlpp.graph import OpGraph
     from drlpp.learning_rate import LearningRateSchedule
     from drlpp.measurement import FailedMeasurement, Measurement
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from drlpp.placement_file import PlacementFile, read_placement
     from drlpp.planners import PLANNERS, PlanningProblem, plan
     from drlpp.profile import Profile
-    from drlpp.runtime import ClusterSession, EarlyStopping, PipelineTrainer, TrainingResult
+    from drlpp.runtime import (
+        ClusterSession,
+        EarlyStopping,
+        EpochReport,
+        Observer,
+        PipelineTrainer,
+        TrainingResult,
+    )
     from drlpp.schedule import build_schedule
     from drlpp.simulator import SimulatedCluster, Simulation, simulate
     from drlpp.task import ModelReference, Task
@@ -44,8 +51,11 @@ _HOME = {
     "OptimizerSpec": "drlpp.optimizer_spec",
     "LearningRateSchedule": "drlpp.learning_rate",
     "Cluster": "drlpp.cluster",
+    "Link": "drlpp.cluster",
+    "local_cluster": "drlpp.cluster",
     "Profile": "drlpp.profile",
     "read_document": "drlpp.files",
+    "write_document": "drlpp.files",
     "Workload": "drlpp.workload",
     "PLANNERS": "drlpp.planners",
     "PlanningProblem": "drlpp.planners",
@@ -58,6 +68,8 @@ _HOME = {
     "FailedMeasurement": "drlpp.measurement",
     "PipelineTrainer": "drlpp.runtime",
     "EarlyStopping": "drlpp.runtime",
+    "Observer": "drlpp.runtime",
+    "EpochReport": "drlpp.runtime",
     "TrainingResult": "drlpp.runtime",
     "DRLPPError": "drlpp.errors",
     "InvalidInput": "drlpp.errors",
@@ -79,8 +91,11 @@ __all__ = [
     "OptimizerSpec",
     "LearningRateSchedule",
     "Cluster",
+    "Link",
+    "local_cluster",
     "Profile",
     "read_document",
+    "write_document",
     "Workload",
     "PLANNERS",
     "PlanningProblem",
@@ -93,6 +108,8 @@ __all__ = [
     "FailedMeasurement",
     "PipelineTrainer",
     "EarlyStopping",
+    "Observer",
+    "EpochReport",
     "TrainingResult",
     "DRLPPError",
     "InvalidInput",
