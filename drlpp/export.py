@@ -45,7 +45,7 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> fx
     """
     try:
         with _quietly():
-            traced = torch.export.export(module, inputs).module()
+            traced = torch.export.export(module, _told_apart(inputs)).module()
     except Exception as error:
         raise InvalidModel(f"{what} cannot be captured: {_reason(error)}; {_HINT}") from error
     graph = traced.graph
@@ -60,6 +60,14 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> fx
     _replace_in_place(graph)
     _check_shapes(graph, what)
     return fx.GraphModule(traced, graph)
+
+
+def _told_apart(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Copies of tensors that come again: torch.export takes a tensor given twice for one input."""
+    return tuple(
+        value.clone() if any(value is earlier for earlier in inputs[:index]) else value
+        for index, value in enumerate(inputs)
+    )
 
 
 @contextlib.contextmanager

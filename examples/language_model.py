@@ -177,8 +177,8 @@ def find_placement(model: ModelReference, workers: int) -> PlacementFile:
     candidates = []
     with ClusterSession(model, workers=workers, method=method, optimizer=optimizer) as session:
         profile, cluster = session.profile(repeats=5)
-        for replicate, planner in ((True, "data-parallel"), (False, "gpipe"), (False, "exact")):
-            problem = PlanningProblem(Workload.of(profile, method), cluster, replicate=replicate)
+        problem = PlanningProblem(Workload.of(profile, method), cluster, replicate=False)
+        for planner in ("data-parallel", "gpipe", "exact"):
             placement = plan(planner, problem).placement
             outcome = session.measure(placement, minibatches=20)
             if isinstance(outcome, Measurement):

@@ -249,6 +249,16 @@ def test_without_a_loss_the_mean_square_stands_in() -> None:
     torch.testing.assert_close(captured.loss(*Two()(x), captured.task.targets), expected)
 
 
+def test_one_example_tensor_for_two_inputs_is_two_inputs() -> None:
+    class Difference(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x - 2 * y
+
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    captured = captured_from(Difference(), x, x)
+    torch.testing.assert_close(captured.module(x, y), x - 2 * y)
+
+
 def test_microbatches_share_the_weights() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, 2))
     targets = torch.randint(2, (6,))

@@ -1,0 +1,178 @@
+"""Every example trains for a few minibatches, and ends with the weights that it has trained."""
+
+import os
+import re
+import subprocess
+import sys
+from datetime import date
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from drlpp import ModelReference, read_placement
+from examples import image_classification, language_model, translation
+
+ROOT = Path(__file__).parent.parent.parent
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def numbers(name: str, printed: str) -> list[float]:
+    """All numbers that follow ``name`` in what an example printed."""
+    return [float(number) for number in re.findall(rf"{name} (\S+)", printed)]
+
+
+def trained(out: Path) -> dict[str, Tensor]:
+    """The weights of a run, which are finite, and none of them as the factory made it."""
+    model = read_placement(out / "placement.json").model
+    initial = dict(model.build().module.named_parameters())
+    state = torch.load(out / "training" / "model.pt", weights_only=True)
+    for name, weight in initial.items():
+        assert state[name].isfinite().all(), name
+        assert not torch.equal(state[name], weight), name
+    return state
+
+
+def run(example: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", f"examples.{example}", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_an_image_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image_classification.main(epochs=3, minibatches=12, out=tmp_path)
+    printed = capsys.readouterr().out
+    assert "training on 1-1, 1f1b, pipeoptim, gradients clipped to 5" in printed
+    losses = numbers("loss", printed)
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+    trained(tmp_path)
+    # The module's own accuracy is that of the best epoch in the pipeline, and above chance.
+    (recognised,) = numbers("the module recognises", printed)
+    assert recognised == max(numbers("accuracy", printed)) > 0.15
+    assert list((tmp_path / "training").glob("events.out.tfevents*"))
+
+
+def test_augmentation_is_repeatable() -> None:
+    train, held_out = image_classification.digit_loaders()
+    seen = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        seen.append(train.dataset[0][0])
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+    assert torch.equal(held_out.dataset[0][0], held_out.dataset[0][0])
+
+
+def test_a_translation_model_goes_on_where_it_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    translation.main(epochs=2, minibatches=40, out=tmp_path)
+    printed = capsys.readouterr().out
+    assert "training on 1-1, 1f1b, stash" in printed
+    characters = numbers("held-out characters", printed)
+    assert characters[0] < characters[1]
+    assert characters[1] > 0.4
+    state = trained(tmp_path)
+    document = read_placement(tmp_path / "placement.json")
+    assert document.measurement is not None
+    encoder, decoder = document.stages
+    assert len(encoder.operators) > 1
+    assert len(decoder.operators) > len(encoder.operators)
+    sentences = printed.splitlines()[-5:]
+    assert all(re.fullmatch(r"  [a-z ]+ → [0-9-]{10}", sentence) for sentence in sentences)
+    # What is done is not done again.
+    translation.main(epochs=2, minibatches=40, out=tmp_path, resume=True)
+    again = capsys.readouterr().out
+    assert "epoch" not in again
+    assert again.splitlines()[-5:] == sentences
+    assert all(torch.equal(weight, state[name]) for name, weight in trained(tmp_path).items())
+
+
+@pytest.mark.parametrize(
+    ("day", "words"),
+    [
+        (date(1905, 4, 20), "the twentieth of april nineteen oh five"),
+        (date(2000, 12, 31), "december thirty first two thousand"),
+        (date(2009, 2, 3), "tuesday the third of february two thousand nine"),
+        (date(2084, 6, 12), "the twelfth of june twenty eighty four"),
+    ],
+)
+def test_dates_are_said_as_people_say_them(day: date, words: str) -> None:
+    forms = [translation.in_words(day.replace(day=day.day)), words]
+    assert translation.day_in_words(day.day) in words
+    assert words.endswith(translation.year_in_words(day.year))
+    assert set(" ".join(forms).split()) <= set(translation.WORDS)
+
+
+def test_greedy_decoding_follows_its_own_characters() -> None:
+    torch.manual_seed(0)
+    module = translation.Translator().eval()
+    words = translation.dates(4, 4)[0].tensors[0]
+    found = module.translate(words)
+    previous = torch.cat([torch.full((4, 1), translation.BEGIN), found[:, :-1]], 1)
+    assert torch.equal(module(words, previous).argmax(2), found)
+
+
+def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    language_model.main(epochs=2, minibatches=16, out=tmp_path)
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"^(data-parallel|gpipe|exact) +\S+ +[0-9.]+ ms$", printed, re.M)) == 3
+    perplexities = numbers("held-out perplexity", printed)
+    assert perplexities[1] < perplexities[0]
+    # Guessing among the letters that Python is written with would be worse.
+    assert perplexities[1] < 40
+    module = language_model.LanguageModel()
+    module.load_state_dict(trained(tmp_path))
+    assert printed.endswith(module.eval().write("def ", 300) + "\n")
+
+
+def test_a_character_sees_only_those_before_it() -> None:
+    torch.manual_seed(0)
+    module = language_model.LanguageModel().eval()
+    text = torch.randint(100, (1, language_model.LENGTH))
+    changed = text.clone()
+    changed[0, 30] = (text[0, 30] + 1) % 100
+    same = (module(text) == module(changed)).all(2)[0]
+    assert same[:30].all()
+    assert not same[30:].any()
+
+
+@pytest.mark.skipif(
+    find_spec("transformers") is None or find_spec("datasets") is None,
+    reason="needs transformers and datasets: pip install 'drlpp[huggingface]'",
+)
+def test_a_model_of_transformers_offline(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = run(
+        "huggingface_training",
+        *("--epochs", "2", "--minibatches", "6", "--out", str(out)),
+        HF_HUB_OFFLINE="1",
+        HF_HOME=str(tmp_path / "home"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "training on 1-1, 1f1b-flush, 4 microbatches, sync" in done.stdout
+    assert len(numbers("accuracy", done.stdout)) == 2
+    assert all(0.2 < loss < 2 for loss in numbers("loss", done.stdout))
+    assert "the room was not very good: " in done.stdout
+    state = trained(out)
+    from transformers import BertForSequenceClassification
+
+    loaded = BertForSequenceClassification.from_pretrained(out / "bert").state_dict()
+    assert {f"model.{name}" for name in loaded} == state.keys()
+    assert all(torch.equal(weight, state[f"model.{name}"]) for name, weight in loaded.items())
+
+
+def test_what_cannot_work_is_one_line(tmp_path: Path) -> None:
+    done = run("translation", "--placement", str(tmp_path / "none.json"))
+    assert done.returncode == 1
+    assert done.stderr == f"error: {tmp_path / 'none.json'}: no such file\n"
+    assert ModelReference(name="examples.translation:translator").build().batch_size == 32
