@@ -26,8 +26,8 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	rm -rf .typecheck && mkdir -p .typecheck/drlpp
 	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
-	ln -s $(addprefix $(CURDIR)/,benchmarks train_agent.py) .typecheck/
-	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp -p benchmarks -m train_agent
+	ln -s $(addprefix $(CURDIR)/,benchmarks examples train_agent.py) .typecheck/
+	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp -p benchmarks -p examples -m train_agent
 
 # Timings, which have no place in the tests.
 bench: $(VENV)/installed

@@ -99,27 +99,31 @@ def reviews(seed: int, count: int, tokenizer: PreTrainedTokenizerFast) -> Datase
     return dataset.with_format("torch", columns=["input_ids", "attention_mask", "labels"])
 
 
-def make_model(hidden: int, layers: int) -> BertForSequenceClassification:
+def make_model() -> BertForSequenceClassification:
     """A small BERT; in its place comes ``from_pretrained``."""
     return BertForSequenceClassification(
         BertConfig(
             vocab_size=len(make_tokenizer()),
-            hidden_size=hidden,
-            num_hidden_layers=layers,
+            hidden_size=64,
+            num_hidden_layers=2,
             num_attention_heads=4,
-            intermediate_size=4 * hidden,
+            intermediate_size=256,
             max_position_embeddings=LENGTH,
             num_labels=2,
         )
     )
 
 
-def classifier(hidden: int = 64, layers: int = 4) -> Task:
+def as_called(model: BertForSequenceClassification) -> Logits:
+    """The model called with the two tensors that it needs; the wrapper shares its weights."""
+    return Logits(model, "input_ids", "attention_mask")
+
+
+def classifier() -> Task:
     """The model as DRL-PP takes it, with an example minibatch for its shapes."""
-    model = Logits(make_model(hidden, layers), "input_ids", "attention_mask")
     tokens = torch.ones(BATCH_SIZE, LENGTH, dtype=torch.int64)
     labels = torch.zeros(BATCH_SIZE, dtype=torch.int64)
-    return Task(model, (tokens, tokens), labels, F.cross_entropy, is_correct)
+    return Task(as_called(make_model()), (tokens, tokens), labels, F.cross_entropy, is_correct)
 
 
 def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
@@ -172,8 +176,8 @@ def main(
     if placement is None:
         placement = out / "placement.json"
         if not placement.exists():
-            model = ModelReference(name="examples.huggingface_training:classifier")
-            write_document(placement, find_placement(model, workers))
+            reference = ModelReference(name="examples.huggingface_training:classifier")
+            write_document(placement, find_placement(reference, workers))
 
     tokenizer = make_tokenizer()
     trainer = PipelineTrainer(
@@ -193,9 +197,9 @@ def main(
     )
 
     # From here on it is transformers, which knows nothing of the wrapper around the model.
-    task = trainer.document.model.build()
-    task.module.load_state_dict(result.state_dict)
-    task.module.model.save_pretrained(out / "bert")
+    model = make_model()
+    as_called(model).load_state_dict(result.state_dict)
+    model.save_pretrained(out / "bert")
     bert = BertForSequenceClassification.from_pretrained(out / "bert").eval()
     texts = ["the film was not boring and the music is lovely", "the room was not very good"]
     with torch.no_grad():

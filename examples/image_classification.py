@@ -88,11 +88,11 @@ def is_correct(logits: Tensor, digits: Tensor) -> Tensor:
     return (logits.argmax(1) == digits).float()
 
 
-def digit_network(channels: int = 32) -> Task:
+def digit_network() -> Task:
     """The model as DRL-PP takes it. The example minibatch is there for its shapes only."""
     images = torch.randn(BATCH_SIZE, 1, 8, 8)
     digits = torch.randint(10, (BATCH_SIZE,))
-    return Task(DigitNetwork(channels), (images,), digits, F.cross_entropy, is_correct)
+    return Task(DigitNetwork(), (images,), digits, F.cross_entropy, is_correct)
 
 
 class Digits(Dataset):

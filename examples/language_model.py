@@ -134,10 +134,10 @@ def character_loss(logits: Tensor, following: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
-def language_model(hidden: int = 64, layers: int = 4) -> Task:
+def language_model() -> Task:
     """The model as DRL-PP takes it, with an example minibatch for its shapes."""
     text = torch.randint(len(CHARACTERS), (BATCH_SIZE, LENGTH))
-    return Task(LanguageModel(hidden, layers), (text,), text, character_loss)
+    return Task(LanguageModel(), (text,), text, character_loss)
 
 
 def encode(text: str) -> Tensor:

@@ -189,12 +189,12 @@ def correct_characters(logits: Tensor, characters: Tensor) -> Tensor:
     return (logits.argmax(2) == characters).float().mean(1)
 
 
-def translator(hidden: int = 64) -> Task:
+def translator() -> Task:
     """The model as DRL-PP takes it, with an example minibatch for its shapes."""
     words = torch.randint(len(WORDS), (BATCH_SIZE, SENTENCE_LENGTH))
     characters = torch.randint(len(CHARACTERS), (BATCH_SIZE, DATE_LENGTH))
     inputs = (words, characters)
-    return Task(Translator(hidden), inputs, characters, character_loss, correct_characters)
+    return Task(Translator(), inputs, characters, character_loss, correct_characters)
 
 
 def dates(train: int = 3200, held_out: int = 480) -> tuple[TensorDataset, TensorDataset]:

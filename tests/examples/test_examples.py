@@ -100,17 +100,14 @@ def test_a_translation_model_goes_on_where_it_ended(
 @pytest.mark.parametrize(
     ("day", "words"),
     [
-        (date(1905, 4, 20), "the twentieth of april nineteen oh five"),
-        (date(2000, 12, 31), "december thirty first two thousand"),
-        (date(2009, 2, 3), "tuesday the third of february two thousand nine"),
-        (date(2084, 6, 12), "the twelfth of june twenty eighty four"),
+        (date(1905, 4, 20), "thursday the twentieth of april nineteen oh five"),
+        (date(2000, 12, 31), "the thirty first of december two thousand"),
+        (date(2009, 2, 3), "february third two thousand nine"),
+        (date(2084, 6, 12), "monday the twelfth of june twenty eighty four"),
     ],
 )
 def test_dates_are_said_as_people_say_them(day: date, words: str) -> None:
-    forms = [translation.in_words(day.replace(day=day.day)), words]
-    assert translation.day_in_words(day.day) in words
-    assert words.endswith(translation.year_in_words(day.year))
-    assert set(" ".join(forms).split()) <= set(translation.WORDS)
+    assert translation.in_words(day) == words
 
 
 def test_greedy_decoding_follows_its_own_characters() -> None:
@@ -123,7 +120,7 @@ def test_greedy_decoding_follows_its_own_characters() -> None:
 
 
 def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    language_model.main(epochs=2, minibatches=16, out=tmp_path)
+    language_model.main(epochs=2, minibatches=12, out=tmp_path)
     printed = capsys.readouterr().out
     assert len(re.findall(r"^(data-parallel|gpipe|exact) +\S+ +[0-9.]+ ms$", printed, re.M)) == 3
     perplexities = numbers("held-out perplexity", printed)
