@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
+from drlpp.capture import CapturedModel, capture, capture_microbatch
 from drlpp.cluster import Cluster
 from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
@@ -30,13 +29,13 @@ from drlpp.runtime.commands import (
     LoadModel,
     LoadSamples,
     Progress,
-    Run,
     RunResult,
     Stream,
     TimeLink,
 )
 from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
 from drlpp.runtime.emulation import checked_speeds
+from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.feed import Feed, chunk_minibatches
 from drlpp.runtime.links import ways_of
 from drlpp.runtime.pool import WorkerPool
@@ -51,10 +50,8 @@ from drlpp.runtime.profile_commands import (
 )
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
-from drlpp.runtime.stage_runner import RunPlan
-from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.windows import measurement_of
-from drlpp.schedule import Action, Schedule, build_schedule
+from drlpp.schedule import Action, Schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
 from drlpp.training_options import Method
@@ -72,14 +69,6 @@ class TimeSpent:
 
     deploying_seconds: float = 0.0
     running_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Of every minibatch its loss, and where the task has a score, that of each of its samples."""
-
-    losses: tuple[float, ...]
-    scores: tuple[Tensor, ...] | None
 
 
 class ClusterSession:
@@ -368,37 +357,12 @@ class ClusterSession:
             RunFailure: if the workers fail.
         """
         self._check_held(deployment)
-        schedule = build_schedule(deployment.pipeline, minibatches, "forward")
-        graph = evaluation_graph(self.captured.module)
-        programs = cut_stages(self.captured, deployment.placement, graph)
-        score = portable(self.captured.score) if self.captured.score else None
-        ends = [(None, None)] * (len(programs) - 1) + [(portable(self.captured.loss), score)]
-        evaluation = [
-            pickle.dumps((program, *end)) for program, end in zip(programs, ends, strict=True)
-        ]
-        commands: dict[int, Run] = {}
-        in_flight = deployment.method.in_flight(deployment.pipeline)
         with self._feeding(options, deployment.pipeline, minibatches, 0) as feed:
-            for stage, workers in enumerate(deployment.pipeline.stages):
-                for worker in workers:
-                    commands[worker] = Run(
-                        actions=schedule.actions[worker],
-                        plan=RunPlan({}, ()),
-                        order=options.order,
-                        first_minibatch=0,
-                        microbatches=1,
-                        posted=in_flight[stage] + 2,
-                        stream=feed.stream if feed else None,
-                        evaluation=evaluation[stage],
-                    )
-            results = self._execute(commands, feed=feed).values()
-        losses = {part: loss for result in results for part, loss in result.losses.items()}
-        scores = {part: score for result in results for part, score in result.scores.items()}
-        order = [(minibatch, 0) for minibatch in range(minibatches)]
-        return Evaluation(
-            losses=tuple(losses[part] for part in order),
-            scores=tuple(scores[part] for part in order) if score else None,
-        )
+            stream = feed.stream if feed else None
+            commands = evaluation_commands(
+                self.captured, deployment, minibatches, options.order, stream
+            )
+            return Evaluation.of(self._execute(commands, feed=feed).values(), minibatches)
 
     def _execute(
         self,
