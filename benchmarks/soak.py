@@ -82,6 +82,7 @@ class Soak:
             self._speeds += self._train(name, Path(training))
         # Measurements repeat one minibatch; trainings have left all of their samples.
         task = self.session.captured.task
+        assert task.targets is not None
         self.session.use_samples(task.inputs, task.targets)
         redeployed = [self._random_placement() for _ in range(_REDEPLOYMENTS)]
         # The last is always the same, since threads and connections depend on the placement.
