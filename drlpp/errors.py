@@ -62,3 +62,9 @@ class ModelError(RunFailure):
     """The model, its loss or its optimizer raised on a worker."""
 
     kind = "error in the model"
+
+
+class StorageFailure(RunFailure):
+    """A disk is full or cannot be written."""
+
+    kind = "storage"

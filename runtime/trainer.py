@@ -14,10 +14,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 from drlpp.data import Data
 from drlpp.errors import InvalidFile
-from drlpp.files import replacing
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
+from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.commands import RunResult
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.run_commands import RunOptions
@@ -99,7 +99,7 @@ class _Progress:
 
 
 class Trainer:
-    """Trains on a session's workers, and keeps ``checkpoint.pt`` in ``folder``.
+    """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``.
 
     A checkpoint of the same placement and method goes on bit for bit as if nothing had happened,
     with the minibatches that were in flight. Under another placement or method, or where a stage
@@ -120,7 +120,7 @@ class Trainer:
         self.data = data
         self.plan = plan
         self.observer = observer
-        self.checkpoint = folder / "checkpoint.pt"
+        self.checkpoint = folder / "checkpoint.safetensors"
         self.folder = folder
         self._batch = session.captured.task.batch_size
         self._count = len(data.train) // self._batch
@@ -159,9 +159,14 @@ class Trainer:
 
     def _restore(self) -> Mapping[str, Any] | None:
         if not self.checkpoint.exists():
+            if (older := self.folder / "checkpoint.pt").exists():
+                raise InvalidFile(
+                    f"{older}: a checkpoint of an older drlpp, which this one cannot read; go on "
+                    "with that version, or begin in another folder"
+                )
             return None
+        saved = read_checkpoint(self.checkpoint)
         try:
-            saved = torch.load(self.checkpoint, mmap=True, weights_only=True)
             self._progress = _Progress(
                 [EpochReport(**report) for report in saved["epochs"]],
                 saved["began"],
@@ -181,8 +186,7 @@ class Trainer:
         saved["began"] = self._progress.began
         saved["position"] = self._progress.position
         saved["losses"] = self._progress.losses
-        with replacing(self.checkpoint) as path:
-            torch.save(saved, path)
+        write_checkpoint(self.checkpoint, saved)
         return saved["model"]
 
     def _epoch(

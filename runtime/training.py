@@ -54,7 +54,7 @@ def train(
 ) -> TrainingResult:
     """Train the model of a placement with that placement, on worker processes of this machine.
 
-    Writes ``checkpoint.pt`` after every epoch and every ``checkpoint_every`` minibatches,
+    Writes ``checkpoint.safetensors`` after every epoch and every ``checkpoint_every`` minibatches,
     ``model.pt`` (a state_dict) at the end, and TensorBoard's events into ``out``.
 
     Args:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from drlpp.errors import ModelError, OutOfMemory
 from drlpp.runtime.channel import Channel
+from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.commands import (
     Answer,
     Collect,
@@ -161,7 +162,7 @@ class Worker:
         return Done()
 
     def _load(self, file: str) -> Any:
-        return torch.load(self._folder / file, mmap=True, weights_only=True)
+        return read_checkpoint(self._folder / file)
 
     def _load_samples(self, file: str) -> None:
         samples, labels = self._load(file)
@@ -178,7 +179,7 @@ class Worker:
             checkpoint = self._load(command.checkpoint_file)
             optimizer_state = checkpoint["optimizer"]
             if command.in_flight:
-                self._restored = checkpoint["in_flight"][self._worker]
+                self._restored = in_memory(checkpoint["in_flight"][self._worker])
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         timeout = command.timeout_seconds
@@ -312,7 +313,7 @@ class Worker:
                 "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
                 "buffers": self._runner.buffers,
             }
-        torch.save(stage, self._folder / file)
+        write_tree(self._folder / file, stage)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
