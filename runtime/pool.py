@@ -20,8 +20,10 @@ from drlpp.errors import TrialTimeout, WorkerLost
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.commands import Answer, Command, Failed, Progress, Stop
 from drlpp.runtime.emulation import cores_for
+from drlpp.runtime.store import new_token, open_store
 from drlpp.runtime.worker import worker_main
 
+_ADDRESS = "127.0.0.1"
 _GRACE_SECONDS = 0.5
 
 
@@ -62,7 +64,8 @@ class WorkerPool:
         if self._processes and all(process.is_alive() for process in self._processes):
             return
         self.kill()
-        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._store = open_store(_ADDRESS)
+        token = new_token()
         for worker in range(self.size):
             ours, theirs = self._context.Pipe()
             process = self._context.Process(
@@ -70,7 +73,7 @@ class WorkerPool:
                 args=(
                     worker,
                     Channel(theirs, str(self.folder)),
-                    self._store.port,
+                    (_ADDRESS, self._store.port, token),
                     self._speeds[worker],
                     self._cores[worker],
                 ),

@@ -46,6 +46,7 @@ from drlpp.runtime.links import answer_messages, time_messages
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.profiling import time_operators
 from drlpp.runtime.stage_runner import StageRunner
+from drlpp.runtime.store import join_store
 from drlpp.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
@@ -53,7 +54,7 @@ _OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate
 
 
 def worker_main(
-    worker: int, channel: Channel, store_port: int, speed: float, core: int | None
+    worker: int, channel: Channel, store_at: tuple[str, int, str], speed: float, core: int | None
 ) -> None:
     """Entry point of a worker process; returns when told to, or when the controller is gone."""
     # Ctrl-C reaches the whole process group; the controller decides what it means.
@@ -61,7 +62,7 @@ def worker_main(
     threading.Thread(target=_end_with_controller, daemon=True).start()
     torch.set_num_threads(1)
     _keep_freed_memory()
-    store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
+    store = join_store(*store_at)
     state = Worker(worker, channel, store, speed, core)
     with suppress(EOFError):
         while not isinstance(command := channel.receive(), Stop):
