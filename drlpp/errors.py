@@ -70,6 +70,12 @@ class ModelError(RunFailure):
     kind = "error in the model"
 
 
+class NotFinite(RunFailure):
+    """The loss or the weights of a training became infinite or not a number."""
+
+    kind = "not finite"
+
+
 class StorageFailure(RunFailure):
     """A disk is full or cannot be written."""
 

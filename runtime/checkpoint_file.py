@@ -23,6 +23,7 @@ from torch import Tensor
 
 from drlpp.errors import InvalidFile, StorageFailure
 from drlpp.files import replacing
+from drlpp.storage import telling_of_storage
 
 _FORMAT = "drlpp tree 1"
 _MOST_STRUCTURE_CHARACTERS = 64 * 2**20
@@ -42,12 +43,12 @@ def write_checkpoint(path: Path, tree: object) -> None:
     """
     try:
         with replacing(path) as temporary:
-            write_tree(temporary, tree)
-    except (OSError, InvalidFile, StorageFailure) as error:
+            _write(temporary, tree)
+    except (OSError, InvalidFile) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise StorageFailure(
-            f"the checkpoint could not be written: {reason}; {path} is as it was before, and "
-            "training can go on from there when there is room"
+            f"{path}: the checkpoint could not be written ({reason}); the last one is as it was, "
+            "so free some space and go on from there"
         ) from None
 
 
@@ -57,14 +58,41 @@ def write_tree(path: Path, tree: object) -> None:
     Raises:
         StorageFailure: the disk is full or cannot be written; no part of the file is left.
     """
+    try:
+        with telling_of_storage(path):
+            _write(path, tree)
+    except StorageFailure:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def write_state_dict(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write weights as torch's users know them, with the same care as a checkpoint.
+
+    Raises:
+        StorageFailure: the disk is full or cannot be written; ``path`` is as it was.
+    """
+    try:
+        with replacing(path) as temporary:
+            torch.save(dict(state), temporary)
+    # What torch says of a full disk is a RuntimeError about positions.
+    except (OSError, RuntimeError, InvalidFile) as error:
+        reason = " ".join(str(error).split())
+        raise StorageFailure(f"{path}: the weights could not be written ({reason})") from None
+
+
+def _write(path: Path, tree: object) -> None:
+    """Raises OSError, as other ways of writing do."""
     tensors: dict[str, Tensor] = {}
     structure = _Flattening(tensors).described(tree)
     metadata = {"format": _FORMAT, "structure": json.dumps(structure, separators=(",", ":"))}
     try:
         save_file(tensors, path, metadata)
-    except (SafetensorError, OSError) as error:
-        path.unlink(missing_ok=True)
-        raise StorageFailure(f"{path}: cannot be written ({_reason_of(error)})") from None
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 
 def read_checkpoint(path: Path) -> Any:
@@ -205,11 +233,3 @@ def _own_storage(tensor: Tensor) -> Tensor:
     begin = tensor.storage_offset() * tensor.element_size()
     storage = tensor.untyped_storage()[begin : begin + tensor.nbytes]
     return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tensor.shape, tensor.stride())
-
-
-def _reason_of(error: Exception) -> str:
-    """What the system said, which safetensors tells as text."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    number = re.search(r"os error (\d+)", str(error))
-    return os.strerror(int(number[1])) if number else str(error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from drlpp.data import Data
-from drlpp.errors import InvalidFile
+from drlpp.errors import InvalidFile, NotFinite
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
@@ -150,10 +151,12 @@ class Trainer:
         state: dict[str, Tensor] = {}
         with SummaryWriter(str(self.folder)) as board:
             for epoch in range(len(self._progress.reports) + 1, self.plan.epochs + 1):
-                report = self._epoch(deployment, epoch, board, goes_on=goes_on)
+                with self._telling_how_to_stay_finite(epoch):
+                    report = self._epoch(deployment, epoch, board, goes_on=goes_on)
                 goes_on = False
                 self._progress = _Progress([*self._progress.reports, report])
-                state = self._save(deployment)
+                with self._telling_how_to_stay_finite(epoch):
+                    state = self._save(deployment)
                 self.observer.on_epoch(report)
         return state or self.session.collect(deployment)[0]
 
@@ -179,8 +182,23 @@ class Trainer:
             ) from None
         return saved
 
+    @contextmanager
+    def _telling_how_to_stay_finite(self, epoch: int) -> Iterator[None]:
+        try:
+            yield
+        except NotFinite as error:
+            kept = f"; {self.checkpoint} has finite weights" if self.checkpoint.exists() else ""
+            raise NotFinite(
+                f"training diverged in epoch {epoch}: {error} (counted from 1 since training "
+                "began); a lower learning rate, a warm_up, clip_norm, synchronous epochs or "
+                f"float32 may help{kept}"
+            ) from None
+
     def _save(self, deployment: Deployment) -> dict[str, Tensor]:
         saved = self.session.checkpoint(deployment)
+        for name in saved["optimizer"]:
+            if not saved["model"][name].isfinite().all():
+                raise NotFinite(f"parameter {name} has values that are not finite")
         saved["deployed"] = _identity(deployment.placement, self.session)
         saved["epochs"] = [asdict(report) for report in self._progress.reports]
         saved["began"] = self._progress.began
@@ -204,6 +222,7 @@ class Trainer:
             first_minibatch=first,
             asynchronous_before=max(0, first - self.plan.synchronous_epochs * self._count),
             synchronous=epoch <= self.plan.synchronous_epochs,
+            finite=True,
         )
 
         def save(cut: int, results: Mapping[int, RunResult]) -> None:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.errors import ModelError, OutOfMemory
+from drlpp.errors import ModelError, OutOfMemory, RunFailure, StorageFailure
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.commands import (
@@ -65,7 +65,10 @@ def worker_main(post: Post, channel: Channel) -> None:
     state = Worker(post, channel, store)
     with suppress(EOFError):
         while not isinstance(command := channel.receive(), Stop):
-            channel.send(state.answer(command))
+            try:
+                channel.send(state.answer(command))
+            except StorageFailure as error:
+                channel.send(state.failed(error))
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
 
@@ -123,11 +126,15 @@ class Worker:
         try:
             return self._carry_out(command)
         except Exception as error:
-            kind = OutOfMemory if _is_out_of_memory(error) else ModelError
-            summary = " ".join(str(error).split())[:500]
-            return Failed(
-                kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}"
-            )
+            return self.failed(error)
+
+    def failed(self, error: Exception) -> Failed:
+        """The answer that tells of an error."""
+        summary = " ".join(str(error).split())[:500]
+        if isinstance(error, RunFailure):
+            return Failed(type(error).__name__, f"worker {self._worker}: {summary}")
+        kind = OutOfMemory if _is_out_of_memory(error) else ModelError
+        return Failed(kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}")
 
     def _carry_out(self, command: Command) -> Answer:
         match command:
