@@ -8,6 +8,7 @@ is written once.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -103,6 +104,7 @@ def read_checkpoint(path: Path) -> Any:
 
     Raises:
         InvalidFile: it is missing, damaged, or another kind of file.
+        MemoryError: it does not fit into the memory that this process may have.
     """
     if not path.is_file():
         raise InvalidFile(f"{path}: no such file")
@@ -117,11 +119,13 @@ def read_checkpoint(path: Path) -> Any:
         if len(text) > _MOST_STRUCTURE_CHARACTERS:
             raise InvalidFile(f"{path}: not a checkpoint; its header is {len(text)} bytes long")
         return _rebuilt(json.loads(text), tensors)
-    except InvalidFile:
+    except (InvalidFile, MemoryError):
         raise
     # Whatever a damaged file makes the libraries say; none of them runs code of the file.
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
+        if os.strerror(errno.ENOMEM) in reason:
+            raise MemoryError(reason) from None
         raise InvalidFile(
             f"{path}: not a checkpoint, or a damaged one ({type(error).__name__}: {reason})"
         ) from None
