@@ -7,6 +7,7 @@ from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.evaluation_commands import Evaluation
 from drlpp.runtime.export import export
 from drlpp.runtime.kept_profile import kept_profile
+from drlpp.runtime.launch import join_launch, restarted, usual_workers
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
@@ -20,6 +21,9 @@ __all__ = [
     "Deployment",
     "Evaluation",
     "TimeSpent",
+    "join_launch",
+    "usual_workers",
+    "restarted",
     "Comparison",
     "Contender",
     "compare",
