@@ -52,6 +52,12 @@ class WorkerLost(RunFailure):
     kind = "worker lost"
 
 
+class HostLost(RunFailure):
+    """A host of the cluster cannot be reached any more; without it nothing runs."""
+
+    kind = "host lost"
+
+
 class TrialTimeout(RunFailure):
     """A trial did not finish in the time allowed for it."""
 
@@ -68,3 +74,15 @@ class ModelError(RunFailure):
     """The model, its loss or its optimizer raised on a worker."""
 
     kind = "error in the model"
+
+
+class NotFinite(RunFailure):
+    """The loss or the weights of a training became infinite or not a number."""
+
+    kind = "not finite"
+
+
+class StorageFailure(RunFailure):
+    """A disk is full or cannot be written."""
+
+    kind = "storage"

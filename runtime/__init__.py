@@ -4,13 +4,15 @@ from drlpp.runtime.baselines import baseline_contenders
 from drlpp.runtime.comparison import Comparison, Contender, compare
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.early_stopping import EarlyStopping
+from drlpp.runtime.evaluation_commands import Evaluation
 from drlpp.runtime.export import export
 from drlpp.runtime.kept_profile import kept_profile
+from drlpp.runtime.launch import join_launch, restarted, usual_workers
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
 from drlpp.runtime.run_commands import RunOptions
-from drlpp.runtime.session import ClusterSession, Evaluation, TimeSpent
+from drlpp.runtime.session import ClusterSession, TimeSpent
 from drlpp.runtime.training import PipelineTrainer, TrainingResult
 from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
 
@@ -19,6 +21,9 @@ __all__ = [
     "Deployment",
     "Evaluation",
     "TimeSpent",
+    "join_launch",
+    "usual_workers",
+    "restarted",
     "Comparison",
     "Contender",
     "compare",

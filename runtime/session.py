@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,37 +11,36 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
-from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
+from drlpp.capture import CapturedModel, capture, capture_microbatch
 from drlpp.cluster import Cluster
-from drlpp.errors import InvalidInput, RunFailure, WorkerLost
+from drlpp.errors import HostLost, InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, LinkUsage, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.profile import Profile
+from drlpp.runtime.checkpoint_file import read_checkpoint, write_tree
 from drlpp.runtime.commands import (
     Collect,
     Command,
     LoadModel,
     LoadSamples,
     Progress,
-    Run,
     RunResult,
     Stream,
     TimeLink,
 )
 from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
-from drlpp.runtime.emulation import checked_speeds
+from drlpp.runtime.emulation import checked_speeds, cores_for
+from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.feed import Feed, chunk_minibatches
+from drlpp.runtime.launch import hosts_for, usual_workers
 from drlpp.runtime.links import ways_of
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.profile_commands import (
-    ALONE,
-    cluster_of,
     link_command,
     link_of,
     measuring_workers,
@@ -51,10 +49,9 @@ from drlpp.runtime.profile_commands import (
 )
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
-from drlpp.runtime.stage_runner import RunPlan
-from drlpp.runtime.stages import cut_stages, portable
+from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
 from drlpp.runtime.windows import measurement_of
-from drlpp.schedule import Action, Schedule, build_schedule
+from drlpp.schedule import Action, Schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
 from drlpp.training_options import Method
@@ -63,7 +60,7 @@ from drlpp.window import Window
 _FIRST_TIMEOUT_SECONDS = 120.0
 _LEAST_TIMEOUT_SECONDS = 20.0
 _LINK_REPEATS = 3
-_MODEL_FILE, _SAMPLES_FILE = "model.pt", "samples.pt"
+_MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
 
 
 @dataclass
@@ -72,14 +69,6 @@ class TimeSpent:
 
     deploying_seconds: float = 0.0
     running_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Of every minibatch its loss, and where the task has a score, that of each of its samples."""
-
-    losses: tuple[float, ...]
-    scores: tuple[Tensor, ...] | None
 
 
 class ClusterSession:
@@ -95,7 +84,8 @@ class ClusterSession:
 
     Args:
         model: a captured model, a reference to one, or its name (of the zoo's, the small size).
-        workers: how many processes; each is one accelerator, with one thread.
+        workers: how many processes; each is one accelerator, with one thread. By default 4, or
+            under ``torchrun`` all that it has started (:func:`drlpp.runtime.join_launch`).
         method: schedule and weight policy of measurements that name none.
         optimizer: updates the weights.
         seed: of the model's weights and of dropout.
@@ -110,7 +100,7 @@ class ClusterSession:
     def __init__(
         self,
         model: CapturedModel | ModelReference | str,
-        workers: int = 4,
+        workers: int | None = None,
         *,
         method: Method | None = None,
         optimizer: OptimizerSpec | None = None,
@@ -118,6 +108,7 @@ class ClusterSession:
         timeout_seconds: float | None = None,
         speeds: Sequence[float] | None = None,
     ) -> None:
+        workers = usual_workers() if workers is None else workers
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
         self.speeds = checked_speeds(speeds, workers)
@@ -135,7 +126,10 @@ class ClusterSession:
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
         self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
         self._samples = (self.captured.task.inputs, self.captured.task.targets)
-        self._pool = WorkerPool(self.speeds, self._files.name)
+        folder = Path(self._files.name)
+        self._hosts = hosts_for(workers, folder)
+        cores = cores_for(self.speeds, self._hosts.machines)
+        self._pool = WorkerPool(self._hosts.hosts, self.speeds, cores, folder)
         self._publish(_MODEL_FILE, self.captured.state | self.captured.constants)
         self._publish(_SAMPLES_FILE, self._samples)
         self._informed_generation = 0
@@ -144,6 +138,11 @@ class ClusterSession:
     def graph(self) -> OpGraph:
         """The model's operator graph."""
         return self.captured.graph
+
+    @property
+    def host_of(self) -> dict[int, str]:
+        """The name of every worker's host."""
+        return dict(enumerate(self._hosts.host_names))
 
     @property
     def process_ids(self) -> list[int]:
@@ -182,6 +181,7 @@ class ClusterSession:
 
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.
+            HostLost: a host cannot be reached any more.
         """
         if minibatches < 1:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
@@ -190,6 +190,9 @@ class ClusterSession:
             window = Window.plan(deployment.pipeline, minibatches, deployment.method)
             schedule, results = self.run(deployment, window.minibatches)
             links = self._time_links(deployment, results)
+        except HostLost:
+            # No placement is to blame, and none will run.
+            raise
         except RunFailure as failure:
             self.timeline = ()
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
@@ -220,7 +223,7 @@ class ClusterSession:
         return middle_of(self.timeline, minibatches)
 
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
-        """Time every operator, and the link between two workers.
+        """Time every operator, and links within a host and between hosts.
 
         As many workers as compute at the same time when they train measure at the same time: one
         for each core, or all of them if they emulate slower accelerators.
@@ -229,17 +232,17 @@ class ClusterSession:
             RunFailure: if the workers fail.
         """
         self._pool.start()
-        measuring = measuring_workers(self.speeds)
+        measuring = measuring_workers(self.speeds, self._hosts)
         name = self._new_name("profile")
         command = profile_command(
             self.captured, self.method, self.optimizer, repeats, name, measuring
         )
         times = list(self._command(dict.fromkeys(measuring, command)).values())
-        link = ALONE
-        if self.accelerators > 1:
-            ping = link_command(self._new_name("link"), repeats)
-            link = link_of(self._command({0: ping, 1: ping})[0])
-        return profile_of(self.captured, times), cluster_of(self.speeds, link)
+        links = {}
+        for ends in ends_to_measure(self._hosts):
+            ping = link_command(ends, self._new_name("link"), repeats)
+            links[ends] = link_of(self._command(dict.fromkeys(ends, ping))[ends[0]])
+        return profile_of(self.captured, times), session_cluster(self._hosts, self.speeds, links)
 
     # Running
 
@@ -368,37 +371,12 @@ class ClusterSession:
             RunFailure: if the workers fail.
         """
         self._check_held(deployment)
-        schedule = build_schedule(deployment.pipeline, minibatches, "forward")
-        graph = evaluation_graph(self.captured.module)
-        programs = cut_stages(self.captured, deployment.placement, graph)
-        score = portable(self.captured.score) if self.captured.score else None
-        ends = [(None, None)] * (len(programs) - 1) + [(portable(self.captured.loss), score)]
-        evaluation = [
-            pickle.dumps((program, *end)) for program, end in zip(programs, ends, strict=True)
-        ]
-        commands: dict[int, Run] = {}
-        in_flight = deployment.method.in_flight(deployment.pipeline)
         with self._feeding(options, deployment.pipeline, minibatches, 0) as feed:
-            for stage, workers in enumerate(deployment.pipeline.stages):
-                for worker in workers:
-                    commands[worker] = Run(
-                        actions=schedule.actions[worker],
-                        plan=RunPlan({}, ()),
-                        order=options.order,
-                        first_minibatch=0,
-                        microbatches=1,
-                        posted=in_flight[stage] + 2,
-                        stream=feed.stream if feed else None,
-                        evaluation=evaluation[stage],
-                    )
-            results = self._execute(commands, feed=feed).values()
-        losses = {part: loss for result in results for part, loss in result.losses.items()}
-        scores = {part: score for result in results for part, score in result.scores.items()}
-        order = [(minibatch, 0) for minibatch in range(minibatches)]
-        return Evaluation(
-            losses=tuple(losses[part] for part in order),
-            scores=tuple(scores[part] for part in order) if score else None,
-        )
+            stream = feed.stream if feed else None
+            commands = evaluation_commands(
+                self.captured, deployment, minibatches, options.order, stream
+            )
+            return Evaluation.of(self._execute(commands, feed=feed).values(), minibatches)
 
     def _execute(
         self,
@@ -428,7 +406,7 @@ class ClusterSession:
         return merge_stages(self.captured, stages.values())
 
     def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
-        """All that :meth:`deploy` needs to go on from here, as plain data for ``torch.save``.
+        """All that :meth:`deploy` needs to go on from here, for :func:`write_checkpoint`.
 
         ``model`` and ``optimizer`` are those of :meth:`collect`, ``in_flight`` what every worker
         has in flight, which suits the same placement and method only.
@@ -443,10 +421,10 @@ class ClusterSession:
         self, deployment: Deployment, workers: Sequence[int], *, in_flight: bool
     ) -> dict[int, dict[str, Any]]:
         self._check_held(deployment)
-        files = {worker: f"stage-{worker}.pt" for worker in workers}
+        files = {worker: f"stage-{worker}.safetensors" for worker in workers}
         self._command({worker: Collect(file, in_flight) for worker, file in files.items()})
         return {
-            worker: torch.load(self._pool.fetch(worker, file), weights_only=True)
+            worker: read_checkpoint(self._pool.fetch(worker, file))
             for worker, file in files.items()
         }
 
@@ -490,7 +468,10 @@ class ClusterSession:
         return self._microbatched[microbatches]
 
     def _publish(self, file: str, content: object) -> None:
-        torch.save(content, self._pool.folder / file)
+        path = self._pool.folder / file
+        # Workers may still have the old file mapped, which has to stay as it is.
+        path.unlink(missing_ok=True)
+        write_tree(path, content)
         self._pool.publish(file)
 
     def _lend(self, path: Path) -> str:

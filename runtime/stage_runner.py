@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
+from drlpp.errors import NotFinite
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.gradients import Gradients, SharedGradients, SingleGradients, SumOverReplicas
 from drlpp.runtime.minibatches import MinibatchSource
@@ -56,6 +58,7 @@ class RunPlan:
         kept: parts that a checkpoint at the end of this run finds in flight.
         version: of the weights at its beginning, if it goes on with an earlier run.
         shared: whether several parts or replicas contribute to one update.
+        finite: whether to stop at a loss that is infinite or not a number.
     """
 
     uses: Mapping[Part, WeightUse]
@@ -64,6 +67,7 @@ class RunPlan:
     kept: frozenset[Part] = frozenset()
     version: int = 0
     shared: bool = False
+    finite: bool = False
 
 
 @dataclass
@@ -148,7 +152,7 @@ class StageRunner:
     @property
     def reads_data(self) -> bool:
         """Whether this stage needs inputs of the model or targets."""
-        return self.program.reads_inputs or self.loss is not None
+        return bool(self.program.input_indices) or self.loss is not None
 
     def wait_for(self, minibatch: int) -> None:
         """Return when what this stage needs of a minibatch is there."""
@@ -174,6 +178,9 @@ class StageRunner:
                 outputs, loss = self._call(part, received, weights, self.buffers)
         if loss is not None:
             self.losses[part] = loss.item()
+            if self._plan.finite and not math.isfinite(self.losses[part]):
+                minibatch = self.first_minibatch + part[0] + 1
+                raise NotFinite(f"the loss of minibatch {minibatch} is {self.losses[part]}")
         if not recomputed:
             passed.outputs, passed.loss = outputs, loss
         self._in_flight[part] = passed
@@ -208,7 +215,7 @@ class StageRunner:
             for key, value in received.items()
         }
         values = StageValues(
-            self.minibatches.inputs(part) if self.program.reads_inputs else (),
+            {index: self.minibatches.input(index, part) for index in self.program.input_indices},
             leaves,
             dict(zip(self.names, weights, strict=True)),
             buffers,

@@ -6,31 +6,25 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from drlpp.data import Samples
+from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.commands import Reading, Stream
 from drlpp.schedule import Part
 
 _POLL_SECONDS = 0.002
-_TARGETS = "targets"
 
 
 def write_chunk(path: Path, minibatches: Sequence[Samples]) -> None:
-    """Write minibatches of the same shapes so that ``path`` never holds half of them."""
-    *inputs, targets = (
-        torch.stack(tensors) for tensors in zip(*(_tensors(m) for m in minibatches), strict=True)
-    )
-    content = {str(index): tensor for index, tensor in enumerate(inputs)} | {_TARGETS: targets}
+    """Write minibatches so that ``path`` never holds half of them.
+
+    Raises:
+        StorageFailure: the disk is full or cannot be written.
+    """
     temporary = path.with_name(f".{path.name}")
-    save_file(content, temporary)
+    write_tree(temporary, [(*minibatch.inputs, minibatch.targets) for minibatch in minibatches])
     temporary.replace(path)
-
-
-def _tensors(minibatch: Samples) -> tuple[Tensor, ...]:
-    return (*minibatch.inputs, minibatch.targets)
 
 
 class StreamedMinibatches:
@@ -50,19 +44,16 @@ class StreamedMinibatches:
         self._folder = folder
         self._microbatches = microbatches
         self._tell = tell
-        self._chunks: dict[int, dict[str, Tensor]] = {}
+        self._chunks: dict[int, list[tuple[Tensor, ...]]] = {}
         self._oldest_needed = 0
 
-    def inputs(self, part: Part) -> tuple[Tensor, ...]:
-        """The model's inputs for (minibatch, microbatch)."""
-        chunk, _ = self._place(part[0])
-        self.wait_for(part[0])
-        return tuple(self._take(str(i), part) for i in range(len(self._chunks[chunk]) - 1))
+    def input(self, index: int, part: Part) -> Tensor:
+        """One of the model's inputs for (minibatch, microbatch)."""
+        return self._take(self._minibatch(part)[index], part)
 
     def targets(self, part: Part) -> Tensor:
         """The targets for (minibatch, microbatch)."""
-        self.wait_for(part[0])
-        return self._take(_TARGETS, part)
+        return self._take(self._minibatch(part)[-1], part)
 
     def wait_for(self, minibatch: int) -> None:
         """Return when the minibatch is there."""
@@ -74,7 +65,7 @@ class StreamedMinibatches:
         path = self._folder / self.stream.file_of(chunk)
         while not path.exists():
             time.sleep(_POLL_SECONDS)
-        self._chunks[chunk] = load_file(path)
+        self._chunks[chunk] = read_checkpoint(path)
 
     def passed(self, through: int) -> None:
         """The minibatches before number ``through`` are not needed any more."""
@@ -83,10 +74,13 @@ class StreamedMinibatches:
     def _place(self, minibatch: int) -> tuple[int, int]:
         return divmod(minibatch - self.stream.first, self.stream.chunk_minibatches)
 
-    def _take(self, name: str, part: Part) -> Tensor:
+    def _minibatch(self, part: Part) -> tuple[Tensor, ...]:
+        self.wait_for(part[0])
         chunk, index = self._place(part[0])
-        # A copy of its own begins where a tensor in memory would: kernels may round by alignment.
-        tensor = self._chunks[chunk][name][index].clone()
+        return self._chunks[chunk][index]
+
+    def _take(self, tensor: Tensor, part: Part) -> Tensor:
+        tensor = in_memory(tensor)
         if self._microbatches == 1 or not tensor.numel():
             return tensor
         return tensor.chunk(self._microbatches)[part[1]]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drlpp.errors import InvalidFile
-from drlpp.files import replacing
+from drlpp.errors import InvalidFile, NotFinite
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
+from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint, write_state_dict
 from drlpp.runtime.commands import Progress, RunResult
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.early_stopping import EarlyStopping
@@ -75,7 +76,7 @@ class _Progress:
 
 
 class Trainer:
-    """Trains on a session's workers, and keeps ``checkpoint.pt`` in ``folder``.
+    """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``.
 
     A checkpoint of the same placement and method goes on bit for bit as if nothing had happened,
     with the minibatches that were in flight. Under another placement or method, or where a stage
@@ -99,7 +100,7 @@ class Trainer:
         self.plan = plan
         self.observer = observer
         self.folder = folder
-        self.checkpoint = folder / "checkpoint.pt"
+        self.checkpoint = folder / "checkpoint.safetensors"
         self.best = folder / "best.pt"
         self._count = data.minibatches
         self._progress = _Progress()
@@ -126,27 +127,30 @@ class Trainer:
             while len(self.reports) < self.plan.epochs:
                 if stopping and stopping.is_over(self.reports):
                     break
-                report = self._epoch(deployment, len(self.reports) + 1, log, goes_on=goes_on)
-                goes_on = False
-                self._progress = _Progress([*self._progress.reports, report])
-                if stopping and stopping.best(self.reports) == report:
-                    # Before the checkpoint: an epoch that is done has its weights kept.
-                    self._keep_best(deployment)
-                self._save(deployment)
+                epoch = len(self.reports) + 1
+                with self._telling_how_to_stay_finite(epoch):
+                    report = self._epoch(deployment, epoch, log, goes_on=goes_on)
+                    goes_on = False
+                    self._progress = _Progress([*self._progress.reports, report])
+                    if stopping and stopping.best(self.reports) == report:
+                        # Before the checkpoint: an epoch that is done has its weights kept.
+                        write_state_dict(self.best, self.session.collect(deployment)[0])
+                    self._save(deployment)
                 self.observer.on_epoch(report)
         if stopping:
             return torch.load(self.best, weights_only=True)
         return self.session.collect(deployment)[0]
 
-    def _keep_best(self, deployment: Deployment) -> None:
-        with replacing(self.best) as path:
-            torch.save(self.session.collect(deployment)[0], path)
-
     def _restore(self) -> Mapping[str, Any] | None:
         if not self.checkpoint.exists():
+            if (older := self.folder / "checkpoint.pt").exists():
+                raise InvalidFile(
+                    f"{older}: a checkpoint of an older drlpp, which this one cannot read; go on "
+                    "with that version, or begin in another folder"
+                )
             return None
+        saved = read_checkpoint(self.checkpoint)
         try:
-            saved = torch.load(self.checkpoint, mmap=True, weights_only=True)
             self._progress = _Progress(
                 [EpochReport(**report) for report in saved["epochs"]],
                 saved["began"],
@@ -161,16 +165,30 @@ class Trainer:
         self.data.load_state(data)
         return saved
 
+    @contextmanager
+    def _telling_how_to_stay_finite(self, epoch: int) -> Iterator[None]:
+        try:
+            yield
+        except NotFinite as error:
+            kept = f"; {self.checkpoint} has finite weights" if self.checkpoint.exists() else ""
+            raise NotFinite(
+                f"training diverged in epoch {epoch}: {error} (counted from 1 since training "
+                "began); a lower learning rate, a warm_up, clip_norm, synchronous epochs or "
+                f"float32 may help{kept}"
+            ) from None
+
     def _save(self, deployment: Deployment) -> None:
         saved = self.session.checkpoint(deployment)
+        for name in saved["optimizer"]:
+            if not saved["model"][name].isfinite().all():
+                raise NotFinite(f"parameter {name} has values that are not finite")
         saved["deployed"] = _identity(deployment.placement, self.session)
         saved["epochs"] = [asdict(report) for report in self._progress.reports]
         saved["began"] = self._progress.began
         saved["position"] = self._progress.position
         saved["losses"] = self._progress.losses
         saved["data"] = self.data.state()
-        with replacing(self.checkpoint) as path:
-            torch.save(saved, path)
+        write_checkpoint(self.checkpoint, saved)
 
     def _epoch(
         self, deployment: Deployment, epoch: int, log: TrainingLog, *, goes_on: bool
@@ -186,6 +204,7 @@ class Trainer:
             first_minibatch=first,
             asynchronous_before=max(0, first - self.plan.synchronous_epochs * self._count),
             synchronous=epoch <= self.plan.synchronous_epochs,
+            finite=True,
         )
         begin = time.perf_counter()
 

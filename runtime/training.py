@@ -11,12 +11,12 @@ from torch import Tensor
 from drlpp.capture import CapturedModel, capture, microbatch_size
 from drlpp.data import Data, Loaders, check_data, load_data
 from drlpp.errors import InvalidInput, InvalidPlacement
-from drlpp.files import replacing
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.run_folder import open_run_folder
+from drlpp.runtime.checkpoint_file import write_state_dict
 from drlpp.runtime.deployment import stage_delays
 from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.held_out import mean_score
@@ -25,6 +25,7 @@ from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training_data import LoadedData, SamplesInMemory, TrainingData
 from drlpp.runtime.training_reports import EpochReport, Observer
+from drlpp.storage import telling_of_storage
 from drlpp.training_options import Method
 
 
@@ -48,7 +49,7 @@ class PipelineTrainer:
         trainer = PipelineTrainer("placement.json", out="training")
         result = trainer.fit(train_loader, held_out_loader, epochs=5)
 
-    Writes ``checkpoint.pt`` after every epoch and every ``checkpoint_every`` minibatches,
+    Writes ``checkpoint.safetensors`` after every epoch and every ``checkpoint_every`` minibatches,
     ``model.pt`` (a state_dict) at the end, and TensorBoard's events
     (:class:`~drlpp.runtime.training_log.TrainingLog`) into ``out``. With ``early_stopping`` also
     ``best.pt`` (a state_dict) after every epoch that is better than those before; ``model.pt`` then
@@ -173,18 +174,21 @@ class PipelineTrainer:
         folder = open_run_folder(
             self.out, "drlpp train", self._settings(source), resume=self.resume
         )
-        with ClusterSession(
-            self.captured,
-            self.document.cluster.accelerators,
-            method=self.method,
-            optimizer=self.optimizer,
-            seed=self.seed,
-        ) as session:
+        with (
+            # TensorBoard's files, for instance; checkpoints tell more of themselves.
+            telling_of_storage(folder),
+            ClusterSession(
+                self.captured,
+                self.document.cluster.accelerators,
+                method=self.method,
+                optimizer=self.optimizer,
+                seed=self.seed,
+            ) as session,
+        ):
             trainer = Trainer(session, source, folder, plan, self.observer)
             self.observer.on_begin()
             state = trainer.train(self.placement)
-        with replacing(folder / "model.pt") as path:
-            torch.save(state, path)
+        write_state_dict(folder / "model.pt", state)
         return TrainingResult(
             state_dict=state,
             epochs=trainer.reports,

@@ -9,7 +9,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from itertools import islice
@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.errors import ModelError, OutOfMemory
+from drlpp.errors import ModelError, OutOfMemory, RunFailure, StorageFailure
 from drlpp.runtime.channel import Channel
+from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.commands import (
     Answer,
     Collect,
@@ -43,10 +44,12 @@ from drlpp.runtime.emulation import computing_on
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.executor import Executor
 from drlpp.runtime.feed import NOTHING_READ
+from drlpp.runtime.hosts import Post
 from drlpp.runtime.links import answer_messages, time_messages
 from drlpp.runtime.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.profiling import time_operators
 from drlpp.runtime.stage_runner import StageRunner
+from drlpp.runtime.store import join_store
 from drlpp.runtime.streaming import StreamedMinibatches
 from drlpp.schedule import Message
 
@@ -54,20 +57,21 @@ _PROGRESS_INTERVAL_SECONDS = 0.25
 _OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate memory")
 
 
-def worker_main(
-    worker: int, channel: Channel, store_port: int, speed: float, core: int | None
-) -> None:
+def worker_main(post: Post, channel: Channel) -> None:
     """Entry point of a worker process; returns when told to, or when the controller is gone."""
     # Ctrl-C reaches the whole process group; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_controller, daemon=True).start()
     torch.set_num_threads(1)
     _keep_freed_memory()
-    store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
-    state = Worker(worker, channel, store, speed, core)
+    store = join_store(post.store.address, post.store.port, post.store.token)
+    state = Worker(post, channel, store)
     with suppress(EOFError):
         while not isinstance(command := channel.receive(), Stop):
-            channel.send(state.answer(command))
+            try:
+                channel.send(state.answer(command))
+            except StorageFailure as error:
+                channel.send(state.failed(error))
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
 
@@ -102,17 +106,11 @@ def _give_back_freed_memory() -> None:
 class Worker:
     """The state of a worker between commands."""
 
-    def __init__(
-        self,
-        worker: int,
-        channel: Channel,
-        store: dist.Store,
-        speed: float,
-        core: int | None,
-    ) -> None:
-        self._worker = worker
-        self._speed = speed
-        self._core = core
+    def __init__(self, post: Post, channel: Channel, store: dist.Store) -> None:
+        self._worker = post.worker
+        self._address = post.address
+        self._speed = post.speed
+        self._core = post.core
         self._channel = channel
         self._folder = Path(channel.folder)
         self._store = store
@@ -132,11 +130,15 @@ class Worker:
         try:
             return self._carry_out(command)
         except Exception as error:
-            kind = OutOfMemory if _is_out_of_memory(error) else ModelError
-            summary = " ".join(str(error).split())[:500]
-            return Failed(
-                kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}"
-            )
+            return self.failed(error)
+
+    def failed(self, error: Exception) -> Failed:
+        """The answer that tells of an error."""
+        summary = " ".join(str(error).split())[:500]
+        if isinstance(error, RunFailure):
+            return Failed(type(error).__name__, f"worker {self._worker}: {summary}")
+        kind = OutOfMemory if _is_out_of_memory(error) else ModelError
+        return Failed(kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}")
 
     def _carry_out(self, command: Command) -> Answer:
         match command:
@@ -155,9 +157,7 @@ class Worker:
                 data = Minibatches(self._samples, self._labels)
                 together = None
                 if len(command.workers) > 1:
-                    together = build_group(
-                        self._store, command.name, command.workers, self._worker, 60
-                    )
+                    together = self._build_group(command.name, command.workers, 60)
                 with computing_on(self._core):
                     return time_operators(command, self._state, data, self._speed, together)
             case TimeLink():
@@ -165,7 +165,7 @@ class Worker:
         return Done()
 
     def _load(self, file: str) -> Any:
-        return torch.load(self._folder / file, mmap=True, weights_only=True)
+        return read_checkpoint(self._folder / file)
 
     def _load_samples(self, file: str) -> None:
         samples, labels = self._load(file)
@@ -182,20 +182,14 @@ class Worker:
             checkpoint = self._load(command.checkpoint_file)
             optimizer_state = checkpoint["optimizer"]
             if command.in_flight:
-                self._restored = checkpoint["in_flight"][self._worker]
+                self._restored = in_memory(checkpoint["in_flight"][self._worker])
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         timeout = command.timeout_seconds
-        self._group = build_group(
-            self._store, f"{command.name}/all", command.workers, self._worker, timeout
-        )
+        self._group = self._build_group(f"{command.name}/all", command.workers, timeout)
         if len(command.replicas) > 1:
-            self._replicas = build_group(
-                self._store,
-                f"{command.name}/stage-{program.stage}",
-                command.replicas,
-                self._worker,
-                timeout,
+            self._replicas = self._build_group(
+                f"{command.name}/stage-{program.stage}", command.replicas, timeout
             )
         self._runner = StageRunner(
             program=program,
@@ -211,6 +205,11 @@ class Worker:
             optimizer_state=optimizer_state,
         )
         self._deployed = command
+
+    def _build_group(
+        self, name: str, workers: Sequence[int], timeout_seconds: float
+    ) -> dist.ProcessGroup:
+        return build_group(self._store, name, workers, self._worker, self._address, timeout_seconds)
 
     def _run(self, command: Run) -> RunResult:
         assert self._runner is not None
@@ -264,7 +263,7 @@ class Worker:
     def _time_link(self, command: TimeLink) -> Answer:
         ends = (command.sender, command.receiver)
         if command.name is not None:
-            group = build_group(self._store, command.name, ends, self._worker, 60)
+            group = self._build_group(command.name, ends, 60)
             sender, receiver = 0, 1
         else:
             assert self._group is not None
@@ -331,7 +330,7 @@ class Worker:
                 "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
                 "buffers": self._runner.buffers,
             }
-        torch.save(stage, self._folder / file)
+        write_tree(self._folder / file, stage)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

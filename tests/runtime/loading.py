@@ -1,6 +1,7 @@
 """Data and loaders for tests of training through a ``DataLoader``."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from drlpp.cluster import Link, local_cluster
 from drlpp.data import Data, load_data
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import PlacementFile
+from drlpp.runtime import PipelineTrainer, TrainingResult
 from drlpp.training_options import Method
 from tests.runtime.plain import in_a_row
 
@@ -30,6 +32,12 @@ def placement_file(
         optimizer=ADAM,
         found_by="test",
     )
+
+
+def train(
+    document: PlacementFile, *, data: str = DATA, epochs: int = 5, **options: Any
+) -> TrainingResult:
+    return PipelineTrainer(document, **options).fit(data, epochs=epochs)
 
 
 def data_for(captured: CapturedModel) -> Data:
