@@ -201,7 +201,7 @@ def main(
     as_called(model).load_state_dict(result.state_dict)
     model.save_pretrained(out / "bert")
     bert = BertForSequenceClassification.from_pretrained(out / "bert").eval()
-    texts = ["the film was not boring and the music is lovely", "the room was not very good"]
+    texts = ["the film was not boring and the music is lovely", "the room was not good"]
     with torch.no_grad():
         logits = bert(**tokenizer(texts, padding=True, return_tensors="pt")).logits
     for text, label in zip(texts, logits.argmax(1).tolist(), strict=True):

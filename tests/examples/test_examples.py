@@ -48,7 +48,7 @@ def run(example: str, *arguments: str, **environment: str) -> subprocess.Complet
 
 
 def test_an_image_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    image_classification.main(epochs=3, minibatches=12, out=tmp_path)
+    image_classification.main(epochs=3, minibatches=30, out=tmp_path)
     printed = capsys.readouterr().out
     assert "training on 1-1, 1f1b, pipeoptim, gradients clipped to 5" in printed
     losses = numbers("loss", printed)
@@ -57,7 +57,7 @@ def test_an_image_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     trained(tmp_path)
     # The module's own accuracy is that of the best epoch in the pipeline, and above chance.
     (recognised,) = numbers("the module recognises", printed)
-    assert recognised == max(numbers("accuracy", printed)) > 0.15
+    assert recognised == max(numbers("accuracy", printed)) > 0.3
     assert list((tmp_path / "training").glob("events.out.tfevents*"))
 
 
@@ -113,8 +113,12 @@ def test_dates_are_said_as_people_say_them(day: date, words: str) -> None:
 def test_greedy_decoding_follows_its_own_characters() -> None:
     torch.manual_seed(0)
     module = translation.Translator().eval()
+    # Weights so large that what is written depends on everything before.
+    for weight in module.parameters():
+        torch.nn.init.normal_(weight)
     words = translation.dates(4, 4)[0].tensors[0]
     found = module.translate(words)
+    assert len(found.unique()) > 3
     previous = torch.cat([torch.full((4, 1), translation.BEGIN), found[:, :-1]], 1)
     assert torch.equal(module(words, previous).argmax(2), found)
 
@@ -159,7 +163,7 @@ def test_a_model_of_transformers_offline(tmp_path: Path) -> None:
     assert "training on 1-1, 1f1b-flush, 4 microbatches, sync" in done.stdout
     assert len(numbers("accuracy", done.stdout)) == 2
     assert all(0.2 < loss < 2 for loss in numbers("loss", done.stdout))
-    assert "the room was not very good: " in done.stdout
+    assert "the room was not good: " in done.stdout
     state = trained(out)
     from transformers import BertForSequenceClassification
 
