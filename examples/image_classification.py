@@ -48,6 +48,7 @@ from drlpp import (
 )
 
 BATCH_SIZE = 32
+OPTIMIZER = OptimizerSpec.parse("sgd", lr=0.05, nesterov=True, weight_decay=5e-4)
 
 
 class ResidualBlock(nn.Module):
@@ -136,8 +137,7 @@ def find_placement(model: ModelReference, workers: int) -> PlacementFile:
     """The pipeline that is fastest by what the model's operators cost on the workers."""
     # Passes use predicted weights, so that no worker waits for an update of another.
     method = Method(policy="pipeoptim", clip_norm=5.0)
-    optimizer = OptimizerSpec.parse("sgd", lr=0.05, nesterov=True, weight_decay=5e-4)
-    with ClusterSession(model, workers=workers, method=method, optimizer=optimizer) as session:
+    with ClusterSession(model, workers=workers, method=method, optimizer=OPTIMIZER) as session:
         profile, cluster = session.profile(repeats=5)
     # One worker for each stage. Without this a model as small as this one is best replicated.
     problem = PlanningProblem(Workload.of(profile, method), cluster, replicate=False)
@@ -148,7 +148,7 @@ def find_placement(model: ModelReference, workers: int) -> PlacementFile:
         found.placement,
         cluster,
         method=method,
-        optimizer=optimizer,
+        optimizer=OPTIMIZER,
         found_by=found.method,
     )
 
@@ -180,6 +180,7 @@ def main(
     train, held_out = digit_loaders()
     trainer = PipelineTrainer(
         placement,
+        optimizer=OPTIMIZER,
         learning_rate=LearningRateSchedule.parse("cosineannealing", T_max=epochs, warm_up=20),
         early_stopping=EarlyStopping(patience=5),
         checkpoint_every=100,
