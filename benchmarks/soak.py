@@ -33,12 +33,13 @@ import typer
 from benchmarks.process_facts import ProcessFacts, children_of, facts_of
 from benchmarks.soak_report import Sample, TurnSpeed, findings_of, machine_text, table_of
 from drlpp.command_line import build_console, run_program
-from drlpp.data import Data, load_data
+from drlpp.data import Data, digits
 from drlpp.errors import RunFailure
 from drlpp.measurement import Measurement
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, Observer
 from drlpp.runtime.trainer import Trainer, TrainingPlan
+from drlpp.runtime.training_data import SamplesInMemory
 from drlpp.task import ModelReference
 
 _WORKERS = 4
@@ -115,14 +116,16 @@ class Soak:
 
     def _train(self, name: str, folder: Path) -> list[TurnSpeed]:
         placement = self._even_placement(PLACEMENTS[name])
-        trainer = Trainer(self.session, self._data, folder, _PLAN, Observer())
+        batch_size = self.session.captured.task.batch_size
+        data = SamplesInMemory("digits", self._data, batch_size, seed=0)
+        trainer = Trainer(self.session, data, folder, _PLAN, Observer())
         before = self._processor_seconds()
         try:
             trainer.train(placement)
         except RunFailure as failure:
             self._failures.append(str(failure))
             return []
-        count = len(self._data.train) // self.session.captured.task.batch_size * _PLAN.epochs
+        count = data.minibatches * _PLAN.epochs
         return [
             TurnSpeed(
                 placement=name,
@@ -187,7 +190,7 @@ def soak(hours: float, out: Path, sample_seconds: float = 60) -> list[Sample]:
     ):
         file.write(json.dumps({"machine": machine_text(), "hours": hours}) + "\n")
         task = session.captured.task
-        state = Soak(session, load_data("digits", task.inputs, task.targets), Path(folder))
+        state = Soak(session, digits(task.inputs), Path(folder))
         begin, next_sample, kills = time.monotonic(), 0.0, 0
         state.turn(kill=False)
         while (passed := time.monotonic() - begin) < hours * 3600 or not samples:

@@ -3,7 +3,7 @@
 What a user of the library needs stands here; names are imported when they are first used, so
 that ``import drlpp`` costs nothing::
 
-    from drlpp import ClusterSession, Placement, read_placement, train
+    from drlpp import ClusterSession, PipelineTrainer, Placement, read_placement
 """
 
 from importlib import import_module
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from drlpp.placement_file import PlacementFile, read_placement
     from drlpp.planners import PLANNERS, PlanningProblem, plan
     from drlpp.profile import Profile
-    from drlpp.runtime import ClusterSession, TrainingResult, train
+    from drlpp.runtime import ClusterSession, EarlyStopping, PipelineTrainer, TrainingResult
     from drlpp.schedule import build_schedule
     from drlpp.simulator import SimulatedCluster, Simulation, simulate
     from drlpp.task import ModelReference, Task
@@ -56,7 +56,8 @@ _HOME = {
     "ClusterSession": "drlpp.runtime",
     "Measurement": "drlpp.measurement",
     "FailedMeasurement": "drlpp.measurement",
-    "train": "drlpp.runtime",
+    "PipelineTrainer": "drlpp.runtime",
+    "EarlyStopping": "drlpp.runtime",
     "TrainingResult": "drlpp.runtime",
     "DRLPPError": "drlpp.errors",
     "InvalidInput": "drlpp.errors",
@@ -90,7 +91,8 @@ __all__ = [
     "ClusterSession",
     "Measurement",
     "FailedMeasurement",
-    "train",
+    "PipelineTrainer",
+    "EarlyStopping",
     "TrainingResult",
     "DRLPPError",
     "InvalidInput",

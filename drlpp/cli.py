@@ -103,6 +103,12 @@ def train(
     checkpoint_every: Annotated[
         int, typer.Option(help="Minibatches between checkpoints within an epoch; 0 for none.")
     ] = 0,
+    early_stopping: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs in a row without a better held-out score (or loss) to end after."
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Number of workers, if not the placement's.")
     ] = None,
@@ -115,6 +121,7 @@ def train(
     """Train the model of a placement with that placement, and evaluate it on held-out data."""
     from drlpp.learning_rate import LearningRateSchedule
     from drlpp.placement_file import read_placement
+    from drlpp.runtime import EarlyStopping
     from drlpp.training_options import choose_method
     from drlpp.training_report import train_and_report
 
@@ -135,6 +142,7 @@ def train(
         else None,
         synchronous_epochs=synchronous_epochs,
         checkpoint_every=checkpoint_every,
+        early_stopping=None if early_stopping is None else EarlyStopping.after(early_stopping),
         workers=workers,
         out=out or placement.parent / "training",
         resume=resume,

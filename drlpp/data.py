@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 from drlpp.errors import InvalidInput
 from drlpp.importing import find_factory
@@ -28,6 +29,13 @@ class Data(NamedTuple):
 
     train: Samples
     test: Samples
+
+
+class Loaders(NamedTuple):
+    """Loaders of minibatches to train on, and of held-out samples or None."""
+
+    train: DataLoader
+    held_out: DataLoader | None
 
 
 def digits(example_inputs: Sequence[Tensor]) -> Data:
@@ -66,11 +74,11 @@ DATA: dict[str, Callable[[Sequence[Tensor]], Data]] = {"digits": digits}
 
 def load_data(
     name: str, example_inputs: Sequence[Tensor], example_targets: Tensor | None = None
-) -> Data:
+) -> Data | Loaders:
     """Load data by its name here, or by ``package.module:factory``.
 
-    A factory is called with the model's example inputs and returns a :class:`Data`, or a plain
-    ``((inputs, targets), (inputs, targets))`` for training and held-out samples.
+    A factory is called with the model's example inputs and returns a :class:`Data`, a plain
+    ``((inputs, targets), (inputs, targets))`` for training and held-out samples, or two loaders.
 
     Raises:
         InvalidInput: if there is no such data, or it does not fit the model.
@@ -83,17 +91,40 @@ def load_data(
     factory = DATA[name] if name in DATA else find_factory(name, "data", InvalidInput)
     try:
         train, test = factory(example_inputs)
+        if isinstance(train, DataLoader) and isinstance(test, DataLoader | None):
+            return Loaders(train, test)
         data = Data(_as_samples(*train), _as_samples(*test))
     except InvalidInput:
         raise
     except Exception as error:
         raise InvalidInput(
             f"data {name!r}: its factory failed with {type(error).__name__}: {error}; called with "
-            "the model's example inputs it has to return ((inputs, targets), (inputs, targets))"
+            "the model's example inputs it has to return ((inputs, targets), (inputs, targets)) or "
+            "two loaders"
         ) from error
+    check_data(name, data, example_inputs, example_targets)
+    return data
+
+
+def check_data(
+    name: str,
+    data: Data,
+    example_inputs: Sequence[Tensor],
+    example_targets: Tensor | None = None,
+) -> None:
+    """Hold data against a model.
+
+    Args:
+        name: for error messages.
+        data: to train and evaluate on.
+        example_inputs: of one minibatch.
+        example_targets: likewise.
+
+    Raises:
+        InvalidInput: if it does not fit.
+    """
     for part, samples in data._asdict().items():
         _check_fit(name, part, samples, example_inputs, example_targets)
-    return data
 
 
 def _as_samples(inputs: Tensor | Sequence[Tensor], targets: Tensor) -> Samples:

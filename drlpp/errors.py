@@ -64,6 +64,12 @@ class TrialTimeout(RunFailure):
     kind = "timeout"
 
 
+class DataError(RunFailure):
+    """What gives the data to train on raised, or ended before its time."""
+
+    kind = "error in the data"
+
+
 class ModelError(RunFailure):
     """The model, its loss or its optimizer raised on a worker."""
 

@@ -18,7 +18,7 @@ from rich.progress import (
 from drlpp.command_line import build_console
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import PlacementFile
-from drlpp.runtime import EpochReport, Observer, train
+from drlpp.runtime import EpochReport, Observer, PipelineTrainer, ProgressReport
 from drlpp.training_options import Method
 
 
@@ -28,8 +28,8 @@ def train_and_report(
     *,
     method: Method,
     optimizer: OptimizerSpec,
+    data: str,
     epochs: int,
-    out: Path,
     **options: Any,
 ) -> None:
     """Train with the placement in ``path``, and print how it goes.
@@ -37,7 +37,8 @@ def train_and_report(
     Args:
         path: of the placement, for error messages.
         document: what it contains.
-        method, optimizer, epochs, out, options: as in :func:`drlpp.runtime.train`.
+        method, optimizer, options: as in :class:`drlpp.runtime.PipelineTrainer`.
+        data, epochs: as in :meth:`drlpp.runtime.PipelineTrainer.fit`.
     """
     console = build_console()
     banner = (
@@ -54,6 +55,7 @@ def train_and_report(
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("minibatches"),
+        TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
@@ -66,28 +68,41 @@ def train_and_report(
             "minibatches that were in flight are sent again"
         )
 
-    def on_progress(epoch: int, done: int, total: int) -> None:
-        progress.update(bar, epoch=epoch, completed=done, total=total)
+    def on_note(note: str) -> None:
+        console.print(note, markup=False)
+
+    def on_progress(report: ProgressReport) -> None:
+        state = f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s"
+        progress.update(
+            bar,
+            epoch=report.epoch,
+            completed=report.done,
+            total=report.minibatches,
+            state=state,
+        )
 
     def on_epoch(report: EpochReport) -> None:
-        score = "" if report.score is None else f"  held-out score {report.score:.4f}"
+        held_out = [
+            f"  held-out {name} {value:.4f}"
+            for name, value in (("loss", report.held_out_loss), ("score", report.score))
+            if value is not None
+        ]
         console.print(
-            f"epoch {report.epoch:>3}  loss {report.loss:.4f}{score}  "
+            f"epoch {report.epoch:>3}  loss {report.loss:.4f}{''.join(held_out)}  "
             f"{report.minibatches_per_second:.1f} minibatches/s"
         )
 
-    bar = progress.add_task("", epoch=1, epochs=epochs, total=None)
+    bar = progress.add_task("", epoch=1, epochs=epochs, total=None, state="")
     # The bar begins when training does, so that nothing precedes an error in what was given.
     with ExitStack() as bar_shown:
-        result = train(
+        trainer = PipelineTrainer(
             path,
             method=method,
             optimizer=optimizer,
-            epochs=epochs,
-            out=out,
-            observer=Observer(on_begin, on_progress, on_epoch, on_other_placement),
+            observer=Observer(on_begin, on_progress, on_epoch, on_other_placement, on_note),
             **options,
         )
+        result = trainer.fit(data, epochs=epochs)
     if result.module_score is not None:
         console.print(
             f"the weights loaded into {document.model.name}'s own module: "

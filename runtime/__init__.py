@@ -3,6 +3,8 @@
 from drlpp.runtime.baselines import baseline_contenders
 from drlpp.runtime.comparison import Comparison, Contender, compare
 from drlpp.runtime.deployment import Deployment
+from drlpp.runtime.early_stopping import EarlyStopping
+from drlpp.runtime.evaluation_commands import Evaluation
 from drlpp.runtime.export import export
 from drlpp.runtime.kept_profile import kept_profile
 from drlpp.runtime.launch import join_launch, restarted, usual_workers
@@ -11,12 +13,13 @@ from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
 from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session import ClusterSession, TimeSpent
-from drlpp.runtime.trainer import EpochReport, Observer
-from drlpp.runtime.training import TrainingResult, train
+from drlpp.runtime.training import PipelineTrainer, TrainingResult
+from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
 
 __all__ = [
     "ClusterSession",
     "Deployment",
+    "Evaluation",
     "TimeSpent",
     "join_launch",
     "usual_workers",
@@ -27,10 +30,12 @@ __all__ = [
     "baseline_contenders",
     "export",
     "kept_profile",
-    "EpochReport",
-    "Observer",
+    "PipelineTrainer",
     "TrainingResult",
-    "train",
+    "EarlyStopping",
+    "EpochReport",
+    "ProgressReport",
+    "Observer",
     "Minibatches",
     "RunOptions",
     "ReferenceExecutor",

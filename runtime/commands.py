@@ -59,6 +59,25 @@ class Deploy:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """Minibatches that come in files while a run goes on.
+
+    Attributes:
+        name: never used twice.
+        chunk_minibatches: in one file; the last may hold fewer.
+        first: the minibatch of the run that the first file begins with.
+    """
+
+    name: str
+    chunk_minibatches: int
+    first: int
+
+    def file_of(self, chunk: int) -> str:
+        """The name of a file."""
+        return f"{self.name}-{chunk}.safetensors"
+
+
+@dataclass(frozen=True)
 class Run:
     """Perform actions with the deployed stage.
 
@@ -66,11 +85,13 @@ class Run:
         actions: of this worker.
         plan: of the training run; empty for an evaluation.
         order: which samples make which minibatch; None for all samples every time.
+        stream: where minibatches come from instead of samples in memory.
         first_minibatch: how many minibatches earlier runs of this training had.
         microbatches: parts of a minibatch.
         posted: how many receives to post ahead.
         goes_on: with the parts in flight of the run before, or of the checkpoint.
-        evaluation: the pickled program in evaluation mode with the score, for forward schedules.
+        evaluation: the pickled program in evaluation mode, on the last stage with loss and score,
+            for forward schedules.
     """
 
     actions: tuple[Action, ...]
@@ -80,6 +101,7 @@ class Run:
     microbatches: int
     posted: int
     goes_on: bool = False
+    stream: Stream | None = None
     evaluation: bytes | None = None
 
 
@@ -147,9 +169,21 @@ class Done:
 
 @dataclass(frozen=True)
 class Progress:
-    """A run goes on: the last stage's weights contain the minibatches before ``through``."""
+    """A run goes on: the last stage's weights contain the minibatches before ``through``.
+
+    ``loss`` is the mean of the parts that passed since the last report.
+    """
 
     through: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A worker wants a chunk of a stream, and needs none before number ``oldest_needed``."""
+
+    wanted: int
+    oldest_needed: int
 
 
 @dataclass(frozen=True)
@@ -248,4 +282,4 @@ class Failed:
     reason: str
 
 
-Answer = Done | Progress | RunResult | OperatorTimes | LinkTimes | Failed
+Answer = Done | Progress | Reading | RunResult | OperatorTimes | LinkTimes | Failed

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from drlpp.runtime.minibatches import Minibatches
+from drlpp.runtime.minibatches import MinibatchSource
 from drlpp.runtime.passes import Loss, Received, StageValues, as_sent
 from drlpp.runtime.precision import passes_in
 from drlpp.runtime.stage_runner import StageRunner
@@ -23,25 +23,43 @@ class EvaluationRunner:
     Attributes:
         program: the stage, cut from the evaluation graph.
         trained: the same stage in training.
-        score: gives one number for each sample from the model's flat outputs and the targets
-            (last stage).
+        loss: gives the loss from the model's flat outputs and the targets (last stage).
+        score: likewise one number for each sample, where the task has a score.
         minibatches: where inputs and targets come from.
+        losses: of every part.
         scores: of every part, one number for each sample.
     """
 
     program: StageProgram
     trained: StageRunner
+    loss: Loss | None
     score: Loss | None
-    minibatches: Minibatches
+    minibatches: MinibatchSource
+    losses: dict[Part, float] = field(default_factory=dict)
     scores: dict[Part, Tensor] = field(default_factory=dict)
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether this stage needs inputs of the model or targets."""
+        return self.program.reads_inputs or self.loss is not None
+
+    def wait_for(self, minibatch: int) -> None:
+        """Return when what this stage needs of a minibatch is there."""
+        if self.reads_data:
+            self.minibatches.passed(minibatch)
+            self.minibatches.wait_for(minibatch)
 
     def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""
         with torch.no_grad(), passes_in(self.trained.method.precision):
             state = self.trained.weights_and_buffers()
-            values = StageValues(self.minibatches.inputs(part), received, state, state)
+            inputs = self.minibatches.inputs(part) if self.program.reads_inputs else ()
+            values = StageValues(inputs, received, state, state)
             outputs = values.call(self.program)
-            if self.score is not None:
+            if self.loss is not None:
                 results = values.results(self.program, outputs)
-                self.scores[part] = self.score(*results, self.minibatches.targets(part))
+                targets = self.minibatches.targets(part)
+                self.losses[part] = self.loss(*results, targets).item()
+                if self.score is not None:
+                    self.scores[part] = self.score(*results, targets)
         return as_sent(self.program, outputs)

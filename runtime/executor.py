@@ -60,6 +60,9 @@ class Executor:
         self._summed_next = _last_before_sums(actions)
         times = []
         for action in actions:
+            if isinstance(action, Forward):
+                # Before the clock starts: whoever waits for data does not compute.
+                self.runner.wait_for(action.minibatch)
             begin, computed = time.perf_counter(), time.thread_time()
             self.perform(action)
             if self.speed < 1 and isinstance(action, Forward | Recompute | Backward | Update):

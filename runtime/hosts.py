@@ -126,6 +126,10 @@ class WorkerHost(ABC):
         """Put a copy of a file of the session's folder into that of the host, under its name."""
 
     @abstractmethod
+    def remove(self, file: str) -> None:
+        """Remove the host's copy of a file; who reads it reads on."""
+
+    @abstractmethod
     def fetch(self, file: str) -> Path:
         """A file of the host's folder, or a copy of it in the session's."""
 

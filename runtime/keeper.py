@@ -81,6 +81,13 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class Remove:
+    """Remove a file; it has no reply."""
+
+    file: str
+
+
+@dataclass(frozen=True)
 class Fetch:
     """Send a file."""
 
@@ -107,7 +114,7 @@ class Leave:
     """End the process; there will be no more sessions."""
 
 
-Request = Open | Start | Tell | Publish | Fetch | Clock | Kill | Close | Leave
+Request = Open | Start | Tell | Publish | Remove | Fetch | Clock | Kill | Close | Leave
 
 
 @dataclass(frozen=True)
@@ -176,6 +183,10 @@ class Keeper:
             # A worker that has ended takes no command; that it has is on its way.
             if self._host and self._host.process_ids:
                 self._host.send(request.worker, request.command)
+            return
+        if isinstance(request, Remove):
+            if self._host:
+                self._host.remove(Path(request.file).name)
             return
         try:
             self._answer(request)

@@ -106,6 +106,10 @@ class LocalHost(WorkerHost):
         """The workers read the session's folder itself."""
         assert path.parent == self.folder
 
+    def remove(self, file: str) -> None:
+        """Workers that have the file open read on."""
+        (self.folder / file).unlink(missing_ok=True)
+
     def fetch(self, file: str) -> Path:
         """The file that a worker has written."""
         return self.folder / file

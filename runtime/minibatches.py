@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
 from drlpp.schedule import Part
+
+
+class MinibatchSource(Protocol):
+    """Gives a stage its inputs and targets."""
+
+    def inputs(self, part: Part) -> tuple[Tensor, ...]:
+        """The model's inputs for (minibatch, microbatch)."""
+
+    def targets(self, part: Part) -> Tensor:
+        """The targets for (minibatch, microbatch)."""
+
+    def wait_for(self, minibatch: int) -> None:
+        """Return when the minibatch is there."""
+
+    def passed(self, through: int) -> None:
+        """The minibatches before number ``through`` are not needed any more."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +54,12 @@ class Minibatches:
     def targets(self, part: Part) -> Tensor:
         """The targets for (minibatch, microbatch)."""
         return self._take(self.labels, part)
+
+    def wait_for(self, minibatch: int) -> None:
+        """All of them are there."""
+
+    def passed(self, through: int) -> None:
+        """All of them are kept."""
 
     def _take(self, tensor: Tensor, part: Part) -> Tensor:
         minibatch, microbatch = part

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from drlpp import errors
 from drlpp.errors import HostLost, TrialTimeout, WorkerLost
-from drlpp.runtime.commands import Answer, Command, Failed, Progress
+from drlpp.runtime.commands import Answer, Command, Failed, Progress, Reading
+from drlpp.runtime.feed import Feed
 from drlpp.runtime.hosts import Ended, Event, Post, StoreAddress, WorkerHost
 from drlpp.runtime.store import new_token, open_store
 
@@ -95,14 +96,17 @@ class WorkerPool:
         self,
         commands: Mapping[int, Command],
         timeout_seconds: float,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        feed: Feed | None = None,
     ) -> dict[int, Answer]:
         """Give workers their commands and wait for all answers.
 
         Args:
             commands: by worker.
             timeout_seconds: without any word from a worker after which the trial counts as hung.
-            on_progress: called with the minibatches that the last stage's weights contain so far.
+            on_progress: called now and then with how far the last stage is.
+            feed: goes on with what the workers read while they are waited for; the time that it
+                takes counts for no timeout.
 
         Raises:
             RunFailure: a worker was lost, failed, or did not answer; none is left after that.
@@ -112,19 +116,28 @@ class WorkerPool:
                 self._raise_if_ended(self._events(0))
                 for worker, command in commands.items():
                     self._host_of[worker].send(worker, command)
-                return self._wait_for_answers(set(commands), timeout_seconds, on_progress)
+                return self._wait_for_answers(set(commands), timeout_seconds, on_progress, feed)
         except BaseException:
             self.kill()
             raise
 
     def _wait_for_answers(
-        self, waiting: set[int], timeout_seconds: float, on_progress: Callable[[int], None] | None
+        self,
+        waiting: set[int],
+        timeout_seconds: float,
+        on_progress: Callable[[Progress], None] | None,
+        feed: Feed | None,
     ) -> dict[int, Answer]:
         answers: dict[int, Answer] = {}
         last_word = time.monotonic()
         while waiting:
-            events = self._events(timeout_seconds)
+            fed = feed is not None and feed.advance()
+            if fed:
+                last_word = time.monotonic()
+            events = self._events(0 if fed else timeout_seconds)
             if not events:
+                if fed:
+                    continue
                 raise TrialTimeout(
                     f"workers {sorted(waiting)} did not answer within {timeout_seconds:.0f} s"
                 )
@@ -140,7 +153,11 @@ class WorkerPool:
                     raise getattr(errors, event.answer.failure)(event.answer.reason)
                 if isinstance(event.answer, Progress):
                     if on_progress:
-                        on_progress(event.answer.through)
+                        on_progress(event.answer)
+                    continue
+                if isinstance(event.answer, Reading):
+                    assert feed is not None
+                    feed.heard(event.worker, event.answer)
                     continue
                 answers[event.worker] = event.answer
                 waiting.discard(event.worker)
@@ -178,6 +195,17 @@ class WorkerPool:
         with self._noting_lost_hosts():
             for host in self.hosts:
                 host.publish(self.folder / file)
+
+    def remove(self, file: str) -> None:
+        """Remove a file here and every host's copy of it; who reads it reads on.
+
+        Raises:
+            HostLost: a host does not answer.
+        """
+        (self.folder / file).unlink(missing_ok=True)
+        with self._noting_lost_hosts():
+            for host in self.hosts:
+                host.remove(file)
 
     def fetch(self, worker: int, file: str) -> Path:
         """The file that a worker wrote into the folder of its host.

@@ -23,6 +23,7 @@ from drlpp.runtime.keeper import (
     Kill,
     Open,
     Publish,
+    Remove,
     Reply,
     Request,
     Start,
@@ -152,6 +153,11 @@ class RemoteHost(WorkerHost):
             for chunk in chunks_of(path):
                 self._connection.send_bytes(chunk)
         self._wait_for_reply()
+
+    def remove(self, file: str) -> None:
+        """Let the keeper that got the file remove it; nobody waits for that."""
+        if self._publishes:
+            self._send(Remove(file))
 
     def fetch(self, file: str) -> Path:
         """A copy of the host's file in the session's folder."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 
 from torch import Tensor
 
 from drlpp.cut import Segment, cut_schedule
-from drlpp.runtime.commands import Run
+from drlpp.data import Samples
+from drlpp.runtime.commands import Run, Stream
 from drlpp.runtime.stage_runner import RunPlan
 from drlpp.schedule import Action, AllReduce, Backward, Forward, Part, Recompute, Schedule, Update
 from drlpp.training_options import Method
@@ -24,6 +25,7 @@ class RunOptions:
     Attributes:
         order: indices of the samples of every minibatch, (minibatches, batch size); None to
             repeat all samples.
+        loaded: gives the minibatches one by one instead, from the first that is still to be run.
         rates: the learning rate of every minibatch, and as many behind the last as are known;
             None for the optimizer's own.
         first_minibatch: how many minibatches this training had before; dropout goes on there.
@@ -34,6 +36,7 @@ class RunOptions:
     """
 
     order: Tensor | None = None
+    loaded: Generator[Samples] | None = None
     rates: Sequence[float] | None = None
     first_minibatch: int = 0
     asynchronous_before: int = 0
@@ -48,6 +51,7 @@ def run_commands(
     options: RunOptions,
     cuts: Sequence[int] = (),
     start: int | None = None,
+    stream: Stream | None = None,
 ) -> Iterator[dict[int, Run]]:
     """What every worker is told for each segment of a training run.
 
@@ -59,6 +63,7 @@ def run_commands(
         cuts: between the segments (:func:`drlpp.cut.cut_schedule`).
         start: the cut that a checkpoint was taken at and the run goes on from; what comes before
             is left out.
+        stream: where minibatches come from, if not from samples in memory.
 
     Raises:
         InvalidInput: if the schedule does not suit the method.
@@ -98,6 +103,7 @@ def run_commands(
                 microbatches=schedule.microbatches,
                 posted=in_flight[pipeline.stage_of(worker)] + 2,
                 goes_on=number > 0 or bool(start),
+                stream=stream,
             )
             for worker, part in segment.items()
         }

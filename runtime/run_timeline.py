@@ -12,8 +12,8 @@ from drlpp.timeline import TimedAction
 
 
 def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[TimedAction, ...]:
-    """All actions of a run without cuts, in seconds since its first began."""
-    start = min(result.times[0][0] for result in results.values())
+    """All actions of a run as it was performed, in seconds since its first began."""
+    start = min((begin for result in results.values() for begin, _ in result.times[:1]), default=0)
     return tuple(
         TimedAction(
             worker,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
-from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
+from drlpp.capture import CapturedModel, capture, capture_microbatch
 from drlpp.cluster import Cluster
 from drlpp.errors import HostLost, InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, LinkUsage, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.profile import Profile
 from drlpp.runtime.checkpoint_file import read_checkpoint, write_tree
@@ -28,12 +28,15 @@ from drlpp.runtime.commands import (
     Command,
     LoadModel,
     LoadSamples,
-    Run,
+    Progress,
     RunResult,
+    Stream,
     TimeLink,
 )
 from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
 from drlpp.runtime.emulation import checked_speeds, cores_for
+from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
+from drlpp.runtime.feed import Feed, chunk_minibatches
 from drlpp.runtime.launch import hosts_for, usual_workers
 from drlpp.runtime.links import ways_of
 from drlpp.runtime.pool import WorkerPool
@@ -47,10 +50,8 @@ from drlpp.runtime.profile_commands import (
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
-from drlpp.runtime.stage_runner import RunPlan
-from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.windows import measurement_of
-from drlpp.schedule import Schedule, build_schedule
+from drlpp.schedule import Action, Schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
 from drlpp.training_options import Method
@@ -289,7 +290,7 @@ class ClusterSession:
         minibatches: int,
         options: RunOptions | None = None,
         *,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
         cuts: Sequence[int] = (),
         start: int | None = None,
         on_cut: Callable[[int, Mapping[int, RunResult]], None] | None = None,
@@ -300,18 +301,18 @@ class ClusterSession:
             deployment: what :meth:`deploy` returned last.
             minibatches: how many.
             options: which samples, learning rates and so on.
-            on_progress: called with the minibatches that the last stage's weights contain so far.
+            on_progress: called now and then with how far the last stage is.
             cuts: after how many minibatches to stop for ``on_cut``, with minibatches in flight.
             start: the cut that the deployment's checkpoint was taken at: the run goes on there.
             on_cut: called with the cut and what every worker saw until then; it may take a
                 :meth:`checkpoint`.
 
         Returns:
-            The schedule, and what every worker saw: its times are those of its actions in the
-            order of the schedule, if there are no cuts.
+            The schedule as it was performed, and what every worker saw.
 
         Raises:
             RunFailure: if the workers fail.
+            InvalidInput: what ``options.loaded`` raises, which ends the run as a failure does.
         """
         self._check_held(deployment)
         options = options or RunOptions()
@@ -322,56 +323,69 @@ class ClusterSession:
         places = sorted(place for place in cuts if place < minibatches and place > (start or 0))
         results: dict[int, RunResult] = {}
         rate = float(deployment.optimizer.value("lr"))
-        segments = run_commands(schedule, method, rate, options, places, start)
-        for number, commands in enumerate(segments):
-            part = self._execute(commands, on_progress)
-            results = {w: r.after(results[w]) if results else r for w, r in part.items()}
-            if number < len(places) and on_cut:
-                on_cut(places[number], results)
-        return schedule, results
+        performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
+        with self._feeding(options, deployment.pipeline, minibatches, start or 0) as feed:
+            stream = feed.stream if feed else None
+            segments = run_commands(schedule, method, rate, options, places, start, stream)
+            for number, commands in enumerate(segments):
+                part = self._execute(commands, on_progress, feed)
+                results = {w: r.after(results[w]) if results else r for w, r in part.items()}
+                performed = {w: performed[w] + run.actions for w, run in commands.items()}
+                if number < len(places) and on_cut:
+                    on_cut(places[number], results)
+        return replace(schedule, actions=performed), results
 
-    def evaluate(self, deployment: Deployment, order: Tensor) -> Tensor:
-        """Scores of samples by the deployed weights, (minibatches, batch size).
+    @contextmanager
+    def _feeding(
+        self, options: RunOptions, pipeline: Pipeline, minibatches: int, first: int
+    ) -> Iterator[Feed | None]:
+        """The feed of a run whose minibatches are loaded while it goes on."""
+        if options.loaded is None:
+            yield None
+            return
+        task = self.captured.task
+        assert task.targets is not None
+        bytes_ = sum(tensor.nbytes for tensor in (*task.inputs, task.targets))
+        stream = Stream(self._new_name("stream"), chunk_minibatches(bytes_), first)
+        feed = Feed(
+            stream,
+            options.loaded,
+            minibatches - first,
+            pipeline.workers,
+            self._pool.folder,
+            self._pool.publish,
+            self._pool.remove,
+        )
+        with closing(feed):
+            yield feed
+
+    def evaluate(self, deployment: Deployment, minibatches: int, options: RunOptions) -> Evaluation:
+        """Loss and score of minibatches by the deployed weights, in evaluation mode.
+
+        Args:
+            deployment: what :meth:`deploy` returned last.
+            minibatches: how many.
+            options: which samples.
 
         Raises:
-            InvalidInput: if the model's task has no score.
             RunFailure: if the workers fail.
         """
-        if self.captured.score is None:
-            raise InvalidInput(
-                f"model {self.captured.reference} has no score to evaluate; let its factory "
-                "return (module, inputs, targets, loss, score)"
-            )
         self._check_held(deployment)
-        schedule = build_schedule(deployment.pipeline, len(order), "forward")
-        graph = evaluation_graph(self.captured.module)
-        programs = cut_stages(self.captured, deployment.placement, graph)
-        scores_of = [None] * (len(programs) - 1) + [portable(self.captured.score)]
-        evaluation = [pickle.dumps(pair) for pair in zip(programs, scores_of, strict=True)]
-        commands: dict[int, Run] = {}
-        in_flight = deployment.method.in_flight(deployment.pipeline)
-        for stage, workers in enumerate(deployment.pipeline.stages):
-            for worker in workers:
-                commands[worker] = Run(
-                    actions=schedule.actions[worker],
-                    plan=RunPlan({}, ()),
-                    order=order,
-                    first_minibatch=0,
-                    microbatches=1,
-                    posted=in_flight[stage] + 2,
-                    evaluation=evaluation[stage],
-                )
-        results = self._execute(commands)
-        scores = {
-            part: score for result in results.values() for part, score in result.scores.items()
-        }
-        return torch.stack([scores[minibatch, 0] for minibatch in range(len(order))])
+        with self._feeding(options, deployment.pipeline, minibatches, 0) as feed:
+            stream = feed.stream if feed else None
+            commands = evaluation_commands(
+                self.captured, deployment, minibatches, options.order, stream
+            )
+            return Evaluation.of(self._execute(commands, feed=feed).values(), minibatches)
 
     def _execute(
-        self, commands: Mapping[int, Command], on_progress: Callable[[int], None] | None = None
+        self,
+        commands: Mapping[int, Command],
+        on_progress: Callable[[Progress], None] | None = None,
+        feed: Feed | None = None,
     ) -> dict[int, Any]:
         begin = time.perf_counter()
-        answers = self._command(commands, on_progress)
+        answers = self._command(commands, on_progress, feed)
         self.spent.running_seconds += time.perf_counter() - begin
         return answers
 
@@ -428,7 +442,10 @@ class ClusterSession:
         return range(self.accelerators)
 
     def _command(
-        self, commands: Mapping[int, Command], on_progress: Callable[[int], None] | None = None
+        self,
+        commands: Mapping[int, Command],
+        on_progress: Callable[[Progress], None] | None = None,
+        feed: Feed | None = None,
     ) -> dict[int, Any]:
         if not self._pool.process_ids:
             self._pool.start()
@@ -436,7 +453,7 @@ class ClusterSession:
             load = LoadModel(_MODEL_FILE, _SAMPLES_FILE)
             self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
             self._informed_generation = self._pool.generation
-        return self._pool.command(commands, self._patience(), on_progress)
+        return self._pool.command(commands, self._patience(), on_progress, feed)
 
     def _patience(self) -> float:
         if self._timeout_seconds is not None:

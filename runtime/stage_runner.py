@@ -14,7 +14,7 @@ from torch.autograd import _unsafe_preserve_version_counter
 from drlpp.errors import NotFinite
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.gradients import Gradients, SharedGradients, SingleGradients, SumOverReplicas
-from drlpp.runtime.minibatches import Minibatches
+from drlpp.runtime.minibatches import MinibatchSource
 from drlpp.runtime.optimizers import (
     OptimizerState,
     build_optimizer,
@@ -96,7 +96,7 @@ class StageRunner:
     optimizer: OptimizerSpec
     delay: int
     loss: Loss | None
-    minibatches: Minibatches
+    minibatches: MinibatchSource
     sum_over_replicas: SumOverReplicas | None = None
     counts_for_norm: bool = True
     seed: int = 0
@@ -148,6 +148,16 @@ class StageRunner:
     def weights(self) -> list[Tensor]:
         """The newest weights, in the order of ``names``."""
         return self.policy.weights
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether this stage needs inputs of the model or targets."""
+        return self.program.reads_inputs or self.loss is not None
+
+    def wait_for(self, minibatch: int) -> None:
+        """Return when what this stage needs of a minibatch is there."""
+        if self.reads_data:
+            self.minibatches.wait_for(minibatch)
 
     def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``.
@@ -205,7 +215,7 @@ class StageRunner:
             for key, value in received.items()
         }
         values = StageValues(
-            self.minibatches.inputs(part),
+            self.minibatches.inputs(part) if self.program.reads_inputs else (),
             leaves,
             dict(zip(self.names, weights, strict=True)),
             buffers,

@@ -81,6 +81,11 @@ class StageProgram:
         return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Weight)))
 
     @property
+    def reads_inputs(self) -> bool:
+        """Whether this stage needs any input of the model."""
+        return any(isinstance(value, ModelInput) for value in (*self.arguments, *self.results))
+
+    @property
     def buffer_names(self) -> tuple[str, ...]:
         """Names of the buffers of this stage."""
         return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Buffer)))

@@ -3,73 +3,49 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.data import Data
 from drlpp.errors import InvalidFile, NotFinite
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
-from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
-from drlpp.runtime.commands import RunResult
+from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint, write_state_dict
+from drlpp.runtime.commands import Progress, RunResult
 from drlpp.runtime.deployment import Deployment
-from drlpp.runtime.run_commands import RunOptions
+from drlpp.runtime.early_stopping import EarlyStopping
+from drlpp.runtime.held_out import mean_loss, mean_score
 from drlpp.runtime.session import ClusterSession
+from drlpp.runtime.training_data import TrainingData
+from drlpp.runtime.training_log import TrainingLog
+from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
 from drlpp.schedule import Part
 
 
 @dataclass(frozen=True)
-class EpochReport:
-    """One epoch: mean training loss, mean score on held-out data, and speed.
-
-    ``score`` is None where the model's task has none. For classifiers it is the accuracy.
-    """
-
-    epoch: int
-    loss: float
-    score: float | None
-    minibatches_per_second: float
-
-
-@dataclass(frozen=True)
-class Observer:
-    """Told how training goes: when it begins, every few minibatches, and after every epoch.
-
-    ``on_other_placement`` is called if a checkpoint of another placement or method is gone on with.
-    """
-
-    on_begin: Callable[[], None] = lambda: None
-    on_progress: Callable[[int, int, int], None] = lambda epoch, done, total: None
-    on_epoch: Callable[[EpochReport], None] = lambda report: None
-    on_other_placement: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True)
 class TrainingPlan:
-    """What is trained for how long, beside the placement, its method and its optimizer.
+    """How long is trained, beside the placement, its method, its optimizer and the data.
 
     Attributes:
         epochs: how often all training samples are seen.
-        seed: of the order of samples.
         learning_rate: changes the rate over time; None keeps it.
         synchronous_epochs: epochs at the beginning that flush before every update (W of PipeMare).
         checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. The
             pipeline goes on through them.
+        early_stopping: ends training before the last epoch; None never does.
     """
 
     epochs: int
-    seed: int = 0
     learning_rate: LearningRateSchedule | None = None
     synchronous_epochs: int = 0
     checkpoint_every: int = 0
+    early_stopping: EarlyStopping | None = None
 
     def rates(self, optimizer: OptimizerSpec, minibatches_per_epoch: int) -> list[float] | None:
         """The learning rate of every minibatch, None if it stays the optimizer's.
@@ -107,12 +83,14 @@ class Trainer:
     has been cut differently, training goes on from the weights and the optimizer's state: the
     minibatches that were in flight are sent through the pipeline again. For methods that flush
     there are none, and that is exact as well.
+
+    With early stopping, ``best.pt`` holds the weights of the best epoch so far.
     """
 
     def __init__(
         self,
         session: ClusterSession,
-        data: Data,
+        data: TrainingData,
         folder: Path,
         plan: TrainingPlan,
         observer: Observer,
@@ -121,17 +99,13 @@ class Trainer:
         self.data = data
         self.plan = plan
         self.observer = observer
-        self.checkpoint = folder / "checkpoint.safetensors"
         self.folder = folder
-        self._batch = session.captured.task.batch_size
-        self._count = len(data.train) // self._batch
+        self.checkpoint = folder / "checkpoint.safetensors"
+        self.best = folder / "best.pt"
+        self._count = data.minibatches
         self._progress = _Progress()
         self._rates = plan.rates(session.optimizer, self._count)
-        # Training and held-out samples are one set for the workers, told apart by their indices.
-        session.use_samples(
-            [torch.cat(pair) for pair in zip(data.train.inputs, data.test.inputs, strict=True)],
-            torch.cat([data.train.targets, data.test.targets]),
-        )
+        data.lend_to(session)
 
     @property
     def reports(self) -> tuple[EpochReport, ...]:
@@ -139,7 +113,7 @@ class Trainer:
         return tuple(self._progress.reports)
 
     def train(self, placement: Placement) -> dict[str, Tensor]:
-        """Train up to the last epoch and return the state_dict."""
+        """Train up to the last epoch and return the state_dict, of the best if stopping early."""
         saved = self._restore()
         same = saved is not None and saved["deployed"] == _identity(placement, self.session)
         deployment = self.session.deploy(
@@ -148,17 +122,24 @@ class Trainer:
         if saved is not None and not same:
             self.observer.on_other_placement()
         goes_on = same and self._progress.position > 0
-        state: dict[str, Tensor] = {}
-        with SummaryWriter(str(self.folder)) as board:
-            for epoch in range(len(self._progress.reports) + 1, self.plan.epochs + 1):
+        stopping = self.plan.early_stopping
+        with TrainingLog(self.folder) as log:
+            while len(self.reports) < self.plan.epochs:
+                if stopping and stopping.is_over(self.reports):
+                    break
+                epoch = len(self.reports) + 1
                 with self._telling_how_to_stay_finite(epoch):
-                    report = self._epoch(deployment, epoch, board, goes_on=goes_on)
-                goes_on = False
-                self._progress = _Progress([*self._progress.reports, report])
-                with self._telling_how_to_stay_finite(epoch):
-                    state = self._save(deployment)
+                    report = self._epoch(deployment, epoch, log, goes_on=goes_on)
+                    goes_on = False
+                    self._progress = _Progress([*self._progress.reports, report])
+                    if stopping and stopping.best(self.reports) == report:
+                        # Before the checkpoint: an epoch that is done has its weights kept.
+                        write_state_dict(self.best, self.session.collect(deployment)[0])
+                    self._save(deployment)
                 self.observer.on_epoch(report)
-        return state or self.session.collect(deployment)[0]
+        if stopping:
+            return torch.load(self.best, weights_only=True)
+        return self.session.collect(deployment)[0]
 
     def _restore(self) -> Mapping[str, Any] | None:
         if not self.checkpoint.exists():
@@ -176,10 +157,12 @@ class Trainer:
                 saved["position"],
                 saved["losses"],
             )
+            data = saved["data"]
         except Exception as error:
             raise InvalidFile(
                 f"{self.checkpoint}: not a checkpoint of drlpp train ({type(error).__name__})"
             ) from None
+        self.data.load_state(data)
         return saved
 
     @contextmanager
@@ -194,7 +177,7 @@ class Trainer:
                 f"float32 may help{kept}"
             ) from None
 
-    def _save(self, deployment: Deployment) -> dict[str, Tensor]:
+    def _save(self, deployment: Deployment) -> None:
         saved = self.session.checkpoint(deployment)
         for name in saved["optimizer"]:
             if not saved["model"][name].isfinite().all():
@@ -204,65 +187,72 @@ class Trainer:
         saved["began"] = self._progress.began
         saved["position"] = self._progress.position
         saved["losses"] = self._progress.losses
+        saved["data"] = self.data.state()
         write_checkpoint(self.checkpoint, saved)
-        return saved["model"]
 
     def _epoch(
-        self, deployment: Deployment, epoch: int, board: SummaryWriter, *, goes_on: bool
+        self, deployment: Deployment, epoch: int, log: TrainingLog, *, goes_on: bool
     ) -> EpochReport:
-        order = self._order(epoch)
         done = self._progress.position
         # A pipeline that goes on does what it would have done; another one begins where it ended.
         began = self._progress.began if goes_on else done
         before = dict(self._progress.losses)
         first = (epoch - 1) * self._count + began
-        options = RunOptions(
-            order=order[began:],
+        options = replace(
+            self.data.training(epoch, began, done),
             rates=self._rates[first:] if self._rates is not None else None,
             first_minibatch=first,
             asynchronous_before=max(0, first - self.plan.synchronous_epochs * self._count),
             synchronous=epoch <= self.plan.synchronous_epochs,
             finite=True,
         )
+        begin = time.perf_counter()
 
         def save(cut: int, results: Mapping[int, RunResult]) -> None:
             losses = before | _losses(results, began)
+            self._log(log, epoch, _mean_losses(losses), until=began + cut)
             self._progress = _Progress(self._progress.reports, began, began + cut, losses)
             self._save(deployment)
 
-        begin = time.perf_counter()
-        _, results = self.session.run(
+        def tell(progress: Progress) -> None:
+            through = began + progress.through
+            speed = (through - done) / (time.perf_counter() - begin)
+            self.observer.on_progress(
+                ProgressReport(epoch, through, self._count, progress.loss, speed)
+            )
+
+        schedule, results = self.session.run(
             deployment,
             self._count - began,
             options,
-            on_progress=lambda through: self.observer.on_progress(
-                epoch, began + through, self._count
-            ),
+            on_progress=tell,
             cuts=self._cuts(deployment, began),
             start=done - began if goes_on else None,
             on_cut=save,
         )
         seconds = time.perf_counter() - begin
-        losses = before | _losses(results, began)
-        of_minibatch = _mean_losses(losses)
-        for minibatch, loss in enumerate(of_minibatch):
-            step = (epoch - 1) * self._count + minibatch
-            board.add_scalar("train/loss", loss, step)
+        losses = _mean_losses(before | _losses(results, began))
+        self._log(log, epoch, losses, until=self._count)
+        log.workers(epoch, schedule, results)
+        held_out_loss, score = self._evaluate(deployment)
         report = EpochReport(
             epoch=epoch,
-            loss=sum(of_minibatch) / len(of_minibatch),
-            score=self._evaluate(deployment),
+            loss=sum(losses) / len(losses),
+            held_out_loss=held_out_loss,
+            score=score,
             minibatches_per_second=(self._count - done) / seconds,
         )
-        board.add_scalar("time/minibatches_per_second", report.minibatches_per_second, epoch)
-        if report.score is not None:
-            board.add_scalar("eval/score", report.score, epoch)
+        log.epoch(report, self.data.batch_size)
         return report
 
-    def _order(self, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + epoch)
-        shuffled = torch.randperm(len(self.data.train), generator=generator)
-        return shuffled[: self._count * self._batch].view(self._count, self._batch)
+    def _log(self, log: TrainingLog, epoch: int, losses: Sequence[float], until: int) -> None:
+        """Write about the minibatches of an epoch since the last checkpoint."""
+        new = range(self._progress.position, until)
+        first = (epoch - 1) * self._count + new.start
+        rates = [float(self.session.optimizer.value("lr"))] * len(new)
+        if self._rates is not None:
+            rates = self._rates[first : first + len(new)]
+        log.minibatches(losses[new.start : new.stop], rates, first)
 
     def _cuts(self, deployment: Deployment, began: int) -> list[int]:
         """Places where every stage has just made an update of all minibatches so far."""
@@ -272,18 +262,16 @@ class Trainer:
         every = -(-self.plan.checkpoint_every // together) * together
         return list(range(every, self._count - began, every))
 
-    def _evaluate(self, deployment: Deployment) -> float | None:
-        if self.session.captured.score is None:
-            return None
-        order = whole_minibatches(len(self.data.test), self._batch)
-        scores = self.session.evaluate(deployment, order + len(self.data.train))
-        return scores.flatten()[: len(self.data.test)].float().mean().item()
-
-
-def whole_minibatches(samples: int, batch: int) -> Tensor:
-    """Indices of all samples in minibatches; the last is filled up with samples seen before."""
-    count = -(-samples // batch)
-    return (torch.arange(count * batch) % samples).view(count, batch)
+    def _evaluate(self, deployment: Deployment) -> tuple[float | None, float | None]:
+        """Loss and score on held-out data."""
+        samples, batch_size = self.data.held_out_samples, self.data.batch_size
+        if not samples:
+            return None, None
+        found = self.session.evaluate(
+            deployment, self.data.held_out_minibatches, self.data.evaluation()
+        )
+        score = None if found.scores is None else mean_score(found.scores, samples)
+        return mean_loss(found.losses, samples, batch_size), score
 
 
 def _losses(results: Mapping[int, RunResult], began: int) -> dict[Part, float]:

@@ -8,17 +8,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from drlpp.capture import capture, microbatch_size
-from drlpp.data import Samples, load_data
+from drlpp.capture import CapturedModel, capture, microbatch_size
+from drlpp.data import Data, Loaders, check_data, load_data
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.run_folder import open_run_folder
 from drlpp.runtime.checkpoint_file import write_state_dict
 from drlpp.runtime.deployment import stage_delays
+from drlpp.runtime.early_stopping import EarlyStopping
+from drlpp.runtime.held_out import mean_score
+from drlpp.runtime.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session import ClusterSession
-from drlpp.runtime.trainer import EpochReport, Observer, Trainer, TrainingPlan, whole_minibatches
+from drlpp.runtime.trainer import Trainer, TrainingPlan
+from drlpp.runtime.training_data import LoadedData, SamplesInMemory, TrainingData
+from drlpp.runtime.training_reports import EpochReport, Observer
 from drlpp.storage import telling_of_storage
 from drlpp.training_options import Method
 
@@ -37,36 +43,26 @@ class TrainingResult:
     folder: Path
 
 
-def train(
-    placement: str | Path | PlacementFile,
-    *,
-    data: str = "digits",
-    epochs: int = 5,
-    method: Method | None = None,
-    optimizer: OptimizerSpec | None = None,
-    learning_rate: LearningRateSchedule | None = None,
-    synchronous_epochs: int = 0,
-    checkpoint_every: int = 0,
-    workers: int | None = None,
-    out: str | Path,
-    resume: bool = False,
-    seed: int = 0,
-    observer: Observer | None = None,
-) -> TrainingResult:
-    """Train the model of a placement with that placement, on worker processes of this machine.
+class PipelineTrainer:
+    """Trains the model of a placement with that placement, on worker processes::
+
+        trainer = PipelineTrainer("placement.json", out="training")
+        result = trainer.fit(train_loader, held_out_loader, epochs=5)
 
     Writes ``checkpoint.safetensors`` after every epoch and every ``checkpoint_every`` minibatches,
-    ``model.pt`` (a state_dict) at the end, and TensorBoard's events into ``out``.
+    ``model.pt`` (a state_dict) at the end, and TensorBoard's events
+    (:class:`~drlpp.runtime.training_log.TrainingLog`) into ``out``. With ``early_stopping`` also
+    ``best.pt`` (a state_dict) after every epoch that is better than those before; ``model.pt`` then
+    has these weights.
 
     Args:
         placement: a placement file or its path.
-        data: a name (``digits``) or ``package.module:factory``.
-        epochs: how often all training samples are seen.
         method: instead of the one that the placement was measured with.
         optimizer: likewise.
         learning_rate: changes the learning rate over time.
         synchronous_epochs: epochs at the beginning that flush before every update, so that nothing
             is stale while the model is young (W of PipeMare).
+        early_stopping: ends training when it does not get better.
         checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. It is
             rounded up to whole updates of all stages. Weights of minibatches in flight are kept
             around a checkpoint, which takes memory that the method itself does not need.
@@ -79,84 +75,211 @@ def train(
 
     Raises:
         InvalidInput: anything given does not fit.
-        RunFailure: the workers failed; ``out`` holds the last checkpoint.
     """
-    document = placement if isinstance(placement, PlacementFile) else read_placement(placement)
-    if epochs < 1:
-        raise InvalidInput(f"epochs is {epochs}; at least 1 is needed")
-    for name, number in (
-        ("synchronous_epochs", synchronous_epochs),
-        ("checkpoint_every", checkpoint_every),
-    ):
-        if number < 0:
-            raise InvalidInput(f"{name} is {number}; 0 or more is expected")
-    known = document.cluster.accelerators
-    if workers is not None and workers != known:
-        raise InvalidPlacement(
-            f"{workers} workers were asked for, but the placement is for {known}; leave out "
-            "--workers, or learn a placement for that number"
+
+    def __init__(
+        self,
+        placement: str | Path | PlacementFile,
+        *,
+        method: Method | None = None,
+        optimizer: OptimizerSpec | None = None,
+        learning_rate: LearningRateSchedule | None = None,
+        synchronous_epochs: int = 0,
+        early_stopping: EarlyStopping | None = None,
+        checkpoint_every: int = 0,
+        workers: int | None = None,
+        out: str | Path,
+        resume: bool = False,
+        seed: int = 0,
+        observer: Observer | None = None,
+    ) -> None:
+        for name, number in (
+            ("synchronous_epochs", synchronous_epochs),
+            ("checkpoint_every", checkpoint_every),
+        ):
+            if number < 0:
+                raise InvalidInput(f"{name} is {number}; 0 or more is expected")
+        given = None if isinstance(placement, PlacementFile) else placement
+        self.document = (
+            placement if isinstance(placement, PlacementFile) else read_placement(placement)
         )
-    method = method or document.method
-    optimizer = optimizer or document.optimizer
-    optimizer.check()
-    captured = capture(document.model, seed=seed)
+        known = self.document.cluster.accelerators
+        if workers is not None and workers != known:
+            raise InvalidPlacement(
+                f"{workers} workers were asked for, but the placement is for {known}; leave out "
+                "--workers, or learn a placement for that number"
+            )
+        self.method = method or self.document.method
+        self.optimizer = optimizer or self.document.optimizer
+        self.optimizer.check()
+        self.learning_rate = learning_rate
+        self.synchronous_epochs = synchronous_epochs
+        self.early_stopping = early_stopping
+        self.checkpoint_every = checkpoint_every
+        self.out = Path(out)
+        self.resume = resume
+        self.seed = seed
+        self.observer = observer or Observer()
+        self.captured = capture(self.document.model, seed=seed)
+        self.placement = _resolved(self.document, self.captured, given)
+        if self.captured.task.loss is None:
+            raise InvalidInput(
+                f"model {self.document.model} has no loss to train with; let its factory return "
+                "(module, inputs, targets, loss)"
+            )
+        microbatch_size(self.captured.task, self.method.microbatches)
+        pipeline = self.placement.pipeline(self.captured.graph)
+        stage_delays(pipeline, self.method, self.placement.configuration)
+
+    def fit(
+        self,
+        data: str | Data | Loader,
+        held_out: Loader | None = None,
+        *,
+        epochs: int = 5,
+        unpack: Unpack | None = None,
+        minibatches: int | None = None,
+    ) -> TrainingResult:
+        """Train.
+
+        Args:
+            data: a name (``digits``), ``package.module:factory``, samples in memory, or any
+                ``DataLoader``. A loader's minibatches have the size that the model was captured
+                for; smaller ones are left out.
+            held_out: a loader of samples to evaluate on after every epoch, in minibatches of any
+                size. Named data and samples in memory have their own.
+            epochs: how often all training samples are seen.
+            unpack: makes ``(inputs, targets)`` of what a loader gives, where that is not a tuple
+                or list of the inputs and, last, the targets.
+            minibatches: of an epoch. By default as many as the loader gives; where only loading
+                them tells how many that are, it is read once for that.
+
+        Raises:
+            InvalidInput: anything given does not fit.
+            RunFailure: the workers or the loader failed; ``out`` holds the last checkpoint.
+        """
+        if epochs < 1:
+            raise InvalidInput(f"epochs is {epochs}; at least 1 is needed")
+        plan = TrainingPlan(
+            epochs,
+            self.learning_rate,
+            self.synchronous_epochs,
+            self.checkpoint_every,
+            self.early_stopping,
+        )
+        source = self._source(data, held_out, unpack, minibatches)
+        self._check_early_stopping(source)
+        # Whatever cannot work is told before the folder is claimed.
+        plan.rates(self.optimizer, source.minibatches)
+        folder = open_run_folder(
+            self.out, "drlpp train", self._settings(source), resume=self.resume
+        )
+        with (
+            # TensorBoard's files, for instance; checkpoints tell more of themselves.
+            telling_of_storage(folder),
+            ClusterSession(
+                self.captured,
+                self.document.cluster.accelerators,
+                method=self.method,
+                optimizer=self.optimizer,
+                seed=self.seed,
+            ) as session,
+        ):
+            trainer = Trainer(session, source, folder, plan, self.observer)
+            self.observer.on_begin()
+            state = trainer.train(self.placement)
+        write_state_dict(folder / "model.pt", state)
+        return TrainingResult(
+            state_dict=state,
+            epochs=trainer.reports,
+            module_score=self._score_of_module(state, source),
+            folder=folder,
+        )
+
+    def _source(
+        self,
+        data: str | Data | Loader,
+        held_out: Loader | None,
+        unpack: Unpack | None,
+        minibatches: int | None,
+    ) -> TrainingData:
+        task = self.captured.task
+        assert task.targets is not None
+        name = data if isinstance(data, str) else None
+        found: Data | Loaders | Loader
+        found = load_data(data, task.inputs, task.targets) if isinstance(data, str) else data
+        if isinstance(found, Loader):
+            found = Loaders(found, held_out)
+        elif held_out is not None:
+            raise InvalidInput(
+                "held_out belongs to a DataLoader; data by name and in memory have held-out "
+                "samples of their own"
+            )
+        if isinstance(found, Data):
+            if unpack is not None or minibatches is not None:
+                raise InvalidInput(
+                    "unpack and minibatches belong to loaders; samples in memory are taken as they "
+                    "are"
+                )
+            check_data(name or "in memory", found, task.inputs, task.targets)
+            return SamplesInMemory(name or "in memory", found, task.batch_size, self.seed)
+        if minibatches is not None and minibatches < 1:
+            raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
+        return LoadedData(
+            name or "DataLoader",
+            found,
+            Unpacker(unpack, task.inputs, task.targets),
+            minibatches=minibatches,
+            seed=self.seed,
+            note=self.observer.on_note,
+        )
+
+    def _check_early_stopping(self, source: TrainingData) -> None:
+        if self.early_stopping is None:
+            return
+        if not source.held_out_samples:
+            raise InvalidInput("early stopping needs held-out data to tell what is better")
+        if self.early_stopping.monitor == "score" and self.captured.score is None:
+            raise InvalidInput(
+                f"early stopping monitors the score, but model {self.document.model} has none; "
+                "monitor the loss, or let its factory return a score"
+            )
+
+    def _settings(self, source: TrainingData) -> dict[str, object]:
+        """What decides the result: a checkpoint is refused where any of it differs."""
+        return {
+            "model": self.document.model.model_dump(),
+            "graph_fingerprint": self.document.graph_fingerprint,
+            "data": source.name,
+            "minibatches": source.minibatches,
+            "optimizer": self.optimizer.model_dump(),
+            "learning_rate": self.learning_rate.model_dump() if self.learning_rate else None,
+            "synchronous_epochs": self.synchronous_epochs,
+            "early_stopping": self.early_stopping.model_dump() if self.early_stopping else None,
+            "seed": self.seed,
+        }
+
+    def _score_of_module(self, state: dict[str, Tensor], data: TrainingData) -> float | None:
+        """The score of the user's own module with the trained weights, without any pipeline."""
+        task = self.document.model.build()
+        task.module.load_state_dict(state)
+        if task.score is None or not data.held_out_samples:
+            return None
+        task.module.eval()
+        with torch.no_grad():
+            scores = [
+                task.score(task.module(*minibatch.inputs), minibatch.targets)
+                for minibatch in data.held_out()
+            ]
+        return mean_score(scores, data.held_out_samples)
+
+
+def _resolved(
+    document: PlacementFile, captured: CapturedModel, path: str | Path | None
+) -> Placement:
     try:
-        resolved = document.resolve(captured.graph)
+        return document.resolve(captured.graph)
     except InvalidPlacement as error:
-        if isinstance(placement, PlacementFile):
+        if path is None:
             raise
-        raise InvalidPlacement(f"{placement}: {error}") from None
-    observer = observer or Observer()
-    if captured.task.loss is None:
-        raise InvalidInput(
-            f"model {document.model} has no loss to train with; let its factory return "
-            "(module, inputs, targets, loss)"
-        )
-    samples = load_data(data, captured.task.inputs, captured.task.targets)
-    plan = TrainingPlan(epochs, seed, learning_rate, synchronous_epochs, checkpoint_every)
-    # Whatever cannot work is told before the folder is claimed.
-    plan.rates(optimizer, len(samples.train) // captured.task.batch_size)
-    microbatch_size(captured.task, method.microbatches)
-    stage_delays(resolved.pipeline(captured.graph), method, resolved.configuration)
-    settings = {
-        "model": document.model.model_dump(),
-        "graph_fingerprint": document.graph_fingerprint,
-        "data": data,
-        "optimizer": optimizer.model_dump(),
-        "learning_rate": learning_rate.model_dump() if learning_rate else None,
-        "synchronous_epochs": synchronous_epochs,
-        "seed": seed,
-    }
-    folder = open_run_folder(Path(out), "drlpp train", settings, resume=resume)
-    with (
-        # TensorBoard's files, for instance; checkpoints tell more of themselves.
-        telling_of_storage(folder),
-        ClusterSession(captured, known, method=method, optimizer=optimizer, seed=seed) as session,
-    ):
-        trainer = Trainer(session, samples, folder, plan, observer)
-        observer.on_begin()
-        state = trainer.train(resolved)
-    write_state_dict(folder / "model.pt", state)
-    return TrainingResult(
-        state_dict=state,
-        epochs=trainer.reports,
-        module_score=_score_of_module(document, state, samples.test, captured.task.batch_size),
-        folder=folder,
-    )
-
-
-def _score_of_module(
-    document: PlacementFile, state: dict[str, Tensor], test: Samples, batch: int
-) -> float | None:
-    """The score of the user's own module with the trained weights, without any pipeline."""
-    task = document.model.build()
-    task.module.load_state_dict(state)
-    if task.score is None:
-        return None
-    task.module.eval()
-    scores = []
-    with torch.no_grad():
-        for indices in whole_minibatches(len(test), batch):
-            outputs = task.module(*(value[indices] for value in test.inputs))
-            scores.append(task.score(outputs, test.targets[indices]))
-    return torch.cat(scores)[: len(test)].float().mean().item()
+        raise InvalidPlacement(f"{path}: {error}") from None

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,14 @@ from drlpp.runtime.communication import Mailbox, build_group
 from drlpp.runtime.emulation import computing_on
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.executor import Executor
+from drlpp.runtime.feed import NOTHING_READ
 from drlpp.runtime.hosts import Post
 from drlpp.runtime.links import answer_messages, time_messages
-from drlpp.runtime.minibatches import Minibatches
+from drlpp.runtime.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.profiling import time_operators
 from drlpp.runtime.stage_runner import StageRunner
 from drlpp.runtime.store import join_store
+from drlpp.runtime.streaming import StreamedMinibatches
 from drlpp.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
@@ -120,6 +123,7 @@ class Worker:
         self._replicas: dist.ProcessGroup | None = None
         self._inbox: dict[Message, list[Tensor]] = {}
         self._restored: dict[str, Any] | None = None
+        self._streamed: StreamedMinibatches | None = None
 
     def answer(self, command: Command) -> Answer:
         """Carry out a command; what goes wrong becomes an answer."""
@@ -212,11 +216,11 @@ class Worker:
         assert self._group is not None
         assert self._deployed is not None
         runner: StageRunner | EvaluationRunner = self._runner
-        minibatches = Minibatches(self._samples, self._labels, command.order, command.microbatches)
+        minibatches = self._minibatches(command)
         if command.evaluation:
-            program, score = pickle.loads(command.evaluation)
+            program, loss, score = pickle.loads(command.evaluation)
             self._share_buffers()
-            runner = EvaluationRunner(program, self._runner, score, minibatches)
+            runner = EvaluationRunner(program, self._runner, loss, score, minibatches)
         else:
             self._runner.minibatches = minibatches
             self._runner.first_minibatch = command.first_minibatch
@@ -226,12 +230,10 @@ class Worker:
             self._group, self._deployed.workers, runner.program, command.actions, command.posted
         )
         inbox = {} if command.evaluation else self._inbox
-        executor = Executor(
-            runner, mailbox, self._group, self._progress_report(), self._speed, inbox
-        )
+        executor = Executor(runner, mailbox, self._group, self._after_update(), self._speed, inbox)
         with computing_on(self._core):
             times = executor.run(command.actions)
-        losses, self._runner.losses = self._runner.losses, {}
+        losses, runner.losses = runner.losses, {}
         return RunResult(
             times=times,
             losses=losses,
@@ -244,6 +246,19 @@ class Worker:
             peak_weight_bytes=self._runner.peak_weight_bytes,
             predictions=[] if command.evaluation else self._runner.policy.predictions,
         )
+
+    def _minibatches(self, command: Run) -> MinibatchSource:
+        """What this run works on; a stream goes on where the run before left it."""
+        if command.stream is None:
+            return Minibatches(self._samples, self._labels, command.order, command.microbatches)
+        if self._streamed is None or self._streamed.stream != command.stream:
+            self._streamed = StreamedMinibatches(
+                command.stream, self._folder, command.microbatches, self._channel.send
+            )
+            assert self._runner is not None
+            if not self._runner.reads_data:
+                self._channel.send(NOTHING_READ)
+        return self._streamed
 
     def _time_link(self, command: TimeLink) -> Answer:
         ends = (command.sender, command.receiver)
@@ -284,18 +299,22 @@ class Worker:
             for buffer in self._runner.buffers.values():
                 self._replicas.broadcast([buffer]).wait()
 
-    def _progress_report(self) -> Callable[[int], None]:
-        """A function that tells the controller, from time to time, how far the last stage is."""
+    def _after_update(self) -> Callable[[int], None]:
+        """What follows an update: from time to time the controller is told how far this is."""
         assert self._deployed is not None
         assert self._runner is not None
-        reports = self._runner.loss is not None and self._worker == self._deployed.replicas[0]
-        last = time.monotonic()
+        runner = self._runner
+        reports = runner.loss is not None and self._worker == self._deployed.replicas[0]
+        last, told = time.monotonic(), 0
 
         def report(through: int) -> None:
-            nonlocal last
+            nonlocal last, told
+            runner.minibatches.passed(through)
             if reports and time.monotonic() - last > _PROGRESS_INTERVAL_SECONDS:
                 last = time.monotonic()
-                self._channel.send(Progress(through))
+                losses = list(islice(runner.losses.values(), told, None))
+                told += len(losses)
+                self._channel.send(Progress(through, sum(losses) / len(losses)))
 
         return report
 

@@ -153,6 +153,7 @@ def test_a_truncated_placement_is_told(
             "gives the learning rate -",
         ),
         (["--checkpoint-every", "-5"], "checkpoint_every is -5"),
+        (["--early-stopping", "0"], "early stopping after 0 epochs; at least 1 is needed"),
     ],
 )
 def test_bad_options_are_one_line_and_claim_no_folder(
@@ -170,6 +171,22 @@ def test_bad_options_are_one_line_and_claim_no_folder(
     assert message in told.err
     assert told.err.count("\n") == 1
     assert not (tmp_path / "training").exists()
+
+
+@pytest.mark.timeout(60)
+def test_loaders_of_a_factory_are_trained_with(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    content: dict[str, Any],
+) -> None:
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(content))
+    options = ["--data", "tests.models:separable_loaders", "--epochs", "2"]
+    status, told = _train(monkeypatch, capsys, path, *options, "--early-stopping", "2")
+    assert status == 0, told.err
+    assert told.out.count("held-out loss") == 2
+    assert (tmp_path / "training" / "best.pt").exists()
 
 
 def test_a_file_in_the_way_of_the_output_folder(

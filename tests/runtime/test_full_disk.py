@@ -11,9 +11,10 @@ import torch
 
 from drlpp.capture import CapturedModel, capture
 from drlpp.errors import StorageFailure
-from drlpp.runtime import ClusterSession, train
+from drlpp.runtime import ClusterSession
 from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint, write_state_dict
 from drlpp.task import ModelReference
+from tests.runtime.loading import train
 from tests.runtime.straight import file_of, straight
 
 DATA = "tests.models:separable"

@@ -9,9 +9,10 @@ from drlpp.capture import CapturedModel, capture
 from drlpp.errors import NotFinite
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime import ClusterSession, train
+from drlpp.runtime import ClusterSession
 from drlpp.runtime.checkpoint_file import read_checkpoint
 from drlpp.task import ModelReference
+from tests.runtime.loading import train
 from tests.runtime.straight import file_of, straight
 
 HUGE = OptimizerSpec(name="sgd", options={"lr": 1e38, "momentum": 0.0})

@@ -117,11 +117,13 @@ def test_statistics_are_a_replicas_own_until_the_first_ones_are_taken(
     state, _ = session.collect(deployment)
     assert_state(state, plain[0])
 
-    scores = session.evaluate(deployment, torch.arange(SAMPLES).view(-1, BATCH))
+    order = torch.arange(SAMPLES).view(-1, BATCH)
+    scores = session.evaluate(deployment, len(order), RunOptions(order=order)).scores
+    assert scores is not None
     inputs, targets = _samples()
     with torch.no_grad():
         wanted_scores = _score(plain[0].eval()(inputs), targets)
-    torch.testing.assert_close(scores.flatten(), wanted_scores, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(torch.cat(scores), wanted_scores, rtol=1e-9, atol=1e-12)
     for worker in workers:
         for name, value in held(worker).items():
             torch.testing.assert_close(value, plain[0].state_dict()[name], rtol=1e-9, atol=1e-12)

@@ -16,6 +16,7 @@ from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession
+from drlpp.runtime.commands import Progress
 from drlpp.spans import PREDICTION, spans_of, time_use
 from drlpp.task import ModelReference
 from drlpp.timeline_sources import Recording
@@ -96,12 +97,14 @@ def test_timeline_is_the_schedule_as_it_ran(
 def test_progress_is_told_while_a_run_goes_on(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
-    seen: list[int] = []
+    seen: list[Progress] = []
     deployment = session.deploy(straight(captured, 0, 1))
     while not seen:
         session.run(deployment, 500, on_progress=seen.append)
-    assert seen == sorted(set(seen))
-    assert 0 < seen[0] <= seen[-1] <= 500
+    through = [progress.through for progress in seen]
+    assert through == sorted(set(through))
+    assert 0 < through[0] <= through[-1] <= 500
+    assert all(progress.loss > 0 for progress in seen)
 
 
 def test_sync_refuses_stale_schedules(captured: CapturedModel, session: ClusterSession) -> None:

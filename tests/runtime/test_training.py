@@ -1,51 +1,26 @@
 """Training with a placement: it learns, resumes exactly, and gives back the user's own weights."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from drlpp.capture import CapturedModel, capture
-from drlpp.cluster import Link, local_cluster
 from drlpp.data import load_data
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile
-from drlpp.runtime import Deployment, Observer, TrainingResult, train
+from drlpp.runtime import Observer, TrainingResult
 from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
-from drlpp.runtime.trainer import Trainer
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
-
-DATA = "tests.models:separable"
-ADAM = OptimizerSpec(name="adam", options={"lr": 0.01})
+from tests.runtime.killing import killed_after_saving
+from tests.runtime.loading import ADAM, DATA, placement_file, train
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
     return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
-
-
-def placement_file(
-    captured: CapturedModel, *accelerators: int, method: Method | None = None
-) -> PlacementFile:
-    stages = max(accelerators) + 1
-    assignment = [
-        min(stages * i // len(captured.graph), stages - 1) for i in range(len(captured.graph))
-    ]
-    return PlacementFile.create(
-        captured.reference,
-        captured.graph,
-        Placement.from_assignment(assignment, accelerators),
-        local_cluster(len(accelerators), Link(bandwidth_bytes_per_second=1e9)),
-        method=method or Method(),
-        optimizer=ADAM,
-        found_by="test",
-    )
 
 
 @pytest.mark.parametrize(
@@ -91,28 +66,6 @@ def test_resumed_training_equals_uninterrupted_training(
     assert [report.loss for report in second.epochs] == [report.loss for report in whole.epochs]
 
 
-class _Stopped(Exception):
-    pass
-
-
-@contextmanager
-def _killed_after_saving(monkeypatch: pytest.MonkeyPatch, times: int) -> Iterator[None]:
-    """Let the training inside end as if it had been killed right after a checkpoint."""
-    save = Trainer._save
-    saved = []
-
-    def save_and_stop(trainer: Trainer, deployment: Deployment) -> dict[str, torch.Tensor]:
-        state = save(trainer, deployment)
-        saved.append(state)
-        if len(saved) == times:
-            raise _Stopped
-        return state
-
-    with monkeypatch.context() as patch, pytest.raises(_Stopped):  # noqa: PT012
-        patch.setattr(Trainer, "_save", save_and_stop)
-        yield
-
-
 @pytest.mark.parametrize("stopped_after", [1, 2, 4])
 @pytest.mark.parametrize(
     ("accelerators", "method"),
@@ -126,7 +79,6 @@ def _killed_after_saving(monkeypatch: pytest.MonkeyPatch, times: int) -> Iterato
 def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
     captured: CapturedModel,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     accelerators: tuple[int, ...],
     method: Method,
     stopped_after: int,
@@ -140,7 +92,7 @@ def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
         "synchronous_epochs": 1 if method.policy == "pipemare" else 0,
     }
     whole = train(document, out=tmp_path / "whole", **options)
-    with _killed_after_saving(monkeypatch, stopped_after):
+    with killed_after_saving(stopped_after):
         train(document, out=tmp_path / "parts", checkpoint_every=5, **options)
     rest = train(document, out=tmp_path / "parts", checkpoint_every=5, resume=True, **options)
     assert _same_weights(rest, whole)
@@ -152,7 +104,6 @@ def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
 def test_training_killed_twice_in_an_epoch_goes_on(
     captured: CapturedModel,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     policy: str,
     every: int,
 ) -> None:
@@ -162,14 +113,14 @@ def test_training_killed_twice_in_an_epoch_goes_on(
     options = {"data": DATA, "epochs": 1, "checkpoint_every": every}
     whole = train(document, out=tmp_path / "whole", **options)
     for attempt in range(2):
-        with _killed_after_saving(monkeypatch, 2 - attempt):
+        with killed_after_saving(2 - attempt):
             train(document, out=tmp_path / "parts", resume=attempt > 0, **options)
     rest = train(document, out=tmp_path / "parts", resume=True, **options)
     assert _same_weights(rest, whole)
 
 
 def test_a_method_that_flushes_goes_on_exactly_under_another_placement(
-    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captured: CapturedModel, tmp_path: Path
 ) -> None:
     method = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
     two, three = (
@@ -178,7 +129,7 @@ def test_a_method_that_flushes_goes_on_exactly_under_another_placement(
     )
     options = {"data": DATA, "epochs": 2, "checkpoint_every": 4}
     whole = train(two, out=tmp_path / "whole", **options)
-    with _killed_after_saving(monkeypatch, 2):
+    with killed_after_saving(2):
         train(two, out=tmp_path / "parts", **options)
     rest = train(three, out=tmp_path / "parts", resume=True, **options)
     for name, value in whole.state_dict.items():
@@ -187,11 +138,11 @@ def test_a_method_that_flushes_goes_on_exactly_under_another_placement(
 
 
 def test_minibatches_in_flight_are_sent_again_under_another_placement(
-    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captured: CapturedModel, tmp_path: Path
 ) -> None:
     """A pipeline of one stage has no staleness: from the checkpoint on it is plain training."""
     options = {"data": DATA, "epochs": 1, "checkpoint_every": 5}
-    with _killed_after_saving(monkeypatch, 1):
+    with killed_after_saving(1):
         train(placement_file(captured, 0, 1, 2), out=tmp_path, **options)
     saved = read_checkpoint(tmp_path / "checkpoint.safetensors")
     assert saved["position"] == 5
@@ -231,7 +182,6 @@ def test_minibatches_in_flight_are_sent_again_under_another_placement(
 def test_training_goes_on_with_another_method(
     captured: CapturedModel,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     first: Method,
     then: Method,
 ) -> None:
@@ -239,7 +189,7 @@ def test_training_goes_on_with_another_method(
         update={"optimizer": OptimizerSpec(name="sgd", options={"lr": 0.05})}
     )
     options = {"data": DATA, "epochs": 2, "checkpoint_every": 5}
-    with _killed_after_saving(monkeypatch, 1):
+    with killed_after_saving(1):
         train(document, out=tmp_path, method=first, **options)
     told = []
     observer = Observer(on_other_placement=lambda: told.append(True))
@@ -250,7 +200,7 @@ def test_training_goes_on_with_another_method(
 
 
 def test_a_rate_that_changes_is_not_lost_for_predictions(
-    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captured: CapturedModel, tmp_path: Path
 ) -> None:
     """Nesterov with weight decay predicts from the rate of the last update."""
     optimizer = OptimizerSpec(
@@ -266,7 +216,7 @@ def test_a_rate_that_changes_is_not_lost_for_predictions(
     whole = train(document, out=tmp_path / "whole", **options)
     for stopped_after in (1, 3):
         out = tmp_path / str(stopped_after)
-        with _killed_after_saving(monkeypatch, stopped_after):
+        with killed_after_saving(stopped_after):
             train(document, out=out, **options)
         assert _same_weights(train(document, out=out, resume=True, **options), whole)
 

@@ -1,0 +1,70 @@
+"""TensorBoard's events of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from torch.utils.tensorboard import SummaryWriter
+
+from drlpp.runtime.commands import RunResult
+from drlpp.runtime.run_timeline import timeline_of
+from drlpp.runtime.training_reports import EpochReport
+from drlpp.schedule import Schedule
+from drlpp.spans import spans_of, time_use
+
+
+class TrainingLog:
+    """Writes what a training did into ``folder``, as a context manager.
+
+    By minibatch ``train/loss`` and ``train/learning_rate``, which is that of the schedule of
+    learning rates; by epoch ``eval/loss``, ``eval/score``, ``time/minibatches_per_second``,
+    ``time/samples_per_second``, and for every worker ``utilisation/worker_0`` and so on, the part
+    of its time that it computed, ``bubble/worker_0``, the rest, and ``memory_bytes/worker_0``, the
+    most that it had resident.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._board = SummaryWriter(str(folder))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._board.close()
+
+    def minibatches(self, losses: Sequence[float], rates: Sequence[float], first: int) -> None:
+        """Losses and learning rates of minibatches from number ``first`` of the training on."""
+        for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
+            self._board.add_scalar("train/loss", loss, step)
+            self._board.add_scalar("train/learning_rate", rate, step)
+
+    def workers(self, epoch: int, schedule: Schedule, results: Mapping[int, RunResult]) -> None:
+        """Where the time of every worker went in an epoch, and its memory."""
+        timeline = timeline_of(schedule, results)
+        if timeline:
+            end = max(timed.end for timed in timeline)
+            for use in time_use(spans_of(timeline), 0.0, end):
+                self._board.add_scalar(f"utilisation/worker_{use.worker}", use.utilisation, epoch)
+                self._board.add_scalar(f"bubble/worker_{use.worker}", use.bubble, epoch)
+        for worker, result in results.items():
+            self._board.add_scalar(f"memory_bytes/worker_{worker}", result.peak_memory_bytes, epoch)
+
+    def epoch(self, report: EpochReport, batch_size: int) -> None:
+        """What an epoch came to."""
+        values = {
+            "eval/loss": report.held_out_loss,
+            "eval/score": report.score,
+            "time/minibatches_per_second": report.minibatches_per_second,
+            "time/samples_per_second": batch_size * report.minibatches_per_second,
+        }
+        for name, value in values.items():
+            if value is not None:
+                self._board.add_scalar(name, value, report.epoch)

@@ -1,0 +1,47 @@
+"""What a training tells while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """One epoch: mean training loss, how it does on held-out data, and speed.
+
+    ``held_out_loss`` and ``score`` are means over all held-out samples, None where there are none;
+    ``score`` also where the model's task has no score. For classifiers it is the accuracy.
+    """
+
+    epoch: int
+    loss: float
+    held_out_loss: float | None
+    score: float | None
+    minibatches_per_second: float
+
+
+@dataclass(frozen=True)
+class ProgressReport:
+    """Within an epoch: how many of its minibatches are done, their loss of late, and speed."""
+
+    epoch: int
+    done: int
+    minibatches: int
+    loss: float
+    minibatches_per_second: float
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Told how training goes: when it begins, every few minibatches, and after every epoch.
+
+    ``on_other_placement`` is called if a checkpoint of another placement or method is gone on with,
+    ``on_note`` with a sentence about the data that a user should know.
+    """
+
+    on_begin: Callable[[], None] = lambda: None
+    on_progress: Callable[[ProgressReport], None] = lambda report: None
+    on_epoch: Callable[[EpochReport], None] = lambda report: None
+    on_other_placement: Callable[[], None] = lambda: None
+    on_note: Callable[[str], None] = lambda note: None

@@ -1,0 +1,332 @@
+"""What loaders may give, what is refused, and that no failure of theirs leaves anything behind."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from drlpp.capture import CapturedModel, capture
+from drlpp.data import Data, Samples
+from drlpp.errors import DataError, InvalidInput, TrialTimeout
+from drlpp.runtime import ClusterSession, Observer, PipelineTrainer, ProgressReport, RunOptions
+from drlpp.runtime.feed import Feed
+from drlpp.task import ModelReference
+from drlpp.training_options import Method
+from tests.runtime import gathering
+from tests.runtime.loading import data_for, loaders_for, placement_file, same
+from tests.runtime.plain import in_a_row
+
+STASH = Method(policy="stash")
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+
+
+@pytest.fixture(scope="module")
+def gathered() -> CapturedModel:
+    return capture(ModelReference(name="tests.runtime.gathering:gathering"))
+
+
+class Table(Dataset[dict[str, Any]]):
+    """Samples with names, as libraries give them."""
+
+    def __init__(self, inputs: list[Tensor], targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        tokens, features = (values[index] for values in self.inputs)
+        return {"tokens": tokens, "features": features, "label": int(self.targets[index])}
+
+
+def _collate(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    columns = {
+        name: torch.stack([sample[name] for sample in samples]) for name in ("tokens", "features")
+    }
+    return columns | {"label": torch.tensor([sample["label"] for sample in samples])}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_several_inputs_and_batches_of_any_structure(
+    gathered: CapturedModel, tmp_path: Path, named: bool
+) -> None:
+    inputs, targets = gathering.samples()
+    whole = len(targets) // gathering.BATCH * gathering.BATCH
+    document = placement_file(gathered, 0, 1, method=STASH)
+    memory = Samples(tuple(values[:whole] for values in inputs), targets[:whole])
+    if named:
+        loader = DataLoader(
+            Table(inputs, targets), gathering.BATCH, num_workers=2, collate_fn=_collate
+        )
+        trainer = PipelineTrainer(document, out=tmp_path / "loader")
+        found = trainer.fit(
+            loader, epochs=1, unpack=lambda b: ((b["tokens"], b["features"]), b["label"])
+        )
+    else:
+        loader = DataLoader(TensorDataset(*inputs, targets), gathering.BATCH)
+        found = PipelineTrainer(document, out=tmp_path / "loader").fit(loader, epochs=1)
+    with ClusterSession(gathered, 2, method=STASH, optimizer=document.optimizer) as session:
+        session.use_samples(memory.inputs, memory.targets)
+        deployment = session.deploy(document.resolve(gathered.graph))
+        order = torch.arange(whole).view(-1, gathering.BATCH)
+        session.run(deployment, len(order), RunOptions(order=order))
+        wanted, _ = session.collect(deployment)
+    assert same(found.state_dict, wanted)
+
+
+def test_small_minibatches_are_left_out_of_training_and_that_is_said(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """96 samples in batches of 8, 8, 3, 8 and so on are trained without the threes."""
+    data = data_for(captured)
+    batches = [list(range(8 * i, 8 * i + 8)) for i in range(4)]
+    batches.insert(2, [90, 91, 92])
+    notes: list[str] = []
+    observer = Observer(on_note=notes.append)
+    document = placement_file(captured, 0, 1, method=STASH)
+    dataset = TensorDataset(data.train.inputs[0], data.train.targets)
+    loader = DataLoader(dataset, batch_sampler=batches)
+    trainer = PipelineTrainer(document, out=tmp_path / "some", observer=observer)
+    found = trainer.fit(loader, epochs=2)
+    assert notes == [
+        "the training loader is read once to count its minibatches",
+        "a minibatch of 3 samples is left out of every epoch: the model is captured for "
+        "minibatches of 8",
+    ]
+    rest = DataLoader(dataset, batch_sampler=[batch for batch in batches if len(batch) == 8])
+    wanted = PipelineTrainer(document, out=tmp_path / "whole").fit(rest, epochs=2)
+    assert same(found.state_dict, wanted.state_dict)
+
+
+def test_the_last_small_minibatch_is_told_without_reading(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    data = data_for(captured)
+    notes: list[str] = []
+    document = placement_file(captured, 0)
+    loader = DataLoader(TensorDataset(data.train.inputs[0][:21], data.train.targets[:21]), 8)
+    trainer = PipelineTrainer(document, out=tmp_path, observer=Observer(on_note=notes.append))
+    assert trainer.fit(loader, epochs=1).epochs[0].score is None
+    assert len(notes) == 1
+    assert notes[0].startswith("the last minibatch of 5 samples is left out of every epoch")
+
+
+class Endless(IterableDataset[tuple[Tensor, Tensor]]):
+    def __init__(self, data: Data) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        inputs, targets = self.data.train.inputs[0], self.data.train.targets
+        count = 0
+        while True:
+            yield inputs[count % 96], targets[count % 96]
+            count += 1
+
+
+def test_an_endless_stream_has_epochs_of_a_given_length(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    data = data_for(captured)
+    document = placement_file(captured, 0, 1, method=STASH)
+    stream = DataLoader(Endless(data), batch_size=8)
+    found = PipelineTrainer(document, out=tmp_path / "1").fit(stream, epochs=2, minibatches=12)
+    loader = DataLoader(TensorDataset(data.train.inputs[0], data.train.targets), batch_size=8)
+    wanted = PipelineTrainer(document, out=tmp_path / "2").fit(loader, epochs=2)
+    assert same(found.state_dict, wanted.state_dict)
+
+
+def test_a_loader_shorter_than_an_epoch_ends_training(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    train, _ = loaders_for(data_for(captured))
+    trainer = PipelineTrainer(placement_file(captured, 0, 1, method=STASH), out=tmp_path)
+    with pytest.raises(DataError, match="the data ended after 12 minibatches of a run of 13"):
+        trainer.fit(train, epochs=1, minibatches=13)
+
+
+@pytest.mark.parametrize("batch_size", [3, 29, 50])
+def test_held_out_loaders_may_have_any_batch_size(
+    captured: CapturedModel, tmp_path: Path, batch_size: int
+) -> None:
+    data = data_for(captured)
+    document = placement_file(captured, 0, 1, method=STASH)
+    train, _ = loaders_for(data)
+    _, held_out = loaders_for(data, batch_size)
+    found = PipelineTrainer(document, out=tmp_path).fit(train, held_out, epochs=1)
+    task = captured.reference.build()
+    task.module.load_state_dict(found.state_dict)
+    outputs = task.module(*data.test.inputs)
+    assert task.loss is not None
+    assert task.score is not None
+    report = found.epochs[0]
+    assert report.held_out_loss == pytest.approx(
+        task.loss(outputs, data.test.targets).item(), rel=1e-5
+    )
+    wanted = task.score(outputs, data.test.targets).mean().item()
+    assert report.score == found.module_score == pytest.approx(wanted, abs=1e-7)
+
+
+def _loader(*tensors: Tensor, batch_size: int = 8) -> DataLoader:
+    return DataLoader(TensorDataset(*tensors), batch_size)
+
+
+LABELS = torch.zeros(96, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        (_loader(torch.zeros(96, 16), LABELS, batch_size=16), "minibatch of 16 samples, but the"),
+        (_loader(torch.zeros(96, 16), LABELS, batch_size=4), "no minibatch of 8 samples, for"),
+        (_loader(torch.zeros(96, 15), LABELS), r"\(\(15,\), 'float32'\).*have \[\(\(16,\)"),
+        (_loader(torch.zeros(96, 16).double(), LABELS), "'float64'"),
+        (_loader(torch.zeros(96, 16), LABELS, LABELS), "but the model's inputs and targets have"),
+        (_loader(torch.zeros(0, 16), LABELS[:0]), "gives no minibatch at all"),
+        (DataLoader([{"x": 1.0}] * 96, 8), "batches of type dict; expected"),
+        (DataLoader([("one", 1)] * 96, 8), "'str'"),
+    ],
+)
+def test_what_does_not_suit_the_model_is_refused_before_the_folder_is_claimed(
+    captured: CapturedModel, tmp_path: Path, loader: DataLoader, message: str
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InvalidInput, match=message):
+        PipelineTrainer(placement_file(captured, 0), out=out).fit(loader)
+    assert not out.exists()
+
+
+def test_arguments_that_do_not_go_together_are_refused(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    train, held_out = loaders_for(data_for(captured))
+    trainer = PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out")
+    with pytest.raises(InvalidInput, match="held_out belongs to a DataLoader"):
+        trainer.fit("tests.models:separable", held_out)
+    with pytest.raises(InvalidInput, match="unpack and minibatches belong to loaders"):
+        trainer.fit("tests.models:separable", minibatches=3)
+    with pytest.raises(InvalidInput, match="minibatches is 0; at least 1 is needed"):
+        trainer.fit(train, minibatches=0)
+    with pytest.raises(InvalidInput, match=r"unpack raised TypeError: .*has to make"):
+        trainer.fit(train, unpack=lambda batch: batch["x"])
+
+
+class Breaking(Dataset[tuple[Tensor, Tensor]]):
+    """Samples of which one cannot be read."""
+
+    def __init__(self, data: Data, broken: int, how: Callable[[], Any]) -> None:
+        self.data, self.broken, self.how = data, broken, how
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.broken:
+            self.how()
+        return self.data.train.inputs[0][index], self.data.train.targets[index]
+
+
+def _unreadable() -> None:
+    raise OSError("picture 70 is damaged")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_loader_that_raises_ends_training_and_its_workers(
+    captured: CapturedModel, tmp_path: Path, processes: int
+) -> None:
+    seen: list[list[int]] = []
+    start = ClusterSession.deploy
+
+    def deploy(session: ClusterSession, *args: Any, **options: Any) -> object:
+        deployment = start(session, *args, **options)
+        seen.append(session.process_ids)
+        return deployment
+
+    loader = DataLoader(Breaking(data_for(captured), 70, _unreadable), 8, num_workers=processes)
+    trainer = PipelineTrainer(placement_file(captured, 0, 1, method=STASH), out=tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterSession, "deploy", deploy)
+        with pytest.raises(DataError, match=r"raised OSError after 8 .*: picture 70 is damaged"):
+            trainer.fit(loader, epochs=1)
+    assert len(seen[0]) == 2
+    assert not any(Path(f"/proc/{process}").exists() for process in seen[0])
+
+
+def _slowly(data: Data, minibatches: int, seconds: float) -> Iterator[Samples]:
+    for index in range(minibatches):
+        time.sleep(seconds)
+        rows = slice(8 * index, 8 * index + 8)
+        yield Samples((data.train.inputs[0][rows],), data.train.targets[rows])
+
+
+@pytest.mark.timeout(60)
+def test_a_slow_loader_is_not_taken_for_a_hang(captured: CapturedModel) -> None:
+    data = data_for(captured)
+    with ClusterSession(captured, 2, method=STASH, timeout_seconds=1.5) as session:
+        deployment = session.deploy(in_a_row(captured.graph, 0, 1))
+        session.run(deployment, 3, RunOptions(loaded=_slowly(data, 3, seconds=2)))
+        assert len(session.process_ids) == 2
+        assert session._pool.longest_silence_seconds < 2, "it would count for later timeouts"
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_hangs_is_noticed_while_data_is_there(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = data_for(captured)
+    monkeypatch.setattr(Feed, "heard", lambda feed, worker, reading: None)
+    monkeypatch.setattr("drlpp.runtime.feed._AHEAD", -1)
+    with ClusterSession(captured, 2, method=STASH, timeout_seconds=1.5) as session:
+        deployment = session.deploy(in_a_row(captured.graph, 0, 1))
+        with pytest.raises(TrialTimeout, match="did not answer within"):
+            session.run(deployment, 6, RunOptions(loaded=_slowly(data, 6, seconds=0)))
+
+
+def test_few_files_are_there_at_any_time_and_none_at_the_end(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a file for every minibatch, of 400; also what passes between two cuts goes."""
+    monkeypatch.setattr("drlpp.runtime.session.chunk_minibatches", lambda bytes_: 1)
+    folders: list[Path] = []
+    counts: list[int] = []
+    advance, close = Feed.advance, Feed.close
+
+    def counting(feed: Feed) -> bool:
+        counts.append(len(list(feed._folder.glob("stream-*"))))
+        return advance(feed)
+
+    def closing(feed: Feed) -> None:
+        close(feed)
+        folders.append(feed._folder)
+        assert not list(feed._folder.glob("*stream-*"))
+
+    monkeypatch.setattr(Feed, "advance", counting)
+    monkeypatch.setattr(Feed, "close", closing)
+    stream = DataLoader(Endless(data_for(captured)), batch_size=8)
+    document = placement_file(captured, 0, 0, 1, method=STASH)
+    trainer = PipelineTrainer(document, out=tmp_path, checkpoint_every=100)
+    trainer.fit(stream, epochs=1, minibatches=400)
+    assert len(folders) == 1
+    assert 5 <= max(counts) < 30
+
+
+def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) -> None:
+    seen: list[ProgressReport] = []
+    stream = DataLoader(Endless(data_for(captured)), batch_size=8)
+    trainer = PipelineTrainer(
+        placement_file(captured, 0, 1), out=tmp_path, observer=Observer(on_progress=seen.append)
+    )
+    trainer.fit(stream, epochs=1, minibatches=1500)
+    assert seen
+    assert all(0 < report.done <= report.minibatches == 1500 for report in seen)
+    assert all(0 < report.loss < 5 for report in seen)
+    assert all(report.minibatches_per_second > 0 for report in seen)

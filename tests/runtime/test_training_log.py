@@ -1,0 +1,62 @@
+"""TensorBoard's events of a training."""
+
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from drlpp.capture import capture
+from drlpp.learning_rate import LearningRateSchedule
+from drlpp.runtime import PipelineTrainer
+from drlpp.task import ModelReference
+from tests.runtime.killing import killed_after_saving
+from tests.runtime.loading import data_for, loaders_for, placement_file
+
+
+def _steps(folder: Path) -> dict[str, dict[int, float]]:
+    """Of every tag the value at every step, each written once."""
+    found: dict[str, dict[int, float]] = {}
+    for file in sorted(folder.glob("events.out.tfevents*")):
+        board = EventAccumulator(str(file)).Reload()
+        for tag in board.Tags()["scalars"]:
+            for event in board.Scalars(tag):
+                assert event.step not in found.setdefault(tag, {}), f"{tag} {event.step} twice"
+                found[tag][event.step] = event.value
+    return found
+
+
+def test_everything_is_written_once_also_when_training_goes_on(tmp_path: Path) -> None:
+    """Two epochs of 12 minibatches, killed at a checkpoint within the second."""
+    captured = capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    document = placement_file(captured, 0, 0, 1)
+    options = {
+        "learning_rate": LearningRateSchedule.parse("exponential", gamma=0.5),
+        "checkpoint_every": 4,
+        "out": tmp_path,
+    }
+    with killed_after_saving(4):
+        PipelineTrainer(document, **options).fit(*loaders_for(data_for(captured)), epochs=2)
+    trainer = PipelineTrainer(document, resume=True, **options)
+    result = trainer.fit(*loaders_for(data_for(captured)), epochs=2)
+    steps = _steps(tmp_path)
+    workers = [
+        f"{kind}/worker_{w}" for kind in ("utilisation", "bubble", "memory_bytes") for w in range(3)
+    ]
+    epochs = ["eval/loss", "eval/score", "time/minibatches_per_second", "time/samples_per_second"]
+    assert set(steps) == {"train/loss", "train/learning_rate", *epochs, *workers}
+    assert all(list(steps[tag]) == [1, 2] for tag in (*epochs, *workers))
+    assert sorted(steps["train/loss"]) == sorted(steps["train/learning_rate"]) == list(range(24))
+    rates = [steps["train/learning_rate"][step] for step in range(24)]
+    assert rates == pytest.approx([0.01] * 12 + [0.005] * 12)
+    for report in result.epochs:
+        of_epoch = [steps["train/loss"][12 * (report.epoch - 1) + k] for k in range(12)]
+        assert sum(of_epoch) / 12 == pytest.approx(report.loss, rel=1e-5)
+        assert steps["eval/loss"][report.epoch] == pytest.approx(report.held_out_loss)
+        assert steps["eval/score"][report.epoch] == pytest.approx(report.score)
+        speed = steps["time/minibatches_per_second"][report.epoch]
+        assert steps["time/samples_per_second"][report.epoch] == pytest.approx(8 * speed)
+        for worker in range(3):
+            used = steps[f"utilisation/worker_{worker}"][report.epoch]
+            assert 0 < used < 1
+            assert used + steps[f"bubble/worker_{worker}"][report.epoch] == pytest.approx(1)
+            assert steps[f"memory_bytes/worker_{worker}"][report.epoch] > 1e6
