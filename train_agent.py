@@ -67,8 +67,12 @@ def main(
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
     workers: Annotated[
-        int, typer.Option(min=1, help="Worker processes, each one accelerator.")
-    ] = 4,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Worker processes, each one accelerator; 4, or all that torchrun has started.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
     ] = None,
@@ -113,7 +117,7 @@ def main(
     from drlpp.capture import capture
     from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.run_folder import open_run_folder
-    from drlpp.runtime import ClusterSession
+    from drlpp.runtime import ClusterSession, restarted, usual_workers
     from drlpp.training_options import choose_method
 
     hyperparameters = hyperparameters_of(agent)
@@ -122,6 +126,7 @@ def main(
     reference = model_reference(model, size, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
+    workers = workers or usual_workers()
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
@@ -133,7 +138,7 @@ def main(
         "optimizer": optimizer_spec.model_dump(),
         "seed": seed,
     }
-    open_run_folder(folder, "train_agent.py", settings, resume=resume)
+    open_run_folder(folder, "train_agent.py", settings, resume=resume or restarted())
     console.print(
         f"{reference}: {len(captured.graph)} operators, "
         f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -131,9 +132,14 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
 def run_program(program: Callable[[], object], name: str) -> None:
     """Run a command line; errors that we foresee are one line, and the exit code says which kind.
 
-    Exit code 2 for what the user gave, 1 for what happened while running, 130 for Ctrl-C.
+    Exit code 2 for what the user gave, 1 for what happened while running, 130 for Ctrl-C. Under
+    ``torchrun`` the program runs on the first process, and the others keep its workers.
     """
     try:
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            from drlpp.runtime.launch import join_launch
+
+            join_launch()
         program()
     except InvalidInput as error:
         sys.exit(_tell(name, error, 2))

@@ -52,6 +52,12 @@ class WorkerLost(RunFailure):
     kind = "worker lost"
 
 
+class HostLost(RunFailure):
+    """A host of the cluster cannot be reached any more; without it nothing runs."""
+
+    kind = "host lost"
+
+
 class TrialTimeout(RunFailure):
     """A trial did not finish in the time allowed for it."""
 

@@ -46,7 +46,10 @@ def profile_model(
     cluster: Annotated[
         Path | None, typer.Option(help="Also write the cluster, with the measured link, here.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Workers of the cluster.")] = 2,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of the cluster; 2, or all that torchrun has started."),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes of every operator.")] = 20,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
@@ -54,9 +57,10 @@ def profile_model(
     """Measure what every operator of a model costs on a worker, and the link between workers."""
     from drlpp.files import write_document
     from drlpp.report import describe
-    from drlpp.runtime import ClusterSession
+    from drlpp.runtime import ClusterSession, usual_workers
 
     reference = model_reference(model, size, model_option)
+    workers = workers or usual_workers(on_this_machine=2)
     with ClusterSession(reference, workers=workers) as session:
         profile, measured = session.profile(repeats)
     write_document(output, profile)

@@ -146,7 +146,7 @@ def from_run(
         outcome = session.measure(placement, minibatches)
         if isinstance(outcome, FailedMeasurement):
             raise RunFailure(f"the placement failed when it ran: {outcome.reason}")
-        timeline = session.timeline
+        timeline, hosts = session.timeline, session.host_of
     window = Window.plan(pipeline, minibatches, method)
     return Recording(
         source="as it ran",
@@ -154,7 +154,7 @@ def from_run(
         timeline=timeline,
         schedule=method.schedule_for(pipeline, window.minibatches),
         window=window,
-        host_of=dict.fromkeys(pipeline.workers, "localhost"),
+        host_of={worker: hosts[worker] for worker in pipeline.workers},
     )
 
 

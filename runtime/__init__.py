@@ -5,6 +5,7 @@ from drlpp.runtime.comparison import Comparison, Contender, compare
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.export import export
 from drlpp.runtime.kept_profile import kept_profile
+from drlpp.runtime.launch import join_launch, restarted, usual_workers
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
@@ -17,6 +18,9 @@ __all__ = [
     "ClusterSession",
     "Deployment",
     "TimeSpent",
+    "join_launch",
+    "usual_workers",
+    "restarted",
     "Comparison",
     "Contender",
     "compare",

@@ -5,7 +5,7 @@ Files are named in the session's folder, of which every host has its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -173,6 +173,14 @@ class RunResult:
     message_bytes: dict[int, int] = field(default_factory=dict)
     bucket_bytes: int = 0
     predictions: list[tuple[float, float]] = field(default_factory=list)
+
+    def later(self, seconds: float) -> RunResult:
+        """The same with times of another clock, which is so much ahead."""
+        return replace(
+            self,
+            times=[(begin + seconds, end + seconds) for begin, end in self.times],
+            predictions=[(begin + seconds, end + seconds) for begin, end in self.predictions],
+        )
 
     def after(self, earlier: RunResult) -> RunResult:
         """This result together with that of the segment before."""

@@ -17,15 +17,22 @@ from drlpp.schedule import Action, Message, Receive, Send
 
 
 def build_group(
-    store: dist.Store, name: str, workers: Sequence[int], worker: int, timeout_seconds: float
+    store: dist.Store,
+    name: str,
+    workers: Sequence[int],
+    worker: int,
+    address: str,
+    timeout_seconds: float,
 ) -> dist.ProcessGroup:
     """A Gloo group of ``workers``, on its own prefix of the store.
+
+    ``worker`` listens on ``address``, which is that of its host, and on no other.
 
     A group is never repaired: a trial gets a new one, so that nothing of an abandoned trial can
     arrive in the next.
     """
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
     options._timeout = timedelta(seconds=timeout_seconds)
     prefixed = dist.PrefixStore(name, store)
     rank, size = workers.index(worker), len(workers)

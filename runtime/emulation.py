@@ -19,14 +19,30 @@ _MOST_LOAD = 0.9
 """Of a core, by the workers that share it; a pass has to wait for others' passes sometimes."""
 
 
-def cores_for(speeds: Sequence[float]) -> list[int | None]:
-    """The core of every worker; None if it is left to the system, as for workers of full speed."""
-    free = dict.fromkeys(sorted(os.sched_getaffinity(0), reverse=True), _MOST_LOAD)
+def available_cores() -> list[int]:
+    """Of this machine, those that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def cores_for(
+    speeds: Sequence[float], machines: Sequence[tuple[str, Sequence[int]]]
+) -> list[int | None]:
+    """The core of every worker; None if it is left to the system, as for workers of full speed.
+
+    Args:
+        speeds: of every worker.
+        machines: of every worker, by name, and the cores that may be used there.
+    """
+    free = {
+        machine: dict.fromkeys(sorted(cores, reverse=True), _MOST_LOAD)
+        for machine, cores in machines
+    }
     found: list[int | None] = []
-    for speed in speeds:
-        core = next((core for core, load in free.items() if load >= speed), None)
+    for speed, (machine, _) in zip(speeds, machines, strict=True):
+        loads = free[machine]
+        core = next((core for core, load in loads.items() if load >= speed), None)
         if core is not None:
-            free[core] -= speed
+            loads[core] -= speed
         found.append(core)
     return found
 

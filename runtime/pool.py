@@ -1,88 +1,95 @@
-"""The worker processes: starting, commanding, watching and replacing them."""
+"""The workers of a session on all hosts: starting, commanding, watching and replacing them."""
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-import sys
+import secrets
 import time
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import connection as mp_connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import torch.distributed as dist
 
 from drlpp import errors
-from drlpp.errors import TrialTimeout, WorkerLost
-from drlpp.runtime.channel import Channel
-from drlpp.runtime.commands import Answer, Command, Failed, Progress, Stop
-from drlpp.runtime.emulation import cores_for
-from drlpp.runtime.worker import worker_main
+from drlpp.errors import HostLost, TrialTimeout, WorkerLost
+from drlpp.runtime.commands import Answer, Command, Failed, Progress
+from drlpp.runtime.hosts import Ended, Event, Post, StoreAddress, WorkerHost
 
 _GRACE_SECONDS = 0.5
 
 
 class WorkerPool:
-    """Worker processes on this machine, numbered from 0.
+    """Worker processes, numbered from 0.
 
-    Workers are forked from a server process that has torch loaded already, so replacing them
-    costs a fraction of a second. After any failure all of them are replaced, because a
-    communication group cannot be repaired; ``generation`` counts the sets of workers so far, and
-    ``longest_silence_seconds`` is the longest time without a word while a command was carried out.
+    After any failure all of them are replaced, because a communication group cannot be repaired;
+    ``generation`` counts the sets of workers so far, and ``longest_silence_seconds`` is the longest
+    time without a word while a command was carried out.
 
     Args:
+        hosts: that hold the workers, that of the controller first.
         speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
-        folder: for the files that commands name, and for long messages.
+        cores: that every worker computes on, None where it is left to the system.
+        folder: of this session on the controller's host.
     """
 
-    def __init__(self, speeds: Sequence[float], folder: str) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[WorkerHost],
+        speeds: Sequence[float],
+        cores: Sequence[int | None],
+        folder: Path,
+    ) -> None:
         self.size = len(speeds)
-        self._speeds = speeds
-        self._cores = cores_for(speeds)
-        self.folder = Path(folder)
+        self.hosts = tuple(hosts)
+        self.folder = folder
         self.generation = 0
         self.longest_silence_seconds = 0.0
-        self._context = multiprocessing.get_context("forkserver")
-        # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
-        self._context.set_forkserver_preload(["drlpp.runtime.worker", "torch._dynamo"])
-        self._processes: list[ForkServerProcess] = []
-        self._channels: list[Channel] = []
+        self._speeds = speeds
+        self._cores = cores
+        self._host_of = {worker: host for host in hosts for worker in host.workers}
+        self._lost: HostLost | None = None
         self._store: dist.TCPStore | None = None
 
     @property
     def process_ids(self) -> list[int]:
         """Of the workers that run now."""
-        return [process.pid for process in self._processes if process.pid is not None]
+        return [process for host in self.hosts for process in host.process_ids]
 
     def start(self) -> None:
-        """Start the workers, unless they run; if one has died in the meantime, replace them."""
-        if self._processes and all(process.is_alive() for process in self._processes):
-            return
-        self.kill()
-        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        for worker in range(self.size):
-            ours, theirs = self._context.Pipe()
-            process = self._context.Process(
-                target=worker_main,
-                args=(
-                    worker,
-                    Channel(theirs, str(self.folder)),
-                    self._store.port,
-                    self._speeds[worker],
-                    self._cores[worker],
-                ),
-                name=f"drlpp-worker-{worker}",
-                daemon=True,
-            )
-            with _main_module_left_out():
-                process.start()
-            theirs.close()
-            self._processes.append(process)
-            self._channels.append(Channel(ours, str(self.folder)))
-        self.generation += 1
+        """Start the workers, unless they run; if one has died in the meantime, replace them.
+
+        Raises:
+            HostLost: a host does not answer.
+        """
+        with self._noting_lost_hosts():
+            if all(host.is_whole() for host in self.hosts):
+                return
+            self.kill()
+            address = self.hosts[0].address
+            self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+            store = StoreAddress(address, self._store.port, secrets.token_hex(16))
+            for host in self.hosts:
+                host.start(
+                    [
+                        Post(worker, host.address, store, self._speeds[worker], self._cores[worker])
+                        for worker in host.workers
+                    ]
+                )
+            for host in self.hosts:
+                host.finish_start()
+            self.generation += 1
+
+    @contextmanager
+    def _noting_lost_hosts(self) -> Iterator[None]:
+        """A host that is lost stays lost, and is not waited for again."""
+        if self._lost is not None:
+            raise self._lost
+        try:
+            yield
+        except HostLost as error:
+            self._lost = error
+            raise
 
     def command(
         self,
@@ -101,11 +108,11 @@ class WorkerPool:
             RunFailure: a worker was lost, failed, or did not answer; none is left after that.
         """
         try:
-            self._raise_if_lost()
-            for worker, command in commands.items():
-                with suppress(BrokenPipeError):
-                    self._channels[worker].send(command)
-            return self._wait_for_answers(set(commands), timeout_seconds, on_progress)
+            with self._noting_lost_hosts():
+                self._raise_if_ended(self._events(0))
+                for worker, command in commands.items():
+                    self._host_of[worker].send(worker, command)
+                return self._wait_for_answers(set(commands), timeout_seconds, on_progress)
         except BaseException:
             self.kill()
             raise
@@ -116,92 +123,84 @@ class WorkerPool:
         answers: dict[int, Answer] = {}
         last_word = time.monotonic()
         while waiting:
-            pipes = {self._channels[worker].connection: worker for worker in waiting}
-            sentinels = [process.sentinel for process in self._processes]
-            ready = mp_connection.wait([*pipes, *sentinels], timeout_seconds)
-            if not ready:
+            events = self._events(timeout_seconds)
+            if not events:
                 raise TrialTimeout(
                     f"workers {sorted(waiting)} did not answer within {timeout_seconds:.0f} s"
                 )
             silence = time.monotonic() - last_word
             self.longest_silence_seconds = max(self.longest_silence_seconds, silence)
             last_word += silence
-            for worker in [pipes[pipe] for pipe in ready if pipe in pipes]:
-                try:
-                    answer = self._channels[worker].receive()
-                except (EOFError, ConnectionResetError):
+            for event in events:
+                if isinstance(event, Ended):
                     continue
-                if isinstance(answer, Failed):
-                    self._raise_if_lost(_GRACE_SECONDS)
-                    raise getattr(errors, answer.failure)(answer.reason)
-                if isinstance(answer, Progress):
+                if isinstance(event.answer, Failed):
+                    # A worker that has died makes the others fail, and may be noticed after them.
+                    self._raise_if_one_ends(events)
+                    raise getattr(errors, event.answer.failure)(event.answer.reason)
+                if isinstance(event.answer, Progress):
                     if on_progress:
-                        on_progress(answer.through)
+                        on_progress(event.answer.through)
                     continue
-                answers[worker] = answer
-                waiting.discard(worker)
+                answers[event.worker] = event.answer
+                waiting.discard(event.worker)
             if waiting:
-                self._raise_if_lost()
+                self._raise_if_ended(events)
         return answers
 
-    def _raise_if_lost(self, grace_seconds: float = 0) -> None:
-        """Raise if a worker is dead; others may have noticed it before we did."""
-        sentinels = [process.sentinel for process in self._processes]
-        mp_connection.wait(sentinels, grace_seconds)
-        for worker, process in enumerate(self._processes):
-            if not process.is_alive():
-                raise WorkerLost(f"worker {worker} {_describe_exit(process.exitcode)}")
+    def _events(self, timeout_seconds: float) -> list[Event]:
+        """What has happened on the hosts; none if nothing has in time."""
+        end = time.monotonic() + timeout_seconds
+        while True:
+            waitables = [waitable for host in self.hosts for waitable in host.waitables()]
+            ready = mp_connection.wait(waitables, max(0.0, end - time.monotonic()))
+            events = [event for host in self.hosts for event in host.events(ready)]
+            if events or not ready:
+                return events
+
+    def _raise_if_one_ends(self, events: Sequence[Event]) -> None:
+        end = time.monotonic() + _GRACE_SECONDS
+        while events:
+            self._raise_if_ended(events)
+            events = self._events(end - time.monotonic())
+
+    def _raise_if_ended(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Ended):
+                raise WorkerLost(f"worker {event.worker} {event.how}")
 
     def publish(self, file: str) -> None:
-        """Give every host its copy of a file that is in the folder here."""
-        assert (self.folder / file).exists()
+        """Give every host its copy of a file that is in the folder here.
+
+        Raises:
+            HostLost: a host does not answer.
+        """
+        with self._noting_lost_hosts():
+            for host in self.hosts:
+                host.publish(self.folder / file)
 
     def fetch(self, worker: int, file: str) -> Path:
-        """The file that a worker wrote into the folder of its host."""
-        assert worker < self.size
-        return self.folder / file
+        """The file that a worker wrote into the folder of its host.
+
+        Raises:
+            HostLost: the host does not answer.
+        """
+        with self._noting_lost_hosts():
+            return self._host_of[worker].fetch(file)
 
     def kill(self) -> None:
         """End all workers at once."""
-        for process in self._processes:
-            process.kill()
-        self._forget()
+        self._end(lambda host: host.kill())
 
     def close(self) -> None:
         """Ask the workers to end, and kill those that do not."""
-        for channel in self._channels:
-            with suppress(OSError):
-                channel.send(Stop())
-        for process in self._processes:
-            process.join(_GRACE_SECONDS)
-        self.kill()
+        self._end(lambda host: host.close())
 
-    def _forget(self) -> None:
-        for process in self._processes:
-            process.join()
-            process.close()
-        for channel in self._channels:
-            channel.close()
-        self._processes, self._channels = [], []
+    def _end(self, end: Callable[[WorkerHost], None]) -> None:
+        """On every host, also if one of them is lost, which the next start tells."""
+        for host in self.hosts:
+            try:
+                end(host)
+            except HostLost as error:
+                self._lost = self._lost or error
         self._store = None
-
-
-def _describe_exit(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
-
-
-@contextmanager
-def _main_module_left_out() -> Iterator[None]:
-    """Keep multiprocessing from running the user's main script again in every worker.
-
-    Workers need nothing of it, and it may lack the ``if __name__ == "__main__"`` that would
-    otherwise be required.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

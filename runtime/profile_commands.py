@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from drlpp.capture import CapturedModel
-from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.cluster import Link
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement, Stage
 from drlpp.profile import OperatorProfile, Profile
@@ -20,33 +19,22 @@ from drlpp.runtime.commands import (
     StageTimes,
     TimeLink,
 )
+from drlpp.runtime.launch import Hosts
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.training_options import Method
 
 _PARTS = 8
 _SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
 
-ALONE = Link(bandwidth_bytes_per_second=1e12)
-"""The link of a single worker, which sends nothing."""
 
+def measuring_workers(speeds: Sequence[float], hosts: Hosts) -> range:
+    """Workers that measure at the same time: as many as compute at the same time in a training.
 
-def measuring_workers(speeds: Sequence[float]) -> range:
-    """Workers that measure at the same time: as many as compute at the same time in a training."""
-    if min(speeds) < 1:
-        return range(len(speeds))
-    return range(min(len(speeds), _cores()))
-
-
-def cluster_of(speeds: Sequence[float], link: Link) -> Cluster:
-    """This machine's workers, which emulate accelerators or share its cores."""
-    workers = len(speeds)
-    if min(speeds) < 1:
-        return local_cluster(workers, link, speeds)
-    return local_cluster(workers, link, cores=_cores() if workers > _cores() else None)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    They are of the controller's machine, which others are compared with.
+    """
+    machine, cores = hosts.machines[0]
+    on_it = sum(name == machine for name, _ in hosts.machines)
+    return range(on_it if min(speeds) < 1 else min(on_it, len(cores)))
 
 
 def profile_command(
@@ -171,9 +159,9 @@ def _spread(values: Sequence[float]) -> float:
     return (third - first) / 2
 
 
-def link_command(name: str, repeats: int) -> TimeLink:
+def link_command(ends: tuple[int, int], name: str, repeats: int) -> TimeLink:
     """Time messages between two workers; they are quick, and scatter more than operators."""
-    return TimeLink(0, 1, (_SMALL_BYTES, _LARGE_BYTES), 5 * repeats, name)
+    return TimeLink(*ends, (_SMALL_BYTES, _LARGE_BYTES), 5 * repeats, name)
 
 
 def link_of(times: LinkTimes) -> Link:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from drlpp.capture import CapturedModel, capture, capture_microbatch, evaluation_graph
 from drlpp.cluster import Cluster
-from drlpp.errors import InvalidInput, RunFailure, WorkerLost
+from drlpp.errors import HostLost, InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, LinkUsage, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
@@ -32,12 +32,11 @@ from drlpp.runtime.commands import (
     TimeLink,
 )
 from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
-from drlpp.runtime.emulation import checked_speeds
+from drlpp.runtime.emulation import checked_speeds, cores_for
+from drlpp.runtime.launch import hosts_for, usual_workers
 from drlpp.runtime.links import ways_of
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.profile_commands import (
-    ALONE,
-    cluster_of,
     link_command,
     link_of,
     measuring_workers,
@@ -46,6 +45,7 @@ from drlpp.runtime.profile_commands import (
 )
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
+from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
 from drlpp.runtime.stage_runner import RunPlan
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.windows import measurement_of
@@ -82,7 +82,8 @@ class ClusterSession:
 
     Args:
         model: a captured model, a reference to one, or its name (of the zoo's, the small size).
-        workers: how many processes; each is one accelerator, with one thread.
+        workers: how many processes; each is one accelerator, with one thread. By default 4, or
+            under ``torchrun`` all that it has started (:func:`drlpp.runtime.join_launch`).
         method: schedule and weight policy of measurements that name none.
         optimizer: updates the weights.
         seed: of the model's weights and of dropout.
@@ -97,7 +98,7 @@ class ClusterSession:
     def __init__(
         self,
         model: CapturedModel | ModelReference | str,
-        workers: int = 4,
+        workers: int | None = None,
         *,
         method: Method | None = None,
         optimizer: OptimizerSpec | None = None,
@@ -105,6 +106,7 @@ class ClusterSession:
         timeout_seconds: float | None = None,
         speeds: Sequence[float] | None = None,
     ) -> None:
+        workers = usual_workers() if workers is None else workers
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
         self.speeds = checked_speeds(speeds, workers)
@@ -122,7 +124,10 @@ class ClusterSession:
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
         self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
         self._samples = (self.captured.task.inputs, self.captured.task.targets)
-        self._pool = WorkerPool(self.speeds, self._files.name)
+        folder = Path(self._files.name)
+        self._hosts = hosts_for(workers, folder)
+        cores = cores_for(self.speeds, self._hosts.machines)
+        self._pool = WorkerPool(self._hosts.hosts, self.speeds, cores, folder)
         self._publish(_MODEL_FILE, self.captured.state | self.captured.constants)
         self._publish(_SAMPLES_FILE, self._samples)
         self._informed_generation = 0
@@ -131,6 +136,11 @@ class ClusterSession:
     def graph(self) -> OpGraph:
         """The model's operator graph."""
         return self.captured.graph
+
+    @property
+    def host_of(self) -> dict[int, str]:
+        """The name of every worker's host."""
+        return dict(enumerate(self._hosts.host_names))
 
     @property
     def process_ids(self) -> list[int]:
@@ -169,6 +179,7 @@ class ClusterSession:
 
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.
+            HostLost: a host cannot be reached any more.
         """
         if minibatches < 1:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
@@ -177,6 +188,9 @@ class ClusterSession:
             window = Window.plan(deployment.pipeline, minibatches, deployment.method)
             schedule, results = self.run(deployment, window.minibatches)
             links = self._time_links(deployment, results)
+        except HostLost:
+            # No placement is to blame, and none will run.
+            raise
         except RunFailure as failure:
             self.timeline = ()
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
@@ -207,7 +221,7 @@ class ClusterSession:
         return middle_of(self.timeline, minibatches)
 
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
-        """Time every operator, and the link between two workers.
+        """Time every operator, and links within a host and between hosts.
 
         As many workers as compute at the same time when they train measure at the same time: one
         for each core, or all of them if they emulate slower accelerators.
@@ -216,17 +230,17 @@ class ClusterSession:
             RunFailure: if the workers fail.
         """
         self._pool.start()
-        measuring = measuring_workers(self.speeds)
+        measuring = measuring_workers(self.speeds, self._hosts)
         name = self._new_name("profile")
         command = profile_command(
             self.captured, self.method, self.optimizer, repeats, name, measuring
         )
         times = list(self._command(dict.fromkeys(measuring, command)).values())
-        link = ALONE
-        if self.accelerators > 1:
-            ping = link_command(self._new_name("link"), repeats)
-            link = link_of(self._command({0: ping, 1: ping})[0])
-        return profile_of(self.captured, times), cluster_of(self.speeds, link)
+        links = {}
+        for ends in ends_to_measure(self._hosts):
+            ping = link_command(ends, self._new_name("link"), repeats)
+            links[ends] = link_of(self._command(dict.fromkeys(ends, ping))[ends[0]])
+        return profile_of(self.captured, times), session_cluster(self._hosts, self.speeds, links)
 
     # Running
 
@@ -436,7 +450,10 @@ class ClusterSession:
         return self._microbatched[microbatches]
 
     def _publish(self, file: str, content: object) -> None:
-        torch.save(content, self._pool.folder / file)
+        path = self._pool.folder / file
+        # Workers may still have the old file mapped, which has to stay as it is.
+        path.unlink(missing_ok=True)
+        torch.save(content, path)
         self._pool.publish(file)
 
     def _lend(self, path: Path) -> str:

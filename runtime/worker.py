@@ -9,7 +9,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
@@ -41,6 +41,7 @@ from drlpp.runtime.communication import Mailbox, build_group
 from drlpp.runtime.emulation import computing_on
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.executor import Executor
+from drlpp.runtime.hosts import Post
 from drlpp.runtime.links import answer_messages, time_messages
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.profiling import time_operators
@@ -51,17 +52,15 @@ _PROGRESS_INTERVAL_SECONDS = 0.25
 _OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate memory")
 
 
-def worker_main(
-    worker: int, channel: Channel, store_port: int, speed: float, core: int | None
-) -> None:
+def worker_main(post: Post, channel: Channel) -> None:
     """Entry point of a worker process; returns when told to, or when the controller is gone."""
     # Ctrl-C reaches the whole process group; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_controller, daemon=True).start()
     torch.set_num_threads(1)
     _keep_freed_memory()
-    store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
-    state = Worker(worker, channel, store, speed, core)
+    store = dist.TCPStore(post.store.address, post.store.port, is_master=False)
+    state = Worker(post, channel, dist.PrefixStore(post.store.token, store))
     with suppress(EOFError):
         while not isinstance(command := channel.receive(), Stop):
             channel.send(state.answer(command))
@@ -99,17 +98,11 @@ def _give_back_freed_memory() -> None:
 class Worker:
     """The state of a worker between commands."""
 
-    def __init__(
-        self,
-        worker: int,
-        channel: Channel,
-        store: dist.Store,
-        speed: float,
-        core: int | None,
-    ) -> None:
-        self._worker = worker
-        self._speed = speed
-        self._core = core
+    def __init__(self, post: Post, channel: Channel, store: dist.Store) -> None:
+        self._worker = post.worker
+        self._address = post.address
+        self._speed = post.speed
+        self._core = post.core
         self._channel = channel
         self._folder = Path(channel.folder)
         self._store = store
@@ -151,9 +144,7 @@ class Worker:
                 data = Minibatches(self._samples, self._labels)
                 together = None
                 if len(command.workers) > 1:
-                    together = build_group(
-                        self._store, command.name, command.workers, self._worker, 60
-                    )
+                    together = self._build_group(command.name, command.workers, 60)
                 with computing_on(self._core):
                     return time_operators(command, self._state, data, self._speed, together)
             case TimeLink():
@@ -182,16 +173,10 @@ class Worker:
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         timeout = command.timeout_seconds
-        self._group = build_group(
-            self._store, f"{command.name}/all", command.workers, self._worker, timeout
-        )
+        self._group = self._build_group(f"{command.name}/all", command.workers, timeout)
         if len(command.replicas) > 1:
-            self._replicas = build_group(
-                self._store,
-                f"{command.name}/stage-{program.stage}",
-                command.replicas,
-                self._worker,
-                timeout,
+            self._replicas = self._build_group(
+                f"{command.name}/stage-{program.stage}", command.replicas, timeout
             )
         self._runner = StageRunner(
             program=program,
@@ -207,6 +192,11 @@ class Worker:
             optimizer_state=optimizer_state,
         )
         self._deployed = command
+
+    def _build_group(
+        self, name: str, workers: Sequence[int], timeout_seconds: float
+    ) -> dist.ProcessGroup:
+        return build_group(self._store, name, workers, self._worker, self._address, timeout_seconds)
 
     def _run(self, command: Run) -> RunResult:
         assert self._runner is not None
@@ -249,7 +239,7 @@ class Worker:
     def _time_link(self, command: TimeLink) -> Answer:
         ends = (command.sender, command.receiver)
         if command.name is not None:
-            group = build_group(self._store, command.name, ends, self._worker, 60)
+            group = self._build_group(command.name, ends, 60)
             sender, receiver = 0, 1
         else:
             assert self._group is not None

@@ -1,0 +1,165 @@
+"""Workers on this machine, forked from a server process that has torch loaded already."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import types
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from drlpp.runtime.channel import Channel
+from drlpp.runtime.commands import Command, Stop
+from drlpp.runtime.hosts import Answered, Ended, Event, Post, WorkerHost
+from drlpp.runtime.worker import worker_main
+
+_GRACE_SECONDS = 0.5
+
+
+class LocalHost(WorkerHost):
+    """Some workers of a session as processes of this machine.
+
+    Replacing them costs a fraction of a second.
+
+    Args:
+        workers: their numbers.
+        folder: for the files that commands name, and for long messages.
+        name: of this machine.
+        address: where other workers reach these.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[int],
+        folder: Path,
+        name: str = "localhost",
+        address: str = "127.0.0.1",
+    ) -> None:
+        self.workers = tuple(workers)
+        self.name = name
+        self.address = address
+        self.folder = folder
+        self._context = _forking_context()
+        self._processes: dict[int, ForkServerProcess] = {}
+        self._channels: dict[int, Channel] = {}
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that run now."""
+        return [process.pid for process in self._processes.values() if process.pid is not None]
+
+    def start(self, posts: Sequence[Post]) -> None:
+        """Start the workers; none runs."""
+        for post in posts:
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(
+                target=worker_main,
+                args=(post, Channel(theirs, str(self.folder))),
+                name=f"drlpp-worker-{post.worker}",
+                daemon=True,
+            )
+            with _main_module_left_out():
+                process.start()
+            theirs.close()
+            self._processes[post.worker] = process
+            self._channels[post.worker] = Channel(ours, str(self.folder))
+
+    def finish_start(self) -> None:
+        """They have been."""
+
+    def is_whole(self) -> bool:
+        """Whether all workers run."""
+        return len(self._processes) == len(self.workers) and all(
+            process.is_alive() for process in self._processes.values()
+        )
+
+    def send(self, worker: int, command: Command) -> None:
+        """Give a worker a command."""
+        with suppress(BrokenPipeError):
+            self._channels[worker].send(command)
+
+    def waitables(self) -> list[Any]:
+        """The pipes to the workers, and what tells that one has ended."""
+        pipes = [channel.connection for channel in self._channels.values()]
+        return [*pipes, *(process.sentinel for process in self._processes.values())]
+
+    def events(self, ready: Container[Any]) -> list[Event]:
+        """What workers have answered, and which have ended."""
+        found: list[Event] = []
+        for worker, channel in self._channels.items():
+            if channel.connection in ready:
+                with suppress(EOFError, ConnectionResetError):
+                    found.append(Answered(worker, channel.receive()))
+        found.extend(
+            Ended(worker, _describe_exit(process.exitcode))
+            for worker, process in self._processes.items()
+            if not process.is_alive()
+        )
+        return found
+
+    def publish(self, path: Path) -> None:
+        """The workers read the session's folder itself."""
+        assert path.parent == self.folder
+
+    def fetch(self, file: str) -> Path:
+        """The file that a worker has written."""
+        return self.folder / file
+
+    def kill(self) -> None:
+        """End all workers at once."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.join()
+            process.close()
+        for channel in self._channels.values():
+            channel.close()
+        self._processes, self._channels = {}, {}
+
+    def close(self) -> None:
+        """Ask the workers to end, and kill those that do not."""
+        for channel in self._channels.values():
+            with suppress(OSError):
+                channel.send(Stop())
+        for process in self._processes.values():
+            process.join(_GRACE_SECONDS)
+        self.kill()
+
+
+def warm_up() -> None:
+    """Start the server that workers are forked from; it loads torch while others go on."""
+    _forking_context()
+    forkserver.ensure_running()
+
+
+def _forking_context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
+    context.set_forkserver_preload(["drlpp.runtime.worker", "torch._dynamo"])
+    return context
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+@contextmanager
+def _main_module_left_out() -> Iterator[None]:
+    """Keep multiprocessing from running the user's main script again in every worker.
+
+    Workers need nothing of it, and it may lack the ``if __name__ == "__main__"`` that would
+    otherwise be required.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,218 @@
+"""The controller's side of a keeper: workers on another machine, or started by ``torchrun``."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import connection as mp_connection
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from drlpp.errors import HostLost, RunFailure
+from drlpp.runtime.commands import Command, RunResult
+from drlpp.runtime.hosts import Answered, Ended, Event, Post, WorkerHost
+from drlpp.runtime.keeper import (
+    SILENCE_SECONDS,
+    Clock,
+    Close,
+    Fetch,
+    Hello,
+    Kill,
+    Open,
+    Publish,
+    Reply,
+    Request,
+    Start,
+    Tell,
+    chunks_of,
+    write_file,
+)
+
+_CLOCK_READINGS = 5
+
+
+class RemoteHost(WorkerHost):
+    """The workers of one keeper.
+
+    Times in their results are turned into those of this machine's clock.
+
+    Args:
+        hello: who the keeper is.
+        connection: to it.
+        name: of its host.
+        folder: of the session on this machine; what is fetched is put there.
+        shares_clock: whether its host is emulated on this machine.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        connection: Connection,
+        name: str,
+        folder: Path,
+        *,
+        shares_clock: bool,
+    ) -> None:
+        self.workers = (hello.rank,)
+        self.name = name
+        self.address = hello.address
+        self._connection = connection
+        self._folder = folder
+        self._shares_clock = shares_clock
+        self._publishes = self._shares_folder = False
+        self._lost: HostLost | None = None
+        self._process_ids: tuple[int, ...] = ()
+        self._events: deque[Event] = deque()
+
+    def open(self, host_folder: str | None) -> str:
+        """Begin a session.
+
+        Args:
+            host_folder: of the session on that host, if another keeper there or this process has
+                it already; then it is that one's to publish files.
+
+        Returns:
+            The folder on that host.
+
+        Raises:
+            HostLost: the host does not answer.
+        """
+        self._publishes = host_folder is None
+        self._shares_folder = host_folder == str(self._folder)
+        return self._ask(Open(host_folder)).folder
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that run now, as that machine counts them."""
+        return list(self._process_ids)
+
+    def start(self, posts: Sequence[Post]) -> None:
+        """Begin to start the workers anew."""
+        self._send(Start(tuple(posts)))
+
+    def finish_start(self) -> None:
+        """Wait until the keeper has started them."""
+        self._process_ids = self._wait_for_reply().process_ids
+
+    def is_whole(self) -> bool:
+        """Whether the workers run, as far as the keeper has told."""
+        while mp_connection.wait([self._connection], 0):
+            self._events.append(self._receive())
+        self._note_ends()
+        return bool(self._process_ids)
+
+    def send(self, worker: int, command: Command) -> None:
+        """Give the worker a command."""
+        self._send(Tell(worker, command))
+
+    def waitables(self) -> list[Connection]:
+        """The connection to the keeper."""
+        return [self._connection]
+
+    def events(self, ready: Container[object]) -> list[Event]:
+        """What the keeper has told."""
+        if self._connection in ready:
+            self._events.append(self._receive())
+        self._note_ends()
+        found = list(self._events)
+        self._events.clear()
+        return [self._on_our_clock(event) for event in found]
+
+    def _note_ends(self) -> None:
+        if any(isinstance(event, Ended) for event in self._events):
+            self._process_ids = ()
+
+    def _on_our_clock(self, event: Event) -> Event:
+        if self._shares_clock or not isinstance(event, Answered):
+            return event
+        if not isinstance(event.answer, RunResult):
+            return event
+        return replace(event, answer=event.answer.later(-self._seconds_ahead()))
+
+    def _seconds_ahead(self) -> float:
+        """Of that machine's clock, by the reading that took least."""
+        readings = []
+        for _ in range(_CLOCK_READINGS):
+            begin = time.perf_counter()
+            theirs = self._ask(Clock()).seconds
+            end = time.perf_counter()
+            readings.append((end - begin, theirs - (begin + end) / 2))
+        return min(readings)[1]
+
+    def publish(self, path: Path) -> None:
+        """Send the file, unless another keeper of the host does."""
+        if not self._publishes:
+            return
+        self._send(Publish(path.name, path.stat().st_size))
+        with self._watched():
+            for chunk in chunks_of(path):
+                self._connection.send_bytes(chunk)
+        self._wait_for_reply()
+
+    def fetch(self, file: str) -> Path:
+        """A copy of the host's file in the session's folder."""
+        path = self._folder / file
+        if not self._shares_folder:
+            write_file(path, self._chunks(self._ask(Fetch(file)).bytes_))
+        return path
+
+    def _chunks(self, bytes_: int) -> Iterator[bytes]:
+        while bytes_ > 0:
+            with self._watched():
+                chunk = self._connection.recv_bytes()
+            bytes_ -= len(chunk)
+            yield chunk
+
+    def kill(self) -> None:
+        """End the workers at once; what they have told before is forgotten."""
+        self._ask(Kill())
+        self._events.clear()
+        self._process_ids = ()
+
+    def close(self) -> None:
+        """End the session on that host; the keeper waits for the next."""
+        self._ask(Close())
+        self._events.clear()
+        self._process_ids = ()
+
+    def _ask(self, request: Request) -> Reply:
+        self._send(request)
+        return self._wait_for_reply()
+
+    def _wait_for_reply(self) -> Reply:
+        while True:
+            with self._watched():
+                if not self._connection.poll(SILENCE_SECONDS):
+                    raise TimeoutError(f"no answer within {SILENCE_SECONDS} s")
+                message = self._connection.recv()
+            if not isinstance(message, Reply):
+                self._events.append(message)
+            elif message.problem:
+                raise RunFailure(f"host {self.name}: {message.problem}")
+            else:
+                return message
+
+    def _send(self, request: Request) -> None:
+        with self._watched():
+            self._connection.send(request)
+
+    def _receive(self) -> Event:
+        with self._watched():
+            event: Event = self._connection.recv()
+        return event
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        if self._lost:
+            raise self._lost
+        try:
+            yield
+        except (OSError, EOFError) as error:
+            reason = "it closed the connection" if isinstance(error, EOFError) else str(error)
+            self._lost = HostLost(
+                f"host {self.name} (rank {self.workers[0]}) cannot be reached: {reason}"
+            )
+            raise self._lost from None
