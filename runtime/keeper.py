@@ -8,6 +8,7 @@ to restart anything. The controller's side of it is :mod:`drlpp.runtime.remote_h
 
 from __future__ import annotations
 
+import pickle
 import socket
 import struct
 import tempfile
@@ -149,7 +150,7 @@ class Keeper:
             OSError, EOFError: if the connection breaks instead.
         """
         try:
-            self._connection.send(self._hello)
+            send_message(self._connection, self._hello)
             while True:
                 waitables = self._host.waitables() if self._host else []
                 ready = mp_connection.wait([self._connection, *waitables])
@@ -165,7 +166,7 @@ class Keeper:
 
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:
-            self._connection.send(event)
+            send_message(self._connection, event)
         if self._host and any(isinstance(event, Ended) for event in events):
             # All workers are replaced after that; a dead one would be reported again and again.
             self._host.kill()
@@ -179,7 +180,7 @@ class Keeper:
         try:
             self._answer(request)
         except OSError as error:
-            self._connection.send(Reply(problem=str(error)))
+            send_message(self._connection, Reply(problem=str(error)))
 
     def _answer(self, request: Request) -> None:
         reply = Reply()
@@ -203,7 +204,7 @@ class Keeper:
                     self._host.kill()
             case Close():
                 self._end_session()
-        self._connection.send(reply)
+        send_message(self._connection, reply)
 
     def _begin_session(self, folder: str | None) -> str:
         if folder is None:
@@ -223,7 +224,7 @@ class Keeper:
             yield chunk
 
     def _send_file(self, path: Path) -> None:
-        self._connection.send(Reply(bytes_=path.stat().st_size))
+        send_message(self._connection, Reply(bytes_=path.stat().st_size))
         for chunk in chunks_of(path):
             self._connection.send_bytes(chunk)
 
@@ -260,6 +261,14 @@ def write_file(path: Path, chunks: Iterator[bytes]) -> None:
             pass
         partial.unlink(missing_ok=True)
         raise
+
+
+def send_message(connection: Connection, message: object) -> None:
+    """Send ``message`` to a process that this one has not started.
+
+    ``connection.send`` would leave tensors here and send where in this process they are.
+    """
+    connection.send_bytes(pickle.dumps(message))
 
 
 def watch_peer(peer: socket.socket) -> None:

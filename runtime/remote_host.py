@@ -28,6 +28,7 @@ from drlpp.runtime.keeper import (
     Start,
     Tell,
     chunks_of,
+    send_message,
     write_file,
 )
 
@@ -197,7 +198,7 @@ class RemoteHost(WorkerHost):
 
     def _send(self, request: Request) -> None:
         with self._watched():
-            self._connection.send(request)
+            send_message(self._connection, request)
 
     def _receive(self) -> Event:
         with self._watched():

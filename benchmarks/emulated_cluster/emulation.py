@@ -125,6 +125,8 @@ class EmulatedCluster:
         self.stop()
         interface = "lo" if self._network is None else self._network.interface
         environment = {
+            # Emulated hosts have no names, and torch warns of each.
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
             **os.environ,
             MARK: self._name,
             "GLOO_SOCKET_IFNAME": interface,
