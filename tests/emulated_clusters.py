@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -33,5 +35,6 @@ def names_left(process: int) -> list[str]:
     hierarchy = Hierarchy.found()
     groups: Sequence[str] = () if hierarchy is None else tuple(hierarchy.names())
     found = [name_in(line) for line in (namespaces.stdout + links.stdout).splitlines()]
-    found += [*groups, *marked_processes().values()]
+    files = (path.name for path in Path(tempfile.gettempdir()).iterdir())
+    found += [*groups, *marked_processes().values(), *map(name_in, files)]
     return [name for name in found if name and name.startswith(f"drlpp-{process}-")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from benchmarks.emulated_cluster.names import (
     end_processes,
     in_use,
     marked_processes,
+    name_in,
     new_name,
 )
 from benchmarks.emulated_cluster.network import (
@@ -266,7 +268,10 @@ def remove_leftovers() -> list[str]:
         Their names.
     """
     hierarchy = Hierarchy.found()
-    names = network_names() | set(marked_processes().values())
+    folders = {
+        path: name for path in Path(tempfile.gettempdir()).iterdir() if (name := name_in(path.name))
+    }
+    names = {*network_names(), *marked_processes().values(), *folders.values()}
     if hierarchy is not None:
         names |= hierarchy.names()
     left = sorted(name for name in names if not in_use(name))
@@ -275,6 +280,9 @@ def remove_leftovers() -> list[str]:
         remove_namespaces(name)
         if hierarchy is not None:
             hierarchy.remove(name)
+    for path, name in folders.items():
+        if name in left:
+            shutil.rmtree(path, ignore_errors=True)
     return left
 
 

@@ -159,12 +159,10 @@ def largest_message_between_hosts(profile: Profile, placement: Placement, cluste
         for operator in stage.operators
     }
     return max(
-        (
-            edge.bytes_
-            for edge in profile.graph.edges
-            if len(hosts[edge.source] | hosts[edge.target]) > 1
-        ),
-        default=0,
+        profile.graph.operators[edge.source].outputs[output].bytes_
+        for edge in profile.graph.edges
+        for output in edge.outputs
+        if len(hosts[edge.source] | hosts[edge.target]) > 1
     )
 
 
@@ -182,6 +180,7 @@ def test_a_short_cut_of_the_network_is_survived(emulated: EmulatedCluster, tmp_p
     assert "trained enough" in job.wait(60)
 
 
+@pytest.mark.slow
 def test_a_lost_host_ends_the_run_with_a_reason(emulated: EmulatedCluster, tmp_path: Path) -> None:
     job = emulated.start(program("train", tmp_path))
     try:
