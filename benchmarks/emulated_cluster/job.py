@@ -185,8 +185,9 @@ def _script_of(command: Sequence[str], place: Place, folder: Path) -> Path:
 
 
 def _last_words(text: str) -> str:
-    lines = text.rstrip().splitlines()
-    return f"ended with: {lines[-1].strip()}" if lines else "has printed nothing"
+    # Rules and the frames of boxes say nothing.
+    lines = [line.strip(" │") for line in text.splitlines() if any(map(str.isalnum, line))]
+    return f"ended with: {lines[-1]}" if lines else "has printed nothing"
 
 
 def _text_of(path: Path) -> str:
