@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ def names_left(process: int) -> list[str]:
     hierarchy = Hierarchy.found()
     groups: Sequence[str] = () if hierarchy is None else tuple(hierarchy.names())
     found = [name_in(line) for line in (namespaces.stdout + links.stdout).splitlines()]
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found.append(name_in((folder / "cmdline").read_text()))
     files = (path.name for path in Path(tempfile.gettempdir()).iterdir())
     found += [*groups, *marked_processes().values(), *map(name_in, files)]
     return [name for name in found if name and name.startswith(f"drlpp-{process}-")]

@@ -203,32 +203,33 @@ class EmulatedCluster:
             f"accelerators: {self._groups.description}",
             "hosts: network namespaces "
             + ", ".join(map(" ".join, zip(self.cluster.host_names, self.addresses, strict=True))),
-            f"within a host: {self._link(self.cluster.within_host)}, shared by its accelerators",
+            f"within a host: {self._link(self.cluster.within_host, 0)}, shared by its accelerators",
         ]
         for level, link in (
             ("hosts", self.cluster.between_hosts),
             ("racks", self.cluster.between_racks),
         ):
             if link is not None:
-                lines.append(f"between {level}: {self._link(link)}, each way")
+                lines.append(f"between {level}: {self._link(link, 1)}, each way")
         lines += [
-            f"network of {line.name}: {self._link(line.network)}, each way"
+            f"network of {line.name}: {self._link(line.network, 1)}, each way"
             for line in self.cluster.hosts
             if line.network is not None
         ]
         return "\n".join(lines)
 
-    @property
-    def delays(self) -> bool:
-        """Whether messages are delayed, for which the kernel needs netem."""
-        return self._network is not None and self._network.delays
+    def delayed_by(self, link: Link, level: int) -> str | None:
+        """What delays messages within a host (level 0) or between hosts; None if nothing does."""
+        if self._network is None or not link.latency_seconds:
+            return None
+        return self._network.delayed_by(link.latency_seconds, within_host=level == 0)
 
-    def _link(self, link: Link) -> str:
+    def _link(self, link: Link, level: int) -> str:
         text = f"{link.bandwidth_bytes_per_second * 8 / 1e6:g} Mbit/s"
         if link.latency_seconds:
-            text += f", {link.latency_seconds * 1e6:g} µs"
-            if not self.delays:
-                text += " (not emulated: this kernel has no netem)"
+            by = self.delayed_by(link, level)
+            how = f"by {by}" if by else "not emulated, as this kernel has no netem"
+            text += f", {link.latency_seconds * 1e6:g} µs ({how})"
         return text
 
     def _places(self) -> list[Place]:

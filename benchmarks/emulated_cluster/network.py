@@ -11,24 +11,37 @@ machine's own network, and its firewall sees none of it::
 Both ends of a pair (═) have the rate of what it stands for, so each direction has it for itself and
 all accelerators of a host, or hosts of a rack, share it: the ports of
 :mod:`drlpp.simulator.network`. Within a host all messages share the loopback device, with the rate
-of ``within_host``.
+of ``within_host``. Packets are delayed by netem or, where the kernel has none, by ``delay_line.py``
+between a port and its bridge.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from benchmarks.emulated_cluster.names import name_in
 from drlpp.cluster import Cluster, Link
 from drlpp.errors import InvalidCluster, RunFailure
 
+_DELAY_LINE = Path(__file__).with_name("delay_line.py")
 _TOOLS = ("ip", "tc", "nsenter")
 _MTU_BYTES = 9000
 """Jumbo frames: fewer packets to compute with, and headers that hardly count."""
 
-_BURST_SECONDS = 5e-4
-"""How far a link may run ahead after a pause, which makes up for late timers."""
+_BURST_SECONDS = 6e-4
+"""How far a link may run ahead after a pause, which makes up for late timers.
+
+At 1 Gbit/s it is as long as the longest packets of TCP, which then need not be cut.
+"""
+
+_LEAST_DELAY_SECONDS = 5e-4
+"""Of a process that delays packets: it takes some 0.1 ms itself."""
 
 _LEAST_BURST_BYTES = 2 * _MTU_BYTES + 2000
 _QUEUE_BYTES = 64 * 1024 * 1024
@@ -45,12 +58,26 @@ _FIRST_ADDRESS = 100
 _MOST_HOSTS = 255 - _FIRST_ADDRESS
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """What ``delay_line.py`` joins: a port, and a tap for the bridge."""
+
+    port: str
+    tap: str
+    bridge: str
+    in_seconds: float
+    out_seconds: float
+
+
 class Network:
     """The namespaces and links of a cluster.
 
     Args:
         cluster: what to build.
         name: of the emulated cluster that they belong to.
+
+    Attributes:
+        addresses: of every host.
 
     Raises:
         InvalidCluster: more hosts than there are addresses.
@@ -72,7 +99,9 @@ class Network:
         self._namespaces = tuple(f"{name}-host-{host}" for host in hosts)
         self.addresses = tuple(f"{_SUBNET}.{_FIRST_ADDRESS + host}" for host in hosts)
         self._racks = [cluster.rack_of[cluster.host_of.index(host)] for host in hosts]
-        self.delays = False
+        self._pairs: list[_Pair] = []
+        self._line: subprocess.Popen[str] | None = None
+        self._has_netem = False
         try:
             self._build()
         except BaseException:
@@ -86,26 +115,37 @@ class Network:
 
     def cut(self, host: int) -> None:
         """Let nothing through between a host and all others."""
-        _ip(self._switch, f"link set port-{host} nomaster")
+        _ip(self._switch, f"link set {self._member(f'port-{host}')} nomaster")
 
     def restore(self, host: int) -> None:
         """Undo :meth:`cut`."""
-        _ip(self._switch, f"link set port-{host} master rack-{self._racks[host]}")
+        member = self._member(f"port-{host}")
+        _ip(self._switch, f"link set {member} master rack-{self._racks[host]}")
+
+    def delayed_by(self, seconds: float, *, within_host: bool) -> str | None:
+        """What delays messages by so long; None if nothing does."""
+        if self._has_netem:
+            return "netem"
+        return None if within_host or seconds < _LEAST_DELAY_SECONDS else "a process"
 
     def remove(self) -> None:
         """Remove all; processes in the namespaces lose their network."""
+        if self._line is not None:
+            self._line.communicate()
         remove_namespaces(self._name)
 
     def _build(self) -> None:
         for namespace in (self._switch, *self._namespaces):
             _run("ip", "netns", "add", namespace)
-        self.delays = delays_possible(self._switch)
+        self._has_netem = _netem_works(self._switch)
         for rack in sorted(set(self._racks)):
             self._add_bridge(f"rack-{rack}")
         for host in range(len(self._namespaces)):
             self._add_host(host)
         if len(set(self._racks)) > 1:
             self._join_racks()
+        if self._pairs:
+            self._start_delay_line()
 
     def _add_bridge(self, bridge: str) -> None:
         _ip(self._switch, f"link add {bridge} mtu {_MTU_BYTES} type bridge")
@@ -120,7 +160,6 @@ class Network:
             f"link add port-{host} mtu {_MTU_BYTES} type veth "
             f"peer name eth0 netns {namespace} mtu {_MTU_BYTES}",
         )
-        _ip(self._switch, f"link set port-{host} master rack-{self._racks[host]} up")
         _ip(namespace, f"address add {self.addresses[host]}/24 dev eth0")
         _ip(namespace, "link set eth0 up")
         # BBR, where it is the default, measures the link by pausing on it; and a connection that
@@ -134,12 +173,14 @@ class Network:
             "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle",
         )
         self._shape(namespace, "lo", cluster.within_host, cluster.within_host.latency_seconds)
+        common = more = 0.0
         if cluster.between_hosts is not None:
             network = cluster.network(cluster.host_of.index(host))
             common = cluster.between_hosts.latency_seconds
             more = network.latency_seconds - common
             self._shape(namespace, "eth0", network, common + more)
             self._shape(self._switch, f"port-{host}", network, more)
+        self._attach(f"port-{host}", f"rack-{self._racks[host]}", common + more, more)
 
     def _join_racks(self) -> None:
         between, common = self._cluster.between_racks, self._cluster.between_hosts
@@ -153,11 +194,50 @@ class Network:
                 f"link add up-{rack} mtu {_MTU_BYTES} type veth "
                 f"peer name down-{rack} mtu {_MTU_BYTES}",
             )
-            for end, bridge in ((f"up-{rack}", f"rack-{rack}"), (f"down-{rack}", "core")):
-                _ip(self._switch, f"link set {end} master {bridge} up")
-            # A message passes two of these pairs, and waits in the first.
+            # A message passes two of these pairs, and is delayed by the first.
             self._shape(self._switch, f"up-{rack}", between, more)
             self._shape(self._switch, f"down-{rack}", between, 0.0)
+            self._attach(f"up-{rack}", f"rack-{rack}", 0.0, more)
+            self._attach(f"down-{rack}", "core", 0.0, 0.0)
+
+    def _attach(self, port: str, bridge: str, in_seconds: float, out_seconds: float) -> None:
+        """Let a bridge reach a port, with delays of what comes in and goes out there."""
+        _ip(self._switch, f"link set {port} up")
+        if max(in_seconds, out_seconds) >= _LEAST_DELAY_SECONDS and not self._has_netem:
+            self._pairs.append(_Pair(port, f"tap-{port}", bridge, in_seconds, out_seconds))
+        else:
+            _ip(self._switch, f"link set {port} master {bridge}")
+
+    def _member(self, port: str) -> str:
+        """What stands for a port in its bridge."""
+        return next((pair.tap for pair in self._pairs if pair.port == port), port)
+
+    def _start_delay_line(self) -> None:
+        with tempfile.NamedTemporaryFile("w", prefix=f"{self._name}-") as file:
+            json.dump([asdict(pair) for pair in self._pairs], file)
+            file.flush()
+            self._line = subprocess.Popen(
+                [
+                    *("nsenter", f"--net=/run/netns/{self._switch}"),
+                    *(sys.executable, str(_DELAY_LINE), file.name),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                # It ends when we do, not by Ctrl-C.
+                start_new_session=True,
+            )
+            assert self._line.stdout is not None
+            if self._line.stdout.readline() != "ready\n":
+                _, errors = self._line.communicate()
+                raise RunFailure(f"packets cannot be delayed: {errors.splitlines()[-1]}")
+        for pair in self._pairs:
+            _ip(
+                self._switch,
+                f"link set {pair.tap} mtu {_MTU_BYTES} txqueuelen {_QUEUE_PACKETS} "
+                f"master {pair.bridge} up",
+            )
 
     def _shape(self, namespace: str, device: str, link: Link, delay_seconds: float) -> None:
         """Limit what leaves through a device."""
@@ -171,7 +251,7 @@ class Network:
                 f"burst {burst} limit {_QUEUE_BYTES}",
             )
             parent = "parent 1:1"
-        if delay_seconds > 0 and self.delays:
+        if delay_seconds > 0 and self._has_netem:
             _tc(
                 namespace,
                 f"qdisc add dev {device} {parent} netem delay {round(delay_seconds * 1e6)}us "
@@ -179,8 +259,7 @@ class Network:
             )
 
 
-def delays_possible(namespace: str) -> bool:
-    """Whether the kernel has netem, which delays packets."""
+def _netem_works(namespace: str) -> bool:
     for action in ("add", "del"):
         command = ("tc", "-n", namespace, "qdisc", action, "dev", "lo", "root", "netem")
         if subprocess.run(command, capture_output=True, check=False).returncode:

@@ -32,7 +32,7 @@ class LinkCheck:
         asked: what the cluster's file says.
         bandwidth_bytes_per_second: of one long message.
         latency_seconds: of a byte, one way.
-        delayed: whether latencies are emulated; otherwise the measured one is the machine's own.
+        delayed: whether the latency is emulated; otherwise the measured one is the machine's own.
     """
 
     sender: int
@@ -125,8 +125,8 @@ def check(emulated: EmulatedCluster) -> SelfCheck:
         found = json.loads(result.read_text())
     return SelfCheck(
         links=tuple(
-            _link_check(way, link, found[way[0]][0][str(number)], delayed=emulated.delays)
-            for number, (way, link) in enumerate(zip(ways, links, strict=True))
+            _link_check(emulated, way, found[way[0]][0][str(number)])
+            for number, way in enumerate(ways)
         ),
         speeds=tuple(
             SpeedCheck(accelerator, cluster.speeds[accelerator], share)
@@ -137,10 +137,11 @@ def check(emulated: EmulatedCluster) -> SelfCheck:
 
 
 def _link_check(
-    way: tuple[int, int], asked: Link, found: Sequence[float], *, delayed: bool
+    emulated: EmulatedCluster, way: tuple[int, int], found: Sequence[float]
 ) -> LinkCheck:
-    (sender, receiver), (bandwidth, latency) = way, found
-    return LinkCheck(sender, receiver, asked, bandwidth, latency, delayed)
+    asked = emulated.cluster.link(*way)
+    by = emulated.delayed_by(asked, emulated.cluster.level(*way))
+    return LinkCheck(*way, asked, *found, delayed=by is not None)
 
 
 def kinds_of_ways(cluster: Cluster) -> list[tuple[int, int]]:
@@ -172,12 +173,11 @@ def table_of(checked: SelfCheck, cluster: Cluster) -> Table:
             f"{link.bandwidth_ratio:.3f}",
         )
         asked = link.asked.latency_seconds
-        emulated = bool(asked and link.delayed)
         table.add_row(
             f"latency {way}",
             f"{asked * 1e6:.0f} µs",
             f"{link.latency_seconds * 1e6:.0f} µs",
-            f"{link.latency_seconds / asked:.3f}" if emulated else "not emulated",
+            f"{link.latency_seconds / asked:.3f}" if link.delayed else "not emulated",
         )
     for speed in checked.speeds:
         table.add_row(

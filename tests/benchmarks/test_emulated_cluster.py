@@ -204,7 +204,6 @@ def test_links_and_speeds_are_as_asked() -> None:
         between_racks=link(100, 3000),
     )
     with EmulatedCluster(cluster) as emulated:
-        delays = emulated.delays
         checked = check(emulated)
     ways = {(found.sender, found.receiver): found for found in checked.links}
     assert {way: found.asked.bandwidth_bytes_per_second * 8e-6 for way, found in ways.items()} == {
@@ -217,8 +216,11 @@ def test_links_and_speeds_are_as_asked() -> None:
     }
     for found in checked.links:
         assert found.bandwidth_ratio == pytest.approx(1, abs=0.1), found
-        if delays:
-            assert found.latency_seconds == pytest.approx(found.asked.latency_seconds, rel=0.2)
+        assert found.delayed == (found.receiver != 1), "a process delays between hosts at least"
+        if found.delayed:
+            # What waits for the processor comes on top.
+            assert found.asked.latency_seconds < found.latency_seconds
+            assert found.latency_seconds < 1.25 * found.asked.latency_seconds + 1e-3
     for speed in checked.speeds:
         assert speed.ratio == pytest.approx(1, abs=0.1), speed
 
@@ -317,7 +319,7 @@ def test_signals_leave_nothing(number: signal.Signals) -> None:
 @needs_kernel
 def test_what_a_kill_leaves_is_cleaned_up() -> None:
     program = command_line(
-        "run", CLUSTERS / "two-hosts.yaml", "--", "sh", "-c", "echo started; sleep 1000"
+        "run", CLUSTERS / "unequal-hosts.yaml", "--", "sh", "-c", "echo started; sleep 1000"
     )
     try:
         assert program.stdout is not None
