@@ -141,7 +141,8 @@ def _link_check(
 ) -> LinkCheck:
     asked = emulated.cluster.link(*way)
     by = emulated.delayed_by(asked, emulated.cluster.level(*way))
-    return LinkCheck(*way, asked, *found, delayed=by is not None)
+    (sender, receiver), (bandwidth, latency) = way, found
+    return LinkCheck(sender, receiver, asked, bandwidth, latency, delayed=by is not None)
 
 
 def kinds_of_ways(cluster: Cluster) -> list[tuple[int, int]]:
