@@ -68,3 +68,15 @@ class ModelError(RunFailure):
     """The model, its loss or its optimizer raised on a worker."""
 
     kind = "error in the model"
+
+
+class NotFinite(RunFailure):
+    """The loss or the weights of a training became infinite or not a number."""
+
+    kind = "not finite"
+
+
+class StorageFailure(RunFailure):
+    """A disk is full or cannot be written."""
+
+    kind = "storage"

@@ -18,6 +18,7 @@ from drlpp.errors import InvalidFile
 from drlpp.files import Record
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
+from drlpp.storage import telling_of_storage
 
 FORMAT_VERSION = 2
 """Version 1 had one run of every placement, and no ``repetitions`` in its header."""
@@ -75,8 +76,12 @@ def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
 
 
 def append(path: Path, record: Record) -> None:
-    """Write a line, and wait until the disk has it."""
-    with path.open("a", encoding="utf-8") as file:
+    """Write a line, and wait until the disk has it.
+
+    Raises:
+        StorageFailure: it cannot be written; the lines before are kept.
+    """
+    with telling_of_storage(path), path.open("a", encoding="utf-8") as file:
         file.write(record.model_dump_json() + "\n")
         file.flush()
         os.fsync(file.fileno())

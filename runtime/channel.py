@@ -13,6 +13,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from drlpp.errors import StorageFailure
+from drlpp.storage import telling_of_storage
+
 _LONGEST_BYTES = 2048
 
 
@@ -29,11 +32,20 @@ class Channel:
         self.folder = folder
 
     def send(self, message: object) -> None:
-        """Send ``message`` without waiting for the other side."""
+        """Send ``message`` without waiting for the other side.
+
+        Raises:
+            StorageFailure: a long one cannot be written.
+        """
         data = pickle.dumps(message)
         if len(data) > _LONGEST_BYTES:
             path = Path(self.folder) / f"message-{uuid.uuid4().hex}"
-            path.write_bytes(data)
+            try:
+                with telling_of_storage(path):
+                    path.write_bytes(data)
+            except StorageFailure:
+                path.unlink(missing_ok=True)
+                raise
             data = pickle.dumps(path)
         self.connection.send_bytes(data)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from drlpp import errors
 from drlpp.errors import HostLost, TrialTimeout, WorkerLost
 from drlpp.runtime.commands import Answer, Command, Failed, Progress
 from drlpp.runtime.hosts import Ended, Event, Post, StoreAddress, WorkerHost
+from drlpp.runtime.store import new_token, open_store
 
 _GRACE_SECONDS = 0.5
 
@@ -67,8 +67,8 @@ class WorkerPool:
                 return
             self.kill()
             address = self.hosts[0].address
-            self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-            store = StoreAddress(address, self._store.port, secrets.token_hex(16))
+            self._store = open_store(address)
+            store = StoreAddress(address, self._store.port, new_token())
             for host in self.hosts:
                 host.start(
                     [

@@ -29,6 +29,8 @@ class RunOptions:
         first_minibatch: how many minibatches this training had before; dropout goes on there.
         asynchronous_before: how many of them ran asynchronously.
         synchronous: flush before every update whatever the method (PipeMare's warm-up, W).
+        finite: stop at a loss that is infinite or not a number. A measurement goes on: it is
+            about time, and the weights may run away when a minibatch is repeated.
     """
 
     order: Tensor | None = None
@@ -36,6 +38,7 @@ class RunOptions:
     first_minibatch: int = 0
     asynchronous_before: int = 0
     synchronous: bool = False
+    finite: bool = False
 
 
 def run_commands(
@@ -88,6 +91,7 @@ def run_commands(
                     kept=part.in_flight if number < len(segments) - 1 else frozenset(),
                     version=part.version,
                     shared=shared[worker],
+                    finite=options.finite,
                 ),
                 order=options.order,
                 first_minibatch=options.first_minibatch,

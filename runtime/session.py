@@ -22,6 +22,7 @@ from drlpp.measurement import FailedMeasurement, LinkUsage, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.profile import Profile
+from drlpp.runtime.checkpoint_file import read_checkpoint, write_tree
 from drlpp.runtime.commands import (
     Collect,
     Command,
@@ -58,7 +59,7 @@ from drlpp.window import Window
 _FIRST_TIMEOUT_SECONDS = 120.0
 _LEAST_TIMEOUT_SECONDS = 20.0
 _LINK_REPEATS = 3
-_MODEL_FILE, _SAMPLES_FILE = "model.pt", "samples.pt"
+_MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
 
 
 @dataclass
@@ -391,7 +392,7 @@ class ClusterSession:
         return merge_stages(self.captured, stages.values())
 
     def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
-        """All that :meth:`deploy` needs to go on from here, as plain data for ``torch.save``.
+        """All that :meth:`deploy` needs to go on from here, for :func:`write_checkpoint`.
 
         ``model`` and ``optimizer`` are those of :meth:`collect`, ``in_flight`` what every worker
         has in flight, which suits the same placement and method only.
@@ -406,10 +407,10 @@ class ClusterSession:
         self, deployment: Deployment, workers: Sequence[int], *, in_flight: bool
     ) -> dict[int, dict[str, Any]]:
         self._check_held(deployment)
-        files = {worker: f"stage-{worker}.pt" for worker in workers}
+        files = {worker: f"stage-{worker}.safetensors" for worker in workers}
         self._command({worker: Collect(file, in_flight) for worker, file in files.items()})
         return {
-            worker: torch.load(self._pool.fetch(worker, file), weights_only=True)
+            worker: read_checkpoint(self._pool.fetch(worker, file))
             for worker, file in files.items()
         }
 
@@ -453,7 +454,7 @@ class ClusterSession:
         path = self._pool.folder / file
         # Workers may still have the old file mapped, which has to stay as it is.
         path.unlink(missing_ok=True)
-        torch.save(content, path)
+        write_tree(path, content)
         self._pool.publish(file)
 
     def _lend(self, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
+from drlpp.errors import NotFinite
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.gradients import Gradients, SharedGradients, SingleGradients, SumOverReplicas
 from drlpp.runtime.minibatches import Minibatches
@@ -56,6 +58,7 @@ class RunPlan:
         kept: parts that a checkpoint at the end of this run finds in flight.
         version: of the weights at its beginning, if it goes on with an earlier run.
         shared: whether several parts or replicas contribute to one update.
+        finite: whether to stop at a loss that is infinite or not a number.
     """
 
     uses: Mapping[Part, WeightUse]
@@ -64,6 +67,7 @@ class RunPlan:
     kept: frozenset[Part] = frozenset()
     version: int = 0
     shared: bool = False
+    finite: bool = False
 
 
 @dataclass
@@ -164,6 +168,9 @@ class StageRunner:
                 outputs, loss = self._call(part, received, weights, self.buffers)
         if loss is not None:
             self.losses[part] = loss.item()
+            if self._plan.finite and not math.isfinite(self.losses[part]):
+                minibatch = self.first_minibatch + part[0] + 1
+                raise NotFinite(f"the loss of minibatch {minibatch} is {self.losses[part]}")
         if not recomputed:
             passed.outputs, passed.loss = outputs, loss
         self._in_flight[part] = passed

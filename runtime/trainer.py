@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from drlpp.data import Data
-from drlpp.errors import InvalidFile
-from drlpp.files import replacing
+from drlpp.errors import InvalidFile, NotFinite
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
+from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.commands import RunResult
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.run_commands import RunOptions
@@ -99,7 +100,7 @@ class _Progress:
 
 
 class Trainer:
-    """Trains on a session's workers, and keeps ``checkpoint.pt`` in ``folder``.
+    """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``.
 
     A checkpoint of the same placement and method goes on bit for bit as if nothing had happened,
     with the minibatches that were in flight. Under another placement or method, or where a stage
@@ -120,7 +121,7 @@ class Trainer:
         self.data = data
         self.plan = plan
         self.observer = observer
-        self.checkpoint = folder / "checkpoint.pt"
+        self.checkpoint = folder / "checkpoint.safetensors"
         self.folder = folder
         self._batch = session.captured.task.batch_size
         self._count = len(data.train) // self._batch
@@ -150,18 +151,25 @@ class Trainer:
         state: dict[str, Tensor] = {}
         with SummaryWriter(str(self.folder)) as board:
             for epoch in range(len(self._progress.reports) + 1, self.plan.epochs + 1):
-                report = self._epoch(deployment, epoch, board, goes_on=goes_on)
+                with self._telling_how_to_stay_finite(epoch):
+                    report = self._epoch(deployment, epoch, board, goes_on=goes_on)
                 goes_on = False
                 self._progress = _Progress([*self._progress.reports, report])
-                state = self._save(deployment)
+                with self._telling_how_to_stay_finite(epoch):
+                    state = self._save(deployment)
                 self.observer.on_epoch(report)
         return state or self.session.collect(deployment)[0]
 
     def _restore(self) -> Mapping[str, Any] | None:
         if not self.checkpoint.exists():
+            if (older := self.folder / "checkpoint.pt").exists():
+                raise InvalidFile(
+                    f"{older}: a checkpoint of an older drlpp, which this one cannot read; go on "
+                    "with that version, or begin in another folder"
+                )
             return None
+        saved = read_checkpoint(self.checkpoint)
         try:
-            saved = torch.load(self.checkpoint, mmap=True, weights_only=True)
             self._progress = _Progress(
                 [EpochReport(**report) for report in saved["epochs"]],
                 saved["began"],
@@ -174,15 +182,29 @@ class Trainer:
             ) from None
         return saved
 
+    @contextmanager
+    def _telling_how_to_stay_finite(self, epoch: int) -> Iterator[None]:
+        try:
+            yield
+        except NotFinite as error:
+            kept = f"; {self.checkpoint} has finite weights" if self.checkpoint.exists() else ""
+            raise NotFinite(
+                f"training diverged in epoch {epoch}: {error} (counted from 1 since training "
+                "began); a lower learning rate, a warm_up, clip_norm, synchronous epochs or "
+                f"float32 may help{kept}"
+            ) from None
+
     def _save(self, deployment: Deployment) -> dict[str, Tensor]:
         saved = self.session.checkpoint(deployment)
+        for name in saved["optimizer"]:
+            if not saved["model"][name].isfinite().all():
+                raise NotFinite(f"parameter {name} has values that are not finite")
         saved["deployed"] = _identity(deployment.placement, self.session)
         saved["epochs"] = [asdict(report) for report in self._progress.reports]
         saved["began"] = self._progress.began
         saved["position"] = self._progress.position
         saved["losses"] = self._progress.losses
-        with replacing(self.checkpoint) as path:
-            torch.save(saved, path)
+        write_checkpoint(self.checkpoint, saved)
         return saved["model"]
 
     def _epoch(
@@ -200,6 +222,7 @@ class Trainer:
             first_minibatch=first,
             asynchronous_before=max(0, first - self.plan.synchronous_epochs * self._count),
             synchronous=epoch <= self.plan.synchronous_epochs,
+            finite=True,
         )
 
         def save(cut: int, results: Mapping[int, RunResult]) -> None:

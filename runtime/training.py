@@ -11,14 +11,15 @@ from torch import Tensor
 from drlpp.capture import capture, microbatch_size
 from drlpp.data import Samples, load_data
 from drlpp.errors import InvalidInput, InvalidPlacement
-from drlpp.files import replacing
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.run_folder import open_run_folder
+from drlpp.runtime.checkpoint_file import write_state_dict
 from drlpp.runtime.deployment import stage_delays
 from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.trainer import EpochReport, Observer, Trainer, TrainingPlan, whole_minibatches
+from drlpp.storage import telling_of_storage
 from drlpp.training_options import Method
 
 
@@ -54,7 +55,7 @@ def train(
 ) -> TrainingResult:
     """Train the model of a placement with that placement, on worker processes of this machine.
 
-    Writes ``checkpoint.pt`` after every epoch and every ``checkpoint_every`` minibatches,
+    Writes ``checkpoint.safetensors`` after every epoch and every ``checkpoint_every`` minibatches,
     ``model.pt`` (a state_dict) at the end, and TensorBoard's events into ``out``.
 
     Args:
@@ -127,12 +128,15 @@ def train(
         "seed": seed,
     }
     folder = open_run_folder(Path(out), "drlpp train", settings, resume=resume)
-    with ClusterSession(captured, known, method=method, optimizer=optimizer, seed=seed) as session:
+    with (
+        # TensorBoard's files, for instance; checkpoints tell more of themselves.
+        telling_of_storage(folder),
+        ClusterSession(captured, known, method=method, optimizer=optimizer, seed=seed) as session,
+    ):
         trainer = Trainer(session, samples, folder, plan, observer)
         observer.on_begin()
         state = trainer.train(resolved)
-    with replacing(folder / "model.pt") as path:
-        torch.save(state, path)
+    write_state_dict(folder / "model.pt", state)
     return TrainingResult(
         state_dict=state,
         epochs=trainer.reports,

@@ -19,8 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.errors import ModelError, OutOfMemory
+from drlpp.errors import ModelError, OutOfMemory, RunFailure, StorageFailure
 from drlpp.runtime.channel import Channel
+from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.commands import (
     Answer,
     Collect,
@@ -46,6 +47,7 @@ from drlpp.runtime.links import answer_messages, time_messages
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.profiling import time_operators
 from drlpp.runtime.stage_runner import StageRunner
+from drlpp.runtime.store import join_store
 from drlpp.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
@@ -59,11 +61,14 @@ def worker_main(post: Post, channel: Channel) -> None:
     threading.Thread(target=_end_with_controller, daemon=True).start()
     torch.set_num_threads(1)
     _keep_freed_memory()
-    store = dist.TCPStore(post.store.address, post.store.port, is_master=False)
-    state = Worker(post, channel, dist.PrefixStore(post.store.token, store))
+    store = join_store(post.store.address, post.store.port, post.store.token)
+    state = Worker(post, channel, store)
     with suppress(EOFError):
         while not isinstance(command := channel.receive(), Stop):
-            channel.send(state.answer(command))
+            try:
+                channel.send(state.answer(command))
+            except StorageFailure as error:
+                channel.send(state.failed(error))
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
 
@@ -121,11 +126,15 @@ class Worker:
         try:
             return self._carry_out(command)
         except Exception as error:
-            kind = OutOfMemory if _is_out_of_memory(error) else ModelError
-            summary = " ".join(str(error).split())[:500]
-            return Failed(
-                kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}"
-            )
+            return self.failed(error)
+
+    def failed(self, error: Exception) -> Failed:
+        """The answer that tells of an error."""
+        summary = " ".join(str(error).split())[:500]
+        if isinstance(error, RunFailure):
+            return Failed(type(error).__name__, f"worker {self._worker}: {summary}")
+        kind = OutOfMemory if _is_out_of_memory(error) else ModelError
+        return Failed(kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}")
 
     def _carry_out(self, command: Command) -> Answer:
         match command:
@@ -152,7 +161,7 @@ class Worker:
         return Done()
 
     def _load(self, file: str) -> Any:
-        return torch.load(self._folder / file, mmap=True, weights_only=True)
+        return read_checkpoint(self._folder / file)
 
     def _load_samples(self, file: str) -> None:
         samples, labels = self._load(file)
@@ -169,7 +178,7 @@ class Worker:
             checkpoint = self._load(command.checkpoint_file)
             optimizer_state = checkpoint["optimizer"]
             if command.in_flight:
-                self._restored = checkpoint["in_flight"][self._worker]
+                self._restored = in_memory(checkpoint["in_flight"][self._worker])
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         timeout = command.timeout_seconds
@@ -302,7 +311,7 @@ class Worker:
                 "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
                 "buffers": self._runner.buffers,
             }
-        torch.save(stage, self._folder / file)
+        write_tree(self._folder / file, stage)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -27,6 +27,7 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime import keeper as keeper_module
 from drlpp.runtime import launch as launch_module
 from drlpp.runtime import remote_host as remote_host_module
+from drlpp.runtime.checkpoint_file import write_checkpoint
 from drlpp.runtime.commands import RunResult
 from drlpp.runtime.emulation import cores_for
 from drlpp.runtime.hosts import Answered
@@ -88,14 +89,14 @@ def test_checkpoints_reach_other_hosts(
     placement = placements(captured)["straight"]
     whole = _train(session, placement)
     deployment = session.deploy(placement, PIPEOPTIM, SGD)
-    path = tmp_path / "checkpoint.pt"
+    path = tmp_path / "checkpoint.safetensors"
     options = RunOptions(order=order(12))
     session.run(
         deployment,
         12,
         options,
         cuts=[5],
-        on_cut=lambda cut, results: torch.save(session.checkpoint(deployment), path),
+        on_cut=lambda cut, results: write_checkpoint(path, session.checkpoint(deployment)),
     )
     deployment = session.deploy(placement, PIPEOPTIM, SGD, path, in_flight=True)
     session.run(deployment, 12, options, start=5)

@@ -11,6 +11,7 @@ from drlpp.capture import CapturedModel, capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.commands import RunResult
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
@@ -60,8 +61,8 @@ def _train(
     paths = {}
 
     def save(cut: int, results: Mapping[int, RunResult]) -> None:
-        paths[cut] = folder / f"checkpoint-{cut}.pt"
-        torch.save(session.checkpoint(deployment), paths[cut])
+        paths[cut] = folder / f"checkpoint-{cut}.safetensors"
+        write_checkpoint(paths[cut], session.checkpoint(deployment))
 
     deployment = session.deploy(placement, method, optimizer)
     options = RunOptions(order=order(MINIBATCHES), rates=_RATES)
@@ -144,6 +145,6 @@ def test_a_cut_through_the_gradients_of_an_update_keeps_their_sum(tmp_path: Path
             torch.randint(0, 5, (40,), generator=generator),
         )
         whole, paths, _ = _train(session, placement, method, SGD, tmp_path, cuts=(4,))
-        saved = torch.load(paths[4], weights_only=True)["in_flight"][0]["stage"]
+        saved = read_checkpoint(paths[4])["in_flight"][0]["stage"]
         assert any(value is not None for value in saved["gradients"])
         _assert_same_bits(_resume(session, placement, method, SGD, paths[4], 4), whole)

@@ -16,6 +16,7 @@ from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
 from drlpp.runtime import Deployment, Observer, TrainingResult, train
+from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.trainer import Trainer
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
@@ -192,7 +193,7 @@ def test_minibatches_in_flight_are_sent_again_under_another_placement(
     options = {"data": DATA, "epochs": 1, "checkpoint_every": 5}
     with _killed_after_saving(monkeypatch, 1):
         train(placement_file(captured, 0, 1, 2), out=tmp_path, **options)
-    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    saved = read_checkpoint(tmp_path / "checkpoint.safetensors")
     assert saved["position"] == 5
     in_flight = [set(stage["stage"]["parts"]) for _, stage in sorted(saved["in_flight"].items())]
     assert in_flight == [{(5, 0), (6, 0)}, {(5, 0)}, set()]
@@ -309,6 +310,24 @@ def test_data_that_does_not_fit_is_refused(
 def test_a_damaged_checkpoint_is_told(captured: CapturedModel, tmp_path: Path) -> None:
     document = placement_file(captured, 0)
     train(document, data=DATA, epochs=1, out=tmp_path)
-    (tmp_path / "checkpoint.pt").write_bytes(b"half a che")
-    with pytest.raises(InvalidFile, match=r"checkpoint.pt: not a checkpoint"):
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    for damaged in (b"half a che", checkpoint.read_bytes()[:-1]):
+        checkpoint.write_bytes(damaged)
+        with pytest.raises(InvalidFile, match=r"checkpoint.safetensors: not a checkpoint"):
+            train(document, data=DATA, epochs=2, out=tmp_path, resume=True)
+
+
+def test_a_checkpoint_of_something_else_is_told(captured: CapturedModel, tmp_path: Path) -> None:
+    document = placement_file(captured, 0)
+    train(document, data=DATA, epochs=1, out=tmp_path)
+    write_checkpoint(tmp_path / "checkpoint.safetensors", {"model": {}})
+    with pytest.raises(InvalidFile, match="not a checkpoint of drlpp train"):
+        train(document, data=DATA, epochs=2, out=tmp_path, resume=True)
+
+
+def test_a_checkpoint_of_an_older_version_is_told(captured: CapturedModel, tmp_path: Path) -> None:
+    document = placement_file(captured, 0)
+    train(document, data=DATA, epochs=1, out=tmp_path)
+    (tmp_path / "checkpoint.safetensors").rename(tmp_path / "checkpoint.pt")
+    with pytest.raises(InvalidFile, match=r"checkpoint.pt: a checkpoint of an older drlpp"):
         train(document, data=DATA, epochs=2, out=tmp_path, resume=True)

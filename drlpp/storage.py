@@ -1,0 +1,40 @@
+"""Telling a disk that is full or cannot be written from other errors of the system."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from drlpp.errors import StorageFailure
+
+_ERRORS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+}
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Whether the system refused to write: no space, a quota, a read-only or broken disk."""
+    return isinstance(error, OSError) and error.errno in _ERRORS
+
+
+@contextmanager
+def telling_of_storage(path: Path) -> Iterator[None]:
+    """Make of such an error in the block a readable one.
+
+    Raises:
+        StorageFailure: naming ``path``, which is written there, and the system's reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_storage_error(error):
+            raise
+        raise StorageFailure(f"{path}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,41 @@
+"""The key-value store in which workers find each other: one address, and a session's own keys.
+
+``torch.distributed`` has no passwords. What keeps others out is the address that the store listens
+on, by default this machine alone, and that its keys begin with a random token, which workers get
+from the process that forks them and never on a command line. So sessions on one machine cannot meet
+by mistake. Other users of the same machine who mean harm can reach the port.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+import torch.distributed as dist
+
+
+def open_store(address: str) -> dist.TCPStore:
+    """A store in this process that listens on ``address`` and a free port, and nowhere else.
+
+    Left to itself, ``TCPStore`` listens on all addresses of the machine.
+    """
+    listening = socket.create_server((address, 0), backlog=1024)
+    port = listening.getsockname()[1]
+    return dist.TCPStore(
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        # The store closes it.
+        master_listen_fd=listening.detach(),
+    )
+
+
+def new_token() -> str:
+    """What the keys of a session's workers begin with."""
+    return secrets.token_hex(16)
+
+
+def join_store(address: str, port: int, token: str) -> dist.Store:
+    """The part of another process' store that belongs to ``token``."""
+    return dist.PrefixStore(token, dist.TCPStore(address, port, is_master=False))

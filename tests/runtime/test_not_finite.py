@@ -1,0 +1,72 @@
+"""A training that diverges stops at once; a measurement is about time and goes on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from drlpp.capture import CapturedModel, capture
+from drlpp.errors import NotFinite
+from drlpp.measurement import Measurement
+from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.runtime import ClusterSession, train
+from drlpp.runtime.checkpoint_file import read_checkpoint
+from drlpp.task import ModelReference
+from tests.runtime.straight import file_of, straight
+
+HUGE = OptimizerSpec(name="sgd", options={"lr": 1e38, "momentum": 0.0})
+
+
+def large(
+    example_inputs: tuple[torch.Tensor, ...],
+) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    """Data with a loss that is finite and gradients above 10."""
+    inputs = 1e4 * torch.randn(16, example_inputs[0].shape[1])
+    targets = torch.arange(16) % 5
+    return (inputs, targets), (inputs[:8], targets[:8])
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+
+
+def poisoned(
+    example_inputs: tuple[torch.Tensor, ...],
+) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    """Data of which one sample, in some minibatch of an epoch, is not a number."""
+    inputs = torch.randn(96, example_inputs[0].shape[1])
+    inputs[50] = torch.nan
+    targets = torch.zeros(96, dtype=torch.int64)
+    return (inputs, targets), (inputs[:8], targets[:8])
+
+
+def test_a_loss_that_is_not_a_number_stops_at_its_minibatch(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    document = file_of(captured, straight(captured, 0, 1))
+    order = torch.randperm(96, generator=torch.Generator().manual_seed(1)).view(12, 8)
+    minibatch = int((order == 50).any(1).nonzero()) + 1
+    with pytest.raises(
+        NotFinite, match=f"diverged in epoch 1: worker 1: the loss of minibatch {minibatch} is nan"
+    ):
+        train(document, data=f"{__name__}:poisoned", epochs=2, checkpoint_every=1, out=tmp_path)
+    saved = read_checkpoint(tmp_path / "checkpoint.safetensors")
+    assert 0 < saved["position"] < minibatch
+    assert all(value.isfinite().all() for value in saved["model"].values())
+
+
+def test_weights_that_are_not_finite_are_no_checkpoint(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """The update after the last loss makes them so, which no loss has told yet."""
+    document = file_of(captured, straight(captured, 0), optimizer=HUGE)
+    with pytest.raises(NotFinite, match=r"epoch 1: parameter \S+ has values that .* may help$"):
+        train(document, data=f"{__name__}:large", epochs=1, checkpoint_every=1, out=tmp_path)
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+def test_a_measurement_goes_on(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=2, optimizer=HUGE) as session:
+        outcome = session.measure(straight(captured, 0, 1), minibatches=20)
+    assert isinstance(outcome, Measurement)
