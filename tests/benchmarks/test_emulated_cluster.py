@@ -282,8 +282,13 @@ def test_two_clusters_are_strangers() -> None:
 def test_an_exception_leaves_nothing() -> None:
     def fail() -> None:
         with EmulatedCluster(two_hosts(accelerators=1)) as emulated:
-            # A session of its own: nobody's child any more when its parent ends.
-            emulated.start(["setsid", "sleep", "1000"])
+            # In a session of its own, and nobody's child when its parent has ended.
+            job = emulated.start(["sh", "-c", "setsid sleep 1000 & echo started"])
+            end = time.monotonic() + 60
+            while "started" not in job.output:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            assert names_left(os.getpid()) != []
             raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
