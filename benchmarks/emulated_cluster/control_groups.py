@@ -136,7 +136,7 @@ class ControlGroups:
         """In words."""
         return (
             f"control groups (version {self._hierarchy.version}), "
-            f"{sum(self.speeds):g} of {os.cpu_count()} cores in all"
+            f"{sum(self.speeds):g} of {len(os.sched_getaffinity(0))} cores in all"
         )
 
     def hold(self, process_ids: Sequence[int]) -> None:
@@ -187,7 +187,7 @@ def check_quotas(speeds: Sequence[float]) -> None:
     Raises:
         InvalidCluster: saying what would be right.
     """
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     most = MOST_LOAD * cores
     if not all(0 < speed <= 1 for speed in speeds):
         raise InvalidCluster(
