@@ -39,6 +39,7 @@ class Executor:
         on_update: called after every update with the minibatches that the weights contain.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
         received: messages that have arrived and were not used yet.
+        processor_seconds: that every action of the run took of its thread, without any rest.
     """
 
     runner: StageRunner | EvaluationRunner
@@ -47,6 +48,7 @@ class Executor:
     on_update: Callable[[int], None]
     speed: float = 1.0
     received: dict[Message, list[Tensor]] = field(default_factory=dict)
+    processor_seconds: list[float] = field(default_factory=list)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
     _summed_next: frozenset[Part] = frozenset()
 
@@ -60,10 +62,12 @@ class Executor:
         self._summed_next = _last_before_sums(actions)
         times = []
         for action in actions:
-            begin, computed = time.perf_counter(), time.thread_time()
+            begin, used = time.perf_counter(), time.thread_time()
             self.perform(action)
+            used = time.thread_time() - used
             if self.speed < 1 and isinstance(action, Forward | Recompute | Backward | Update):
-                sleep_until(begin + (time.thread_time() - computed) / self.speed)
+                sleep_until(begin + used / self.speed)
+            self.processor_seconds.append(used)
             times.append((begin, time.perf_counter()))
         self.mailbox.drain()
         return times

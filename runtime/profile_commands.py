@@ -20,6 +20,7 @@ from drlpp.runtime.commands import (
     StageTimes,
     TimeLink,
 )
+from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.training_options import Method
 
@@ -49,6 +50,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@sources_forgotten()
 def profile_command(
     captured: CapturedModel,
     method: Method,

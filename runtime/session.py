@@ -31,8 +31,14 @@ from drlpp.runtime.commands import (
     RunResult,
     TimeLink,
 )
-from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
+from drlpp.runtime.deployment import (
+    Deployment,
+    DeploymentTimes,
+    deployment_commands,
+    merge_stages,
+)
 from drlpp.runtime.emulation import checked_speeds
+from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.links import ways_of
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.profile_commands import (
@@ -253,6 +259,7 @@ class ClusterSession:
         optimizer.check()
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
+        cutting = time.perf_counter()
         commands = deployment_commands(
             self._captured_for(method.microbatches),
             placement,
@@ -263,10 +270,18 @@ class ClusterSession:
             checkpoint=self._lend(checkpoint) if checkpoint else None,
             in_flight=in_flight,
         )
+        cutting = time.perf_counter() - cutting
         self._pool.start()
-        self._command(commands)
-        self.spent.deploying_seconds += time.perf_counter() - begin
-        return Deployment(placement, pipeline, method, optimizer, self._pool.generation)
+        answers = self._command(commands).values()
+        times = DeploymentTimes(
+            total_seconds=time.perf_counter() - begin,
+            cutting_seconds=cutting,
+            loading_seconds=max(answer.loading_seconds for answer in answers),
+            connecting_seconds=max(answer.connecting_seconds for answer in answers),
+            building_seconds=max(answer.building_seconds for answer in answers),
+        )
+        self.spent.deploying_seconds += times.total_seconds
+        return Deployment(placement, pipeline, method, optimizer, self._pool.generation, times)
 
     def run(
         self,
@@ -329,10 +344,11 @@ class ClusterSession:
             )
         self._check_held(deployment)
         schedule = build_schedule(deployment.pipeline, len(order), "forward")
-        graph = evaluation_graph(self.captured.module)
-        programs = cut_stages(self.captured, deployment.placement, graph)
-        scores_of = [None] * (len(programs) - 1) + [portable(self.captured.score)]
-        evaluation = [pickle.dumps(pair) for pair in zip(programs, scores_of, strict=True)]
+        with sources_forgotten():
+            graph = evaluation_graph(self.captured.module)
+            programs = cut_stages(self.captured, deployment.placement, graph)
+            scores_of = [None] * (len(programs) - 1) + [portable(self.captured.score)]
+            evaluation = [pickle.dumps(pair) for pair in zip(programs, scores_of, strict=True)]
         commands: dict[int, Run] = {}
         in_flight = deployment.method.in_flight(deployment.pipeline)
         for stage, workers in enumerate(deployment.pipeline.stages):
