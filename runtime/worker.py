@@ -64,7 +64,7 @@ def worker_main(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_controller, daemon=True).start()
     torch.set_num_threads(1)
-    _keep_freed_memory()
+    keep_freed_memory()
     store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
     state = Worker(worker, channel, store, speed, core)
     with suppress(EOFError):
@@ -81,7 +81,7 @@ def _end_with_controller() -> None:
     os._exit(1)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let malloc reuse big blocks instead of giving them back to the system after every use.
 
     Otherwise every activation is a fresh mapping, and its page faults cost about as much as
