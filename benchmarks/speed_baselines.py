@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
@@ -177,6 +177,6 @@ class _Baseline:
             setattr(stage, name, self.computed(getattr(stage, name)))
         loss = self.computed(self._loss)
         schedule = _SCHEDULES[self._run.name](stage, microbatches, loss_fn=loss)
-        arguments: dict[str, Tensor] = {"target": self._targets} if rank == size - 1 else {}
+        targets = self._targets if rank == size - 1 else None
         given = (self._inputs,) if rank == 0 else ()
-        return lambda: schedule.step(*given, **arguments, return_outputs=False)
+        return lambda: schedule.step(*given, target=targets, return_outputs=False)
