@@ -143,6 +143,11 @@ class ClusterSession:
         """Of the workers that run now."""
         return self._pool.process_ids
 
+    @property
+    def file_count(self) -> int:
+        """Files in the session's folder now: model, samples, and messages on their way."""
+        return sum(1 for _ in self._pool.folder.iterdir())
+
     def __deepcopy__(self, _memo: object) -> Self:
         """Itself: Gymnasium copies an environment's arguments, but workers cannot be copied."""
         return self
