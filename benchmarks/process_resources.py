@@ -13,9 +13,10 @@ class ProcessResources:
     """At one moment.
 
     Attributes:
-        memory_bytes: its proportional set size: what it has for itself, and its share of what it
-            has with others.
-        private_bytes: what it has written and nobody else has.
+        memory_bytes: its resident set.
+        private_bytes: the part of it that the process has written. A process that was forked from
+            another shares memory with it until one of them writes there, which may be its first
+            garbage collection: this part may grow when the whole does not.
         threads: how many.
         descriptors: open files and sockets.
     """
@@ -38,7 +39,7 @@ class ProcessResources:
             name, _, value = line.partition(":")
             sizes[name] = int(value.split()[0]) * 1024
         return cls(
-            memory_bytes=sizes["Pss"],
+            memory_bytes=sizes["Rss"],
             private_bytes=sizes["Private_Dirty"],
             threads=len(os.listdir(folder / "task")),
             descriptors=len(os.listdir(folder / "fd")),
