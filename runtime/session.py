@@ -33,7 +33,12 @@ from drlpp.runtime.commands import (
     Stream,
     TimeLink,
 )
-from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
+from drlpp.runtime.deployment import (
+    Deployment,
+    DeploymentTimes,
+    deployment_commands,
+    merge_stages,
+)
 from drlpp.runtime.emulation import checked_speeds, cores_for
 from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.feed import Feed, chunk_minibatches
@@ -148,6 +153,11 @@ class ClusterSession:
     def process_ids(self) -> list[int]:
         """Of the workers that run now."""
         return self._pool.process_ids
+
+    @property
+    def file_count(self) -> int:
+        """Files in the session's folder now: model, samples, and messages on their way."""
+        return sum(1 for _ in self._pool.folder.iterdir())
 
     def __deepcopy__(self, _memo: object) -> Self:
         """Itself: Gymnasium copies an environment's arguments, but workers cannot be copied."""
@@ -269,6 +279,7 @@ class ClusterSession:
         optimizer.check()
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
+        cutting = time.perf_counter()
         commands = deployment_commands(
             self._captured_for(method.microbatches),
             placement,
@@ -279,10 +290,18 @@ class ClusterSession:
             checkpoint=self._lend(checkpoint) if checkpoint else None,
             in_flight=in_flight,
         )
+        cutting = time.perf_counter() - cutting
         self._pool.start()
-        self._command(commands)
-        self.spent.deploying_seconds += time.perf_counter() - begin
-        return Deployment(placement, pipeline, method, optimizer, self._pool.generation)
+        answers = self._command(commands).values()
+        times = DeploymentTimes(
+            total_seconds=time.perf_counter() - begin,
+            cutting_seconds=cutting,
+            loading_seconds=max(answer.loading_seconds for answer in answers),
+            connecting_seconds=max(answer.connecting_seconds for answer in answers),
+            building_seconds=max(answer.building_seconds for answer in answers),
+        )
+        self.spent.deploying_seconds += times.total_seconds
+        return Deployment(placement, pipeline, method, optimizer, self._pool.generation, times)
 
     def run(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import pickle
@@ -28,6 +29,7 @@ from drlpp.runtime.commands import (
     Collect,
     Command,
     Deploy,
+    Deployed,
     Done,
     Failed,
     LoadModel,
@@ -44,6 +46,7 @@ from drlpp.runtime.emulation import computing_on
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.executor import Executor
 from drlpp.runtime.feed import NOTHING_READ
+from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.hosts import Post
 from drlpp.runtime.links import answer_messages, time_messages
 from drlpp.runtime.minibatches import Minibatches, MinibatchSource
@@ -59,11 +62,13 @@ _OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate
 
 def worker_main(post: Post, channel: Channel) -> None:
     """Entry point of a worker process; returns when told to, or when the controller is gone."""
+    # What was imported lives as long as the worker: collections need not look at it again.
+    gc.freeze()
     # Ctrl-C reaches the whole process group; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_controller, daemon=True).start()
     torch.set_num_threads(1)
-    _keep_freed_memory()
+    keep_freed_memory()
     store = join_store(post.store.address, post.store.port, post.store.token)
     state = Worker(post, channel, store)
     with suppress(EOFError):
@@ -83,7 +88,7 @@ def _end_with_controller() -> None:
     os._exit(1)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let malloc reuse big blocks instead of giving them back to the system after every use.
 
     Otherwise every activation is a fresh mapping, and its page faults cost about as much as
@@ -99,6 +104,8 @@ def _keep_freed_memory() -> None:
 
 def _give_back_freed_memory() -> None:
     """Begin every placement with the same memory, or its peak would tell of the one before."""
+    # Graphs and autograd's hooks refer to themselves.
+    gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -148,7 +155,7 @@ class Worker:
             case LoadSamples(samples_file):
                 self._load_samples(samples_file)
             case Deploy():
-                self._deploy(command)
+                return self._deploy(command)
             case Run():
                 return self._run(command)
             case Collect(file, in_flight):
@@ -171,12 +178,15 @@ class Worker:
         samples, labels = self._load(file)
         self._samples, self._labels = tuple(samples), labels
 
-    def _deploy(self, command: Deploy) -> None:
+    def _deploy(self, command: Deploy) -> Deployed:
+        begin = time.perf_counter()
         # The old stage first: two stages of a large model may not fit.
         self._runner = self._group = self._replicas = None
+        self._forget_addresses()
         self._inbox, self._restored = {}, None
         _give_back_freed_memory()
-        program, loss = pickle.loads(command.stage)
+        with sources_forgotten():
+            program, loss = pickle.loads(command.stage)
         state, optimizer_state = self._state, {}
         if command.checkpoint_file:
             checkpoint = self._load(command.checkpoint_file)
@@ -186,11 +196,13 @@ class Worker:
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         timeout = command.timeout_seconds
+        loaded = time.perf_counter()
         self._group = self._build_group(f"{command.name}/all", command.workers, timeout)
         if len(command.replicas) > 1:
             self._replicas = self._build_group(
                 f"{command.name}/stage-{program.stage}", command.replicas, timeout
             )
+        connected = time.perf_counter()
         self._runner = StageRunner(
             program=program,
             state=state,
@@ -205,6 +217,14 @@ class Worker:
             optimizer_state=optimizer_state,
         )
         self._deployed = command
+        return Deployed(loaded - begin, connected - loaded, time.perf_counter() - connected)
+
+    def _forget_addresses(self) -> None:
+        """Those that the workers of the old placement told each other; all of them have met."""
+        if self._deployed is not None and self._worker == self._deployed.workers[0]:
+            told = dist.PrefixStore(self._deployed.name, self._store)
+            for key in told.list_keys():
+                told.delete_key(key)
 
     def _build_group(
         self, name: str, workers: Sequence[int], timeout_seconds: float
@@ -218,7 +238,8 @@ class Worker:
         runner: StageRunner | EvaluationRunner = self._runner
         minibatches = self._minibatches(command)
         if command.evaluation:
-            program, loss, score = pickle.loads(command.evaluation)
+            with sources_forgotten():
+                program, loss, score = pickle.loads(command.evaluation)
             self._share_buffers()
             runner = EvaluationRunner(program, self._runner, loss, score, minibatches)
         else:
@@ -236,6 +257,7 @@ class Worker:
         losses, runner.losses = runner.losses, {}
         return RunResult(
             times=times,
+            processor_seconds=executor.processor_seconds,
             losses=losses,
             scores=runner.scores if isinstance(runner, EvaluationRunner) else {},
             peak_memory_bytes=_peak_memory_bytes(),
