@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import connection as mp_connection
+from multiprocessing import util
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -64,6 +65,8 @@ class WorkerPool:
         if self._processes and all(process.is_alive() for process in self._processes):
             return
         self.kill()
+        # Made before the first worker, so that all know its name and can remove it.
+        util.get_temp_dir()
         self._store = open_store(_ADDRESS)
         token = new_token()
         for worker in range(self.size):

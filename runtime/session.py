@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +46,7 @@ from drlpp.runtime.profile_commands import (
 )
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
+from drlpp.runtime.session_folder import SessionFolder
 from drlpp.runtime.stage_runner import RunPlan
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.windows import measurement_of
@@ -121,7 +121,7 @@ class ClusterSession:
         self._timeout_seconds = timeout_seconds
         self._deployments = 0
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
-        self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
+        self._files = SessionFolder()
         self._samples = (self.captured.task.inputs, self.captured.task.targets)
         self._pool = WorkerPool(self.speeds, self._files.name)
         self._publish(_MODEL_FILE, self.captured.state | self.captured.constants)
