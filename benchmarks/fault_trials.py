@@ -23,7 +23,7 @@ from benchmarks.process_facts import children_of
 from drlpp.capture import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
 from drlpp.errors import RunFailure
-from drlpp.files import read_document
+from drlpp.files import read_document, write_document
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
@@ -33,7 +33,7 @@ from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
 ACCELERATORS = (0, 0, 1)
-_CHECKPOINT_EVERY = 8
+_CHECKPOINT_EVERY = 40
 _MOST_DRAWS = 20
 _MINIBATCHES = 3000
 
@@ -76,9 +76,18 @@ class FaultTrials:
         data: by name.
         epochs: of every training.
         folder: for everything that is written.
+        patience_seconds: after which a silent trial counts as hung, instead of the session's own.
     """
 
-    def __init__(self, model: ModelReference, data: str, epochs: int, folder: Path) -> None:
+    def __init__(
+        self,
+        model: ModelReference,
+        data: str,
+        epochs: int,
+        folder: Path,
+        patience_seconds: float = 10.0,
+    ) -> None:
+        self._patience_seconds = patience_seconds
         self.triggers = folder / "triggers"
         self.triggers.mkdir()
         self._folder = folder
@@ -101,9 +110,10 @@ class FaultTrials:
             optimizer=self.optimizer,
             found_by="fault injection",
         )
-        begin = time.perf_counter()
-        self._wanted = self._train(folder / "whole")
-        self._seconds = time.perf_counter() - begin
+        begins: list[float] = []
+        observer = Observer(on_begin=lambda: begins.append(time.perf_counter()))
+        self._wanted = self._train(folder / "whole", observer)
+        self._seconds = time.perf_counter() - begins[0]
 
     def _train(self, out: Path, observer: Observer | None = None) -> dict[str, Tensor]:
         return train(
@@ -161,7 +171,7 @@ class FaultTrials:
         temporary.mkdir()
         path = self._folder / "placement.json"
         if not path.exists():
-            self._document.write(path)
+            write_document(path, self._document)
         program = [sys.executable, "-m", "benchmarks.fault_trials", str(path), self._data]
         with subprocess.Popen(
             [*program, str(self._epochs), str(out)],
@@ -188,9 +198,12 @@ class FaultTrials:
     @contextmanager
     def _striking(self, kind: str, chance: random.Random) -> Iterator[_Strike]:
         struck = _Strike(kind, self.triggers, chance, 0.9 * self._seconds)
+        patience = ClusterSession._patience
+        ClusterSession._patience = lambda _: self._patience_seconds  # type: ignore[assignment,method-assign]
         try:
             yield struck
         finally:
+            ClusterSession._patience = patience  # type: ignore[method-assign]
             struck.cancel()
             allow_files()
             release(self.triggers)
