@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -55,6 +54,7 @@ from drlpp.runtime.profile_commands import (
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
+from drlpp.runtime.session_folder import SessionFolder
 from drlpp.runtime.windows import measurement_of
 from drlpp.schedule import Action, Schedule
 from drlpp.task import ModelReference
@@ -129,7 +129,7 @@ class ClusterSession:
         self._timeout_seconds = timeout_seconds
         self._deployments = 0
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
-        self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
+        self._files = SessionFolder()
         self._samples = (self.captured.task.inputs, self.captured.task.targets)
         folder = Path(self._files.name)
         self._hosts = hosts_for(workers, folder)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from itertools import islice
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ from drlpp.runtime.hosts import Post
 from drlpp.runtime.links import answer_messages, time_messages
 from drlpp.runtime.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.profiling import time_operators
+from drlpp.runtime.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.stage_runner import StageRunner
 from drlpp.runtime.store import join_store
 from drlpp.runtime.streaming import StreamedMinibatches
@@ -66,26 +68,48 @@ def worker_main(post: Post, channel: Channel) -> None:
     gc.freeze()
     # Ctrl-C reaches the whole process group; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_controller, daemon=True).start()
+    _wake_up_when_orphaned()
+    watch = threading.Thread(target=_end_with_controller, args=(Path(channel.folder),), daemon=True)
+    watch.start()
     torch.set_num_threads(1)
     keep_freed_memory()
     store = join_store(post.store.address, post.store.port, post.store.token)
     state = Worker(post, channel, store)
-    with suppress(EOFError):
+    try:
         while not isinstance(command := channel.receive(), Stop):
             try:
                 channel.send(state.answer(command))
             except StorageFailure as error:
                 channel.send(state.failed(error))
+    except (EOFError, ConnectionError):
+        # The controller is gone; the other thread removes what it has left, and ends us.
+        watch.join()
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
 
 
-def _end_with_controller() -> None:
+def _end_with_controller(folder: Path) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    remove_files_of_dead_controller(folder)
     os._exit(1)
+
+
+def _wake_up_when_orphaned() -> None:
+    """Have the system continue this process, should it be stopped, when the fork server ends.
+
+    A stopped worker would not see that the controller is gone, and stay for ever. The server ends
+    when nobody holds the pipe any more that it watches; workers get a copy to start processes of
+    their own, which they never do.
+    """
+    server: Any = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+    pr_set_pdeathsig = 1
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").prctl(pr_set_pdeathsig, signal.SIGCONT)
 
 
 def keep_freed_memory() -> None:
