@@ -41,7 +41,7 @@ class EvaluationRunner:
     @property
     def reads_data(self) -> bool:
         """Whether this stage needs inputs of the model or targets."""
-        return self.program.reads_inputs or self.loss is not None
+        return bool(self.program.input_indices) or self.loss is not None
 
     def wait_for(self, minibatch: int) -> None:
         """Return when what this stage needs of a minibatch is there."""
@@ -53,7 +53,7 @@ class EvaluationRunner:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""
         with torch.no_grad(), passes_in(self.trained.method.precision):
             state = self.trained.weights_and_buffers()
-            inputs = self.minibatches.inputs(part) if self.program.reads_inputs else ()
+            inputs = {i: self.minibatches.input(i, part) for i in self.program.input_indices}
             values = StageValues(inputs, received, state, state)
             outputs = values.call(self.program)
             if self.loss is not None:

@@ -14,8 +14,8 @@ from drlpp.schedule import Part
 class MinibatchSource(Protocol):
     """Gives a stage its inputs and targets."""
 
-    def inputs(self, part: Part) -> tuple[Tensor, ...]:
-        """The model's inputs for (minibatch, microbatch)."""
+    def input(self, index: int, part: Part) -> Tensor:
+        """One of the model's inputs for (minibatch, microbatch)."""
 
     def targets(self, part: Part) -> Tensor:
         """The targets for (minibatch, microbatch)."""
@@ -50,6 +50,10 @@ class Minibatches:
     def inputs(self, part: Part) -> tuple[Tensor, ...]:
         """The model's inputs for (minibatch, microbatch)."""
         return tuple(self._take(tensor, part) for tensor in self.samples)
+
+    def input(self, index: int, part: Part) -> Tensor:
+        """One of the model's inputs for (minibatch, microbatch)."""
+        return self._take(self.samples[index], part)
 
     def targets(self, part: Part) -> Tensor:
         """The targets for (minibatch, microbatch)."""

@@ -152,7 +152,7 @@ class StageRunner:
     @property
     def reads_data(self) -> bool:
         """Whether this stage needs inputs of the model or targets."""
-        return self.program.reads_inputs or self.loss is not None
+        return bool(self.program.input_indices) or self.loss is not None
 
     def wait_for(self, minibatch: int) -> None:
         """Return when what this stage needs of a minibatch is there."""
@@ -215,7 +215,7 @@ class StageRunner:
             for key, value in received.items()
         }
         values = StageValues(
-            self.minibatches.inputs(part) if self.program.reads_inputs else (),
+            {index: self.minibatches.input(index, part) for index in self.program.input_indices},
             leaves,
             dict(zip(self.names, weights, strict=True)),
             buffers,

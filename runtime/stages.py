@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import fx, nn
 from torch.fx.passes.split_module import split_module
@@ -80,10 +81,11 @@ class StageProgram:
         """Names of the parameters of this stage, each once, in the order of the arguments."""
         return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Weight)))
 
-    @property
-    def reads_inputs(self) -> bool:
-        """Whether this stage needs any input of the model."""
-        return any(isinstance(value, ModelInput) for value in (*self.arguments, *self.results))
+    @cached_property
+    def input_indices(self) -> tuple[int, ...]:
+        """Of the model's inputs, those that this stage reads or returns."""
+        values = (*self.arguments, *self.results)
+        return tuple(sorted({value.index for value in values if isinstance(value, ModelInput)}))
 
     @property
     def buffer_names(self) -> tuple[str, ...]:

@@ -47,9 +47,9 @@ class StreamedMinibatches:
         self._chunks: dict[int, list[tuple[Tensor, ...]]] = {}
         self._oldest_needed = 0
 
-    def inputs(self, part: Part) -> tuple[Tensor, ...]:
-        """The model's inputs for (minibatch, microbatch)."""
-        return tuple(self._take(tensor, part) for tensor in self._minibatch(part)[:-1])
+    def input(self, index: int, part: Part) -> Tensor:
+        """One of the model's inputs for (minibatch, microbatch)."""
+        return self._take(self._minibatch(part)[index], part)
 
     def targets(self, part: Part) -> Tensor:
         """The targets for (minibatch, microbatch)."""
