@@ -22,7 +22,7 @@ MOST_LOAD = 0.9
 """Of the machine's cores, by all accelerators together."""
 
 PERIOD_SECONDS = 0.01
-_PRECEDENCE = 16
+_PRECEDENCE = 100
 """All accelerators together before any other program, or its work would show in theirs."""
 
 _LEAST_QUOTA_SECONDS = 0.001
