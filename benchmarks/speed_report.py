@@ -107,19 +107,19 @@ def verdicts_of(rows: Sequence[Row]) -> Iterator[Verdict]:
             goal = STRAIGHT_GOAL if row.case.is_straight else REPLICATED_GOAL
             subject = f"{row.case}: {row.contender}"
             yield Verdict("over the busiest worker", subject, row.over_busiest, goal, at_most=True)
-    for row in rows:
-        vanilla = known.get((row.case, VANILLA))
-        if vanilla is None or row is vanilla:
-            continue
-        ratio = _median_ratio(row.seconds, vanilla.seconds)
+    beside = [(row, known[row.case, VANILLA]) for row in rows if (row.case, VANILLA) in known]
+    for row, vanilla in beside:
+        if row.contender == PIPEOPTIM:
+            ratio = _median_ratio(row.seconds, vanilla.seconds)
+            subject = f"{row.case}: {PIPEOPTIM} against {VANILLA}"
+            yield Verdict("cost of predicting", subject, ratio, PREDICTION_GOAL, at_most=True)
+    for row, vanilla in beside:
         if row.contender.flushes:
+            ratio = _median_ratio(row.seconds, vanilla.seconds)
             microbatches, stages = row.contender.microbatches, len(row.case.blocks)
             goal = (microbatches + stages - 1) / microbatches
             subject = f"{row.case}: {VANILLA} against {row.contender}"
             yield Verdict("faster than flushing", subject, ratio, goal, at_most=False)
-        elif row.contender == PIPEOPTIM:
-            subject = f"{row.case}: {PIPEOPTIM} against {VANILLA}"
-            yield Verdict("cost of predicting", subject, ratio, PREDICTION_GOAL, at_most=True)
 
 
 def _median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
