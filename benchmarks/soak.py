@@ -15,7 +15,6 @@ reason than a kill.
 from __future__ import annotations
 
 import json
-import multiprocessing.util
 import os
 import random
 import signal
@@ -32,6 +31,7 @@ import typer
 
 from benchmarks.process_facts import ProcessFacts, children_of, facts_of
 from benchmarks.soak_report import Sample, TurnSpeed, findings_of, machine_text, table_of
+from benchmarks.temporary_files import temporary_files_in
 from drlpp.command_line import build_console, run_program
 from drlpp.data import Data, digits
 from drlpp.errors import RunFailure
@@ -184,7 +184,7 @@ def soak(hours: float, out: Path, sample_seconds: float = 60) -> list[Sample]:
     samples: list[Sample] = []
     with (
         tempfile.TemporaryDirectory(prefix="drlpp-soak-") as folder,
-        _temporary_files_in(folder),
+        temporary_files_in(folder),
         ClusterSession(ModelReference.named("alexnet"), _WORKERS) as session,
         out.open("w") as file,
     ):
@@ -203,17 +203,6 @@ def soak(hours: float, out: Path, sample_seconds: float = 60) -> list[Sample]:
                 file.write(json.dumps(asdict(samples[-1])) + "\n")
                 file.flush()
     return samples
-
-
-@contextmanager
-def _temporary_files_in(folder: str) -> Iterator[None]:
-    """Every temporary file of this process goes there, so that one left behind is counted."""
-    multiprocessing.util.get_temp_dir()  # Its own folder outlives the block.
-    before, tempfile.tempdir = tempfile.tempdir, folder
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
 
 
 @app.command()

@@ -14,8 +14,10 @@ class WorkerUsage(Record):
     """How one worker spent the measured window, and what it needed.
 
     ``busy_seconds`` is computing (forward, backward, prediction, update), ``waiting_seconds``
-    waiting for messages and all-reduces; both are sums over the window. ``peak_memory_bytes`` is
-    the largest resident size of the process. ``bytes_sent`` counts the whole run.
+    waiting for messages and all-reduces; both are sums over the window. ``processor_seconds`` is
+    what computing took of the processor in that time, which is less where a worker emulates a
+    slower accelerator. ``peak_memory_bytes`` is the largest resident size of the process.
+    ``bytes_sent`` counts the whole run.
     """
 
     worker: int
@@ -24,6 +26,7 @@ class WorkerUsage(Record):
     waiting_seconds: float
     peak_memory_bytes: int
     bytes_sent: int
+    processor_seconds: float = 0.0
 
 
 class LinkUsage(Record):

@@ -168,6 +168,21 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Deployed:
+    """A worker holds its stage; how long that took.
+
+    Attributes:
+        loading_seconds: giving up the old stage, and loading the program of the new one.
+        connecting_seconds: to the other workers.
+        building_seconds: weights, optimizer and weight policy.
+    """
+
+    loading_seconds: float
+    connecting_seconds: float
+    building_seconds: float
+
+
+@dataclass(frozen=True)
 class Progress:
     """A run goes on: the last stage's weights contain the minibatches before ``through``.
 
@@ -190,7 +205,8 @@ class Reading:
 class RunResult:
     """What a worker saw in a run.
 
-    ``times`` are ``time.perf_counter`` seconds, an entry an action; ``predictions`` likewise when
+    ``times`` are ``time.perf_counter`` seconds, an entry an action, ``processor_seconds`` what each
+    took of the processor; ``predictions`` are times when
     weights were moved to those that a pass uses, or back. ``weight_bytes`` is one version of the
     stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
     ``message_bytes`` is the largest message to every worker that got any, ``bucket_bytes`` the
@@ -207,6 +223,7 @@ class RunResult:
     message_bytes: dict[int, int] = field(default_factory=dict)
     bucket_bytes: int = 0
     predictions: list[tuple[float, float]] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
 
     def later(self, seconds: float) -> RunResult:
         """The same with times of another clock, which is so much ahead."""
@@ -220,6 +237,7 @@ class RunResult:
         """This result together with that of the segment before."""
         return RunResult(
             times=earlier.times + self.times,
+            processor_seconds=earlier.processor_seconds + self.processor_seconds,
             losses=earlier.losses | self.losses,
             scores=earlier.scores | self.scores,
             peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
@@ -282,4 +300,4 @@ class Failed:
     reason: str
 
 
-Answer = Done | Progress | Reading | RunResult | OperatorTimes | LinkTimes | Failed
+Answer = Done | Deployed | Progress | Reading | RunResult | OperatorTimes | LinkTimes | Failed

@@ -15,6 +15,7 @@ from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.runtime.commands import Deploy
+from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.training_options import Method
 from drlpp.versions import stage_delay, weight_uses
@@ -24,16 +25,40 @@ _GROUP_TIMEOUT_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
+class DeploymentTimes:
+    """Where the time of a deployment went, in seconds.
+
+    Attributes:
+        total_seconds: of all, checks and sending included.
+        cutting_seconds: the model into stages, and pickling these.
+        loading_seconds: on the slowest worker, giving up the old stage and loading the program.
+        connecting_seconds: on the slowest worker, to the others of its groups.
+        building_seconds: on the slowest worker, weights, optimizer and weight policy.
+    """
+
+    total_seconds: float
+    cutting_seconds: float
+    loading_seconds: float
+    connecting_seconds: float
+    building_seconds: float
+
+
+@dataclass(frozen=True)
 class Deployment:
-    """A placement that the workers hold, ready to run; ``generation`` says which workers."""
+    """A placement that the workers hold, ready to run.
+
+    ``generation`` says which workers; ``times`` what deploying took.
+    """
 
     placement: Placement
     pipeline: Pipeline
     method: Method
     optimizer: OptimizerSpec
     generation: int
+    times: DeploymentTimes
 
 
+@sources_forgotten()
 def deployment_commands(
     captured: CapturedModel,
     placement: Placement,

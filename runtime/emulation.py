@@ -8,6 +8,7 @@ tell when. Threads that send and receive are left where they are.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -75,6 +76,39 @@ def computing_on(core: int | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+class EmulatedAccelerator:
+    """Rests after computing, so that everything takes as long as on an accelerator of its speed.
+
+    A worker that shares its core, or is woken late, ends an action later than the accelerator
+    would have; the next action then ends as if it had begun that much earlier. What the worker has
+    waited for in between, it would have waited for anyway: that makes up for the delay first.
+
+    Args:
+        speed: of the accelerator, in units of this processor's; at 1 there is no rest.
+    """
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        self._ended = self._due = -math.inf
+        self._used_by_end = 0.0
+        self._begun = self._used_by_begin = 0.0
+
+    def begin(self) -> None:
+        """Computing begins."""
+        self._begun, self._used_by_begin = time.perf_counter(), time.thread_time()
+
+    def rest(self) -> float:
+        """Computing has ended; returns what it took of the processor, in seconds."""
+        used = time.thread_time() - self._used_by_begin
+        if self._speed < 1:
+            idle = self._begun - self._ended - (self._used_by_begin - self._used_by_end)
+            late = max(0.0, self._ended - self._due - idle) if math.isfinite(idle) else 0.0
+            self._due = self._begun - late + used / self._speed
+            sleep_until(self._due)
+            self._ended, self._used_by_end = time.perf_counter(), time.thread_time()
+        return used
 
 
 def sleep_until(end: float) -> None:

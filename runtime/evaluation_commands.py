@@ -11,6 +11,7 @@ from torch import Tensor
 from drlpp.capture import CapturedModel, evaluation_graph
 from drlpp.runtime.commands import Run, RunResult, Stream
 from drlpp.runtime.deployment import Deployment
+from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.stage_runner import RunPlan
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.schedule import Part, build_schedule
@@ -38,6 +39,7 @@ class Evaluation:
         )
 
 
+@sources_forgotten()
 def evaluation_commands(
     captured: CapturedModel,
     deployment: Deployment,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.runtime.communication import Mailbox
-from drlpp.runtime.emulation import sleep_until
+from drlpp.runtime.emulation import EmulatedAccelerator
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.stage_runner import StageRunner
 from drlpp.runtime.stages import StageOutput
@@ -39,6 +39,7 @@ class Executor:
         on_update: called after every update with the minibatches that the weights contain.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
         received: messages that have arrived and were not used yet.
+        processor_seconds: that computing took in every action of the run, without any rest.
     """
 
     runner: StageRunner | EvaluationRunner
@@ -47,6 +48,8 @@ class Executor:
     on_update: Callable[[int], None]
     speed: float = 1.0
     received: dict[Message, list[Tensor]] = field(default_factory=dict)
+    processor_seconds: list[float] = field(default_factory=list)
+    _accelerator: EmulatedAccelerator = field(init=False)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
     _summed_next: frozenset[Part] = frozenset()
 
@@ -58,15 +61,20 @@ class Executor:
             processes of a machine share.
         """
         self._summed_next = _last_before_sums(actions)
+        self._accelerator = EmulatedAccelerator(self.speed)
         times = []
         for action in actions:
             if isinstance(action, Forward):
                 # Before the clock starts: whoever waits for data does not compute.
                 self.runner.wait_for(action.minibatch)
-            begin, computed = time.perf_counter(), time.thread_time()
-            self.perform(action)
-            if self.speed < 1 and isinstance(action, Forward | Recompute | Backward | Update):
-                sleep_until(begin + (time.thread_time() - computed) / self.speed)
+            begin = time.perf_counter()
+            if isinstance(action, Forward | Recompute | Backward | Update):
+                self._accelerator.begin()
+                self.perform(action)
+                self.processor_seconds.append(self._accelerator.rest())
+            else:
+                self.perform(action)
+                self.processor_seconds.append(0.0)
             times.append((begin, time.perf_counter()))
         self.mailbox.drain()
         return times

@@ -11,7 +11,6 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from drlpp.runtime.commands import Command
 from drlpp.runtime.hosts import Ended, Event, Post
 from drlpp.runtime.local_host import LocalHost
+from drlpp.runtime.session_folder import SessionFolder
 
 SILENCE_SECONDS = 30
 """Without a sign of life from another machine, after which it counts as lost."""
@@ -148,7 +148,7 @@ class Keeper:
         self._hello = hello
         self._connection = connection
         self._host: LocalHost | None = None
-        self._own_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._own_folder: SessionFolder | None = None
 
     def serve(self) -> None:
         """Until the controller says that it ends.
@@ -219,7 +219,7 @@ class Keeper:
 
     def _begin_session(self, folder: str | None) -> str:
         if folder is None:
-            self._own_folder = tempfile.TemporaryDirectory(prefix="drlpp-session-")
+            self._own_folder = SessionFolder()
             folder = self._own_folder.name
         self._host = LocalHost([self._hello.rank], Path(folder))
         return folder

@@ -8,7 +8,7 @@ import sys
 import types
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class LocalHost(WorkerHost):
 
     def start(self, posts: Sequence[Post]) -> None:
         """Start the workers; none runs."""
+        # Made before the first worker, so that all know its name and can remove it.
+        util.get_temp_dir()
         for post in posts:
             ours, theirs = self._context.Pipe()
             process = self._context.Process(

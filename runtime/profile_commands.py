@@ -19,6 +19,7 @@ from drlpp.runtime.commands import (
     StageTimes,
     TimeLink,
 )
+from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.launch import Hosts
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.training_options import Method
@@ -37,6 +38,7 @@ def measuring_workers(speeds: Sequence[float], hosts: Hosts) -> range:
     return range(on_it if min(speeds) < 1 else min(on_it, len(cores)))
 
 
+@sources_forgotten()
 def profile_command(
     captured: CapturedModel,
     method: Method,

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.runtime.commands import OperatorTimes, ProfileOperators, StageTimes
+from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.passes import Loss
 from drlpp.runtime.policies import Displaced
@@ -54,7 +55,8 @@ def time_operators(
             does when it trains, and finds its caches as it will find them then.
         replicas: the group of the workers that measure at the same time, to sum gradients with.
     """
-    each, parts, whole, loss = pickle.loads(command.programs)
+    with sources_forgotten():
+        each, parts, whole, loss = pickle.loads(command.programs)
     device = next(iter([*state.values(), *minibatches.inputs((0, 0))])).device
     clock = _clock(device)
 

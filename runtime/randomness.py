@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
@@ -38,6 +38,9 @@ def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -
     digest = hashlib.blake2b(f"{_pass_key} {name}".encode(), digest_size=7).digest()
     # The processor's generator alone: torch.manual_seed notes a stack trace for other devices.
     torch.default_generator.manual_seed(int.from_bytes(digest, "big"))
+    # Numbers are drawn in the order of memory, which is another one for a transposed tensor than
+    # for what arrives of it in another stage.
+    args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
     return operator(*args, **kwargs)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -33,7 +32,12 @@ from drlpp.runtime.commands import (
     Stream,
     TimeLink,
 )
-from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
+from drlpp.runtime.deployment import (
+    Deployment,
+    DeploymentTimes,
+    deployment_commands,
+    merge_stages,
+)
 from drlpp.runtime.emulation import checked_speeds, cores_for
 from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.feed import Feed, chunk_minibatches
@@ -50,6 +54,7 @@ from drlpp.runtime.profile_commands import (
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
+from drlpp.runtime.session_folder import SessionFolder
 from drlpp.runtime.windows import measurement_of
 from drlpp.schedule import Action, Schedule
 from drlpp.task import ModelReference
@@ -124,7 +129,7 @@ class ClusterSession:
         self._timeout_seconds = timeout_seconds
         self._deployments = 0
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
-        self._files = tempfile.TemporaryDirectory(prefix="drlpp-session-")
+        self._files = SessionFolder()
         self._samples = (self.captured.task.inputs, self.captured.task.targets)
         folder = Path(self._files.name)
         self._hosts = hosts_for(workers, folder)
@@ -148,6 +153,11 @@ class ClusterSession:
     def process_ids(self) -> list[int]:
         """Of the workers that run now."""
         return self._pool.process_ids
+
+    @property
+    def file_count(self) -> int:
+        """Files in the session's folder now: model, samples, and messages on their way."""
+        return sum(1 for _ in self._pool.folder.iterdir())
 
     def __deepcopy__(self, _memo: object) -> Self:
         """Itself: Gymnasium copies an environment's arguments, but workers cannot be copied."""
@@ -269,6 +279,7 @@ class ClusterSession:
         optimizer.check()
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
+        cutting = time.perf_counter()
         commands = deployment_commands(
             self._captured_for(method.microbatches),
             placement,
@@ -279,10 +290,18 @@ class ClusterSession:
             checkpoint=self._lend(checkpoint) if checkpoint else None,
             in_flight=in_flight,
         )
+        cutting = time.perf_counter() - cutting
         self._pool.start()
-        self._command(commands)
-        self.spent.deploying_seconds += time.perf_counter() - begin
-        return Deployment(placement, pipeline, method, optimizer, self._pool.generation)
+        answers = self._command(commands).values()
+        times = DeploymentTimes(
+            total_seconds=time.perf_counter() - begin,
+            cutting_seconds=cutting,
+            loading_seconds=max(answer.loading_seconds for answer in answers),
+            connecting_seconds=max(answer.connecting_seconds for answer in answers),
+            building_seconds=max(answer.building_seconds for answer in answers),
+        )
+        self.spent.deploying_seconds += times.total_seconds
+        return Deployment(placement, pipeline, method, optimizer, self._pool.generation, times)
 
     def run(
         self,

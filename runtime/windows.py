@@ -39,21 +39,24 @@ def measurement_of(
 def _usage(
     schedule: Schedule, worker: int, result: RunResult, begin: float, end: float
 ) -> WorkerUsage:
-    inside: Sequence[tuple[bool, float]] = [
+    inside: Sequence[tuple[bool, float, float]] = [
         (
             isinstance(action, Forward | Recompute | Backward | Update),
-            min(action_end, end) - max(action_begin, begin),
+            seconds := min(action_end, end) - max(action_begin, begin),
+            # Of an action that the window's edge cuts, its share.
+            processor_seconds * seconds / max(action_end - action_begin, 1e-9),
         )
-        for action, (action_begin, action_end) in zip(
-            schedule.actions[worker], result.times, strict=True
+        for action, (action_begin, action_end), processor_seconds in zip(
+            schedule.actions[worker], result.times, result.processor_seconds, strict=True
         )
         if action_end > begin and action_begin < end
     ]
     return WorkerUsage(
         worker=worker,
         stage=schedule.pipeline.stage_of(worker),
-        busy_seconds=sum(seconds for computes, seconds in inside if computes),
-        waiting_seconds=sum(seconds for computes, seconds in inside if not computes),
+        busy_seconds=sum(seconds for computes, seconds, _ in inside if computes),
+        waiting_seconds=sum(seconds for computes, seconds, _ in inside if not computes),
+        processor_seconds=sum(seconds for computes, _, seconds in inside if computes),
         peak_memory_bytes=result.peak_memory_bytes,
         bytes_sent=result.bytes_sent,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import pickle
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from itertools import islice
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from drlpp.runtime.commands import (
     Collect,
     Command,
     Deploy,
+    Deployed,
     Done,
     Failed,
     LoadModel,
@@ -44,10 +47,12 @@ from drlpp.runtime.emulation import computing_on
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.executor import Executor
 from drlpp.runtime.feed import NOTHING_READ
+from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.hosts import Post
 from drlpp.runtime.links import answer_messages, time_messages
 from drlpp.runtime.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.profiling import time_operators
+from drlpp.runtime.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.stage_runner import StageRunner
 from drlpp.runtime.store import join_store
 from drlpp.runtime.streaming import StreamedMinibatches
@@ -59,31 +64,55 @@ _OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate
 
 def worker_main(post: Post, channel: Channel) -> None:
     """Entry point of a worker process; returns when told to, or when the controller is gone."""
+    # What was imported lives as long as the worker: collections need not look at it again.
+    gc.freeze()
     # Ctrl-C reaches the whole process group; the controller decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_controller, daemon=True).start()
+    _wake_up_when_orphaned()
+    watch = threading.Thread(target=_end_with_controller, args=(Path(channel.folder),), daemon=True)
+    watch.start()
     torch.set_num_threads(1)
-    _keep_freed_memory()
+    keep_freed_memory()
     store = join_store(post.store.address, post.store.port, post.store.token)
     state = Worker(post, channel, store)
-    with suppress(EOFError):
+    try:
         while not isinstance(command := channel.receive(), Stop):
             try:
                 channel.send(state.answer(command))
             except StorageFailure as error:
                 channel.send(state.failed(error))
+    except (EOFError, ConnectionError):
+        # The controller is gone; the other thread removes what it has left, and ends us.
+        watch.join()
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
 
 
-def _end_with_controller() -> None:
+def _end_with_controller(folder: Path) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    remove_files_of_dead_controller(folder)
     os._exit(1)
 
 
-def _keep_freed_memory() -> None:
+def _wake_up_when_orphaned() -> None:
+    """Have the system continue this process, should it be stopped, when the fork server ends.
+
+    A stopped worker would not see that the controller is gone, and stay for ever. The server ends
+    when nobody holds the pipe any more that it watches; workers get a copy to start processes of
+    their own, which they never do.
+    """
+    server: Any = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+    pr_set_pdeathsig = 1
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").prctl(pr_set_pdeathsig, signal.SIGCONT)
+
+
+def keep_freed_memory() -> None:
     """Let malloc reuse big blocks instead of giving them back to the system after every use.
 
     Otherwise every activation is a fresh mapping, and its page faults cost about as much as
@@ -99,6 +128,8 @@ def _keep_freed_memory() -> None:
 
 def _give_back_freed_memory() -> None:
     """Begin every placement with the same memory, or its peak would tell of the one before."""
+    # Graphs and autograd's hooks refer to themselves.
+    gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -148,7 +179,7 @@ class Worker:
             case LoadSamples(samples_file):
                 self._load_samples(samples_file)
             case Deploy():
-                self._deploy(command)
+                return self._deploy(command)
             case Run():
                 return self._run(command)
             case Collect(file, in_flight):
@@ -171,12 +202,15 @@ class Worker:
         samples, labels = self._load(file)
         self._samples, self._labels = tuple(samples), labels
 
-    def _deploy(self, command: Deploy) -> None:
+    def _deploy(self, command: Deploy) -> Deployed:
+        begin = time.perf_counter()
         # The old stage first: two stages of a large model may not fit.
         self._runner = self._group = self._replicas = None
+        self._forget_addresses()
         self._inbox, self._restored = {}, None
         _give_back_freed_memory()
-        program, loss = pickle.loads(command.stage)
+        with sources_forgotten():
+            program, loss = pickle.loads(command.stage)
         state, optimizer_state = self._state, {}
         if command.checkpoint_file:
             checkpoint = self._load(command.checkpoint_file)
@@ -186,11 +220,13 @@ class Worker:
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         timeout = command.timeout_seconds
+        loaded = time.perf_counter()
         self._group = self._build_group(f"{command.name}/all", command.workers, timeout)
         if len(command.replicas) > 1:
             self._replicas = self._build_group(
                 f"{command.name}/stage-{program.stage}", command.replicas, timeout
             )
+        connected = time.perf_counter()
         self._runner = StageRunner(
             program=program,
             state=state,
@@ -205,6 +241,14 @@ class Worker:
             optimizer_state=optimizer_state,
         )
         self._deployed = command
+        return Deployed(loaded - begin, connected - loaded, time.perf_counter() - connected)
+
+    def _forget_addresses(self) -> None:
+        """Those that the workers of the old placement told each other; all of them have met."""
+        if self._deployed is not None and self._worker == self._deployed.workers[0]:
+            told = dist.PrefixStore(self._deployed.name, self._store)
+            for key in told.list_keys():
+                told.delete_key(key)
 
     def _build_group(
         self, name: str, workers: Sequence[int], timeout_seconds: float
@@ -218,7 +262,8 @@ class Worker:
         runner: StageRunner | EvaluationRunner = self._runner
         minibatches = self._minibatches(command)
         if command.evaluation:
-            program, loss, score = pickle.loads(command.evaluation)
+            with sources_forgotten():
+                program, loss, score = pickle.loads(command.evaluation)
             self._share_buffers()
             runner = EvaluationRunner(program, self._runner, loss, score, minibatches)
         else:
@@ -236,6 +281,7 @@ class Worker:
         losses, runner.losses = runner.losses, {}
         return RunResult(
             times=times,
+            processor_seconds=executor.processor_seconds,
             losses=losses,
             scores=runner.scores if isinstance(runner, EvaluationRunner) else {},
             peak_memory_bytes=_peak_memory_bytes(),

@@ -63,6 +63,17 @@ def test_every_operator_and_part_has_numbers_of_its_own() -> None:
     assert len({numbers(*one) for one in [known, *others]}) == 5
 
 
+def test_numbers_do_not_depend_on_how_a_tensor_lies_in_memory() -> None:
+    values = torch.ones(6, 8).t()
+    begin_pass(1, (2, 0))
+    dropped = [
+        seeded("dropout", torch.ops.aten.dropout, tensor, 0.5, True)
+        for tensor in (values, values.contiguous())
+    ]
+    assert 0 < dropped[0].count_nonzero() < values.numel()
+    assert torch.equal(*dropped)
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("shape", ["1", "2", "3", "permuted", "branching", "branching permuted"])
 def test_weights_do_not_depend_on_the_placement(

@@ -303,13 +303,16 @@ def test_torchrun_starts_a_session(tmp_path: Path) -> None:
     program.write_text(
         "from drlpp.command_line import run_program\n"
         "def measure():\n"
-        "    from drlpp.runtime import ClusterSession\n"
+        "    import torch\n"
+        "    from drlpp.runtime import ClusterSession, RunOptions\n"
         "    from drlpp.placement import Placement\n"
         "    with ClusterSession('tests.models:forked') as session:\n"
         "        operators = len(session.graph)\n"
         "        stages = [min(3 * i // operators, 2) for i in range(operators)]\n"
         "        placement = Placement.from_assignment(stages, (0, 1, 2))\n"
         "        print(session.accelerators, type(session.measure(placement, 4)).__name__)\n"
+        "        order = torch.zeros(4, 8, dtype=torch.long)\n"
+        "        session.run(session.deploy(placement), 4, RunOptions(order=order))\n"
         "run_program(measure, 'program.py')\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

@@ -27,6 +27,8 @@ def played(schedule: Schedule, forward: dict[int, float]) -> dict[int, RunResult
     return {
         worker: RunResult(
             times=[(t.start, t.end) for t in timed if t.worker == worker],
+            # As of an accelerator that is emulated at half the processor's speed.
+            processor_seconds=[(t.end - t.start) / 2 for t in timed if t.worker == worker],
             losses={},
             scores={},
             peak_memory_bytes=0,
@@ -49,6 +51,8 @@ def test_a_straight_pipeline_takes_its_slowest_stage() -> None:
     assert found.standard_deviation_seconds == pytest.approx(0.0)
     busy = {usage.stage: usage.busy_seconds for usage in found.workers}
     assert busy == pytest.approx({0: 30.0, 1: 60.0, 2: 45.0})
+    computing = {usage.stage: usage.processor_seconds for usage in found.workers}
+    assert computing == pytest.approx({0: 15.0, 1: 30.0, 2: 22.5})
 
 
 def test_replicas_share_the_minibatches() -> None:

@@ -1,0 +1,19 @@
+"""A cluster on one Linux machine: to try the project on several hosts without having them.
+
+    python -m benchmarks.emulated_cluster run benchmarks/clusters/two-hosts.yaml -- COMMAND …
+
+How it is made, and what it cannot show: ``docs/emulated-cluster.md``.
+"""
+
+from benchmarks.emulated_cluster.control_groups import ControlGroups, control_groups
+from benchmarks.emulated_cluster.emulation import EmulatedCluster, available, remove_leftovers
+from benchmarks.emulated_cluster.job import Job
+
+__all__ = [
+    "EmulatedCluster",
+    "available",
+    "Job",
+    "control_groups",
+    "ControlGroups",
+    "remove_leftovers",
+]

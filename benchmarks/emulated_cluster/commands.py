@@ -1,0 +1,104 @@
+"""The command line: run a command on an emulated cluster, check one, clean up."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from benchmarks.emulated_cluster.emulation import EmulatedCluster, remove_leftovers
+from benchmarks.emulated_cluster.self_check import check, table_of
+from drlpp.cluster import Cluster
+from drlpp.command_line import build_console
+from drlpp.files import read_document
+
+app = typer.Typer(
+    help="A cluster on this machine: hosts, accelerators and links as cluster.yaml describes them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+ClusterArgument = Annotated[Path, typer.Argument(metavar="CLUSTER", help="A cluster.yaml.")]
+
+
+@app.command()
+def run(
+    cluster: ClusterArgument,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="Run on every accelerator.")
+    ],
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="In seconds, after which the command is ended.")
+    ] = None,
+    dilate: Annotated[
+        bool,
+        typer.Option(
+            "--dilate",
+            help="Without root, namespaces and control groups: the command emulates the speeds, "
+            "links are this machine's.",
+        ),
+    ] = False,
+) -> None:
+    """Build a cluster and run a command under torchrun on each of its hosts.
+
+    What rank 0 prints is shown. In the end, after a failure and after Ctrl-C too, nothing is left.
+    """
+    description = read_document(cluster, Cluster)
+    with _ended_by_signals(), EmulatedCluster(description, dilated=dilate) as emulated:
+        print(emulated.description, file=sys.stderr, flush=True)
+        emulated.run(command, timeout, _show)
+
+
+@app.command("check")
+def check_cluster(
+    cluster: ClusterArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure bandwidth, delay and speeds within a cluster, beside what its file says."""
+    description = read_document(cluster, Cluster)
+    with _ended_by_signals(), EmulatedCluster(description) as emulated:
+        print(emulated.description, file=sys.stderr, flush=True)
+        checked = check(emulated)
+    if as_json:
+        print(checked.as_json())
+    else:
+        build_console().print(table_of(checked, description))
+
+
+@app.command()
+def clean() -> None:
+    """Remove what killed clusters have left: processes, namespaces, control groups."""
+    names = remove_leftovers()
+    for name in names:
+        print(f"removed {name}")
+    if not names:
+        print("nothing was left")
+
+
+def _show(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the block like Ctrl-C, so that it cleans up."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, *ending):
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    ending = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, *ending)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

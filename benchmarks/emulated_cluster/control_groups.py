@@ -1,0 +1,202 @@
+"""Accelerators as control groups: a CPU quota for each, which the Linux kernel keeps.
+
+An accelerator of speed 0.4 may compute for 4 ms of every 10 ms. The quotas together stay below nine
+tenths of the cores, so that everyone gets theirs whatever the others do. Both versions of control
+groups will do; version 2 takes a root group that other programs leave its CPU controller to.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from benchmarks.emulated_cluster.names import name_in, new_name
+from drlpp.errors import InvalidCluster, RunFailure
+
+MOST_LOAD = 0.9
+"""Of the machine's cores, by all accelerators together."""
+
+PERIOD_SECONDS = 0.01
+_PRECEDENCE = 100
+"""All accelerators together before any other program, or its work would show in theirs."""
+
+_LEAST_QUOTA_SECONDS = 0.001
+_REMOVING_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Where control groups with CPU quotas are made.
+
+    Attributes:
+        root: the group of everybody.
+        version: 1 or 2.
+    """
+
+    root: Path
+    version: int
+
+    @classmethod
+    def found(cls) -> Self | None:
+        """The machine's, if this process may make groups there."""
+        for line in Path("/proc/mounts").read_text().splitlines():
+            _, mount, kind, options, *_ = line.split()
+            root = Path(mount)
+            if kind == "cgroup" and "cpu" in options.split(","):
+                version = 1
+            elif kind == "cgroup2" and "cpu" in (root / "cgroup.controllers").read_text().split():
+                version = 2
+            else:
+                continue
+            if os.access(root, os.W_OK):
+                return cls(root, version)
+        return None
+
+    def create(self, path: Path, quota: float | None = None) -> None:
+        """Make a group, for ``quota`` of a core or, without one, for groups within it."""
+        path.mkdir()
+        if quota is None:
+            if self.version == 2:
+                for parent in (self.root, path):
+                    (parent / "cgroup.subtree_control").write_text("+cpu")
+                (path / "cpu.weight").write_text(str(100 * _PRECEDENCE))
+            else:
+                (path / "cpu.shares").write_text(str(1024 * _PRECEDENCE))
+            return
+        period = max(PERIOD_SECONDS, _LEAST_QUOTA_SECONDS / quota)
+        limit, every = round(period * quota * 1e6), round(period * 1e6)
+        if self.version == 2:
+            (path / "cpu.max").write_text(f"{limit} {every}")
+        else:
+            (path / "cpu.cfs_period_us").write_text(str(every))
+            (path / "cpu.cfs_quota_us").write_text(str(limit))
+
+    def names(self) -> set[str]:
+        """The emulated clusters that have groups here."""
+        return {name for path in self.root.iterdir() if (name := name_in(path.name))}
+
+    def remove(self, name: str) -> None:
+        """Remove the groups of a cluster; processes that are in them go on without quota."""
+        top = self.root / name
+        give_up = time.monotonic() + _REMOVING_SECONDS
+        while top.exists() and time.monotonic() < give_up:
+            for path in (*(path for path in top.iterdir() if path.is_dir()), top):
+                for process in (path / "cgroup.procs").read_text().split():
+                    with suppress(OSError):
+                        (self.root / "cgroup.procs").write_text(process)
+                # Busy as long as a process is on its way out.
+                with suppress(OSError):
+                    path.rmdir()
+            if top.exists():
+                time.sleep(0.02)
+
+
+class ControlGroups:
+    """One control group for each accelerator.
+
+    Args:
+        speeds: of every accelerator: the part of a core that it has.
+        name: of the emulated cluster that they belong to.
+
+    Raises:
+        InvalidCluster: the speeds are more than this machine can give.
+        RunFailure: control groups are not to be had here.
+    """
+
+    def __init__(self, speeds: Sequence[float], name: str | None = None) -> None:
+        check_quotas(speeds)
+        hierarchy = Hierarchy.found()
+        if hierarchy is None:
+            raise RunFailure(NO_CONTROL_GROUPS)
+        self.speeds = tuple(speeds)
+        self._hierarchy = hierarchy
+        self._name = name or new_name()
+        top = hierarchy.root / self._name
+        self.folders = tuple(top / f"accelerator-{number}" for number in range(len(speeds)))
+        try:
+            hierarchy.create(top)
+            for folder, speed in zip(self.folders, speeds, strict=True):
+                hierarchy.create(folder, speed)
+        except OSError as error:
+            self.remove()
+            raise RunFailure(
+                f"a control group cannot be made in {hierarchy.root} ({error.strerror})"
+            ) from None
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def description(self) -> str:
+        """In words."""
+        return (
+            f"control groups (version {self._hierarchy.version}), "
+            f"{sum(self.speeds):g} of {len(os.sched_getaffinity(0))} cores in all"
+        )
+
+    def hold(self, process_ids: Sequence[int]) -> None:
+        """Put processes under the quotas: the first into the first accelerator, and so on.
+
+        All threads of a process are, and the children that it starts from now on.
+
+        Raises:
+            RunFailure: a process has ended.
+        """
+        for folder, process in zip(self.folders, process_ids, strict=True):
+            try:
+                (folder / "cgroup.procs").write_text(str(process))
+            except ProcessLookupError:
+                raise RunFailure(f"process {process} has ended; {folder.name} is empty") from None
+
+    def remove(self) -> None:
+        """Remove the groups."""
+        self._hierarchy.remove(self._name)
+
+
+NO_CONTROL_GROUPS = (
+    "there are no control groups with CPU quotas that this process may write, of either version"
+)
+
+
+@contextmanager
+def control_groups(speeds: Sequence[float]) -> Iterator[ControlGroups]:
+    """Quotas for processes of one host, such as a session's workers::
+
+        with ClusterSession(model, workers=2) as session, control_groups([0.4, 0.2]) as groups:
+            groups.hold(session.process_ids)
+
+    Raises:
+        InvalidCluster: the speeds are more than this machine can give.
+        RunFailure: control groups are not to be had here.
+    """
+    groups = ControlGroups(speeds)
+    try:
+        yield groups
+    finally:
+        groups.remove()
+
+
+def check_quotas(speeds: Sequence[float]) -> None:
+    """Whether this machine can give so much.
+
+    Raises:
+        InvalidCluster: saying what would be right.
+    """
+    cores = len(os.sched_getaffinity(0))
+    most = MOST_LOAD * cores
+    if not all(0 < speed <= 1 for speed in speeds):
+        raise InvalidCluster(
+            f"speeds are {list(speeds)}; an emulated accelerator has a part of a core: every one "
+            "must be above 0 and at most 1"
+        )
+    if sum(speeds) > most * (1 + 1e-9):
+        raise InvalidCluster(
+            f"the speeds of the accelerators add up to {sum(speeds):g} cores, but this machine "
+            f"has {cores} and can give {most:g} of them away; multiply every speed by "
+            f"{int(100 * most / sum(speeds)) / 100:g}"
+        )

@@ -1,0 +1,297 @@
+"""A cluster on one machine: what ``cluster.yaml`` describes, to run commands on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.emulated_cluster.control_groups import (
+    NO_CONTROL_GROUPS,
+    ControlGroups,
+    Hierarchy,
+    check_quotas,
+)
+from benchmarks.emulated_cluster.job import Job, Place
+from benchmarks.emulated_cluster.names import (
+    MARK,
+    end_processes,
+    in_use,
+    marked_processes,
+    name_in,
+    new_name,
+)
+from benchmarks.emulated_cluster.network import (
+    Network,
+    network_names,
+    network_unavailable,
+    remove_namespaces,
+)
+from drlpp.cluster import Cluster, Link
+from drlpp.errors import InvalidCluster, InvalidInput, RunFailure
+
+_LOOPBACK = "127.77.0"
+_FIRST_LOOPBACK = 100
+
+
+def available() -> str | None:
+    """Why hosts and accelerators cannot be emulated by the kernel here; None if they can."""
+    if os.geteuid() != 0:
+        return "only root may make network namespaces and control groups"
+    if Hierarchy.found() is None:
+        return NO_CONTROL_GROUPS
+    return network_unavailable(new_name())
+
+
+class EmulatedCluster:
+    """Hosts, accelerators and links on this machine, for as long as the ``with`` block lasts::
+
+        with EmulatedCluster(read_document("cluster.yaml", Cluster)) as emulated:
+            print(emulated.description)
+            print(emulated.run(["python", "train.py"], timeout=300))
+
+    Afterwards nothing is left of it, whatever happened: no process, namespace or control group.
+
+    Args:
+        cluster: its hosts, speeds and links. ``speed`` is the part of a core that an accelerator
+            has; memories are not limited.
+        dilated: do without root, namespaces and control groups. All hosts share this machine's
+            loopback device, nothing is slowed down, and the command has to emulate the speeds by
+            itself, as ``ClusterSession(speeds=cluster.speeds)`` does.
+
+    Attributes:
+        cluster: as given.
+        addresses: of every host, in the order of ``cluster.host_names``.
+
+    Raises:
+        InvalidCluster: this machine cannot be such a cluster.
+        RunFailure: the kernel refuses (:func:`available` says so beforehand).
+    """
+
+    def __init__(self, cluster: Cluster, *, dilated: bool = False) -> None:
+        _check_order(cluster)
+        check_quotas(cluster.speeds)
+        self.cluster = cluster
+        self.addresses = tuple(
+            f"{_LOOPBACK}.{_FIRST_LOOPBACK + host}" for host in range(len(cluster.host_names))
+        )
+        self._dilated = dilated
+        self._name = new_name()
+        self._network: Network | None = None
+        self._groups: ControlGroups | None = None
+        self._folder = Path()
+        self._jobs: list[Job] = []
+        self._ending = ExitStack()
+
+    def __enter__(self) -> Self:
+        if not self._dilated and (reason := available()) is not None:
+            raise RunFailure(f"no cluster can be emulated here: {reason}")
+        with ExitStack() as building:
+            self._folder = Path(
+                building.enter_context(tempfile.TemporaryDirectory(prefix=f"{self._name}-"))
+            )
+            if not self._dilated:
+                self._network = Network(self.cluster, self._name)
+                building.callback(self._network.remove)
+                self.addresses = self._network.addresses
+                self._groups = ControlGroups(self.cluster.speeds, self._name)
+                building.callback(self._groups.remove)
+            building.callback(end_processes, self._name)
+            building.callback(self.stop)
+            self._ending = building.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ending.close()
+
+    def start(self, command: Sequence[str]) -> Job:
+        """Start a command on every accelerator by ``torchrun`` on every host; one at a time.
+
+        Rank 0 is the first accelerator of the first host, and so on in the cluster's order.
+
+        Raises:
+            InvalidInput: there is no command.
+        """
+        if not command:
+            raise InvalidInput("there is no command to run; give one, such as `python train.py`")
+        self.stop()
+        interface = "lo" if self._network is None else self._network.interface
+        environment = {
+            # Emulated hosts have no names, and torch warns of each.
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+            **os.environ,
+            MARK: self._name,
+            "GLOO_SOCKET_IFNAME": interface,
+            "TP_SOCKET_IFNAME": interface,
+        }
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        self._jobs.append(Job(command, self._places(), environment, folder))
+        return self._jobs[-1]
+
+    def run(
+        self,
+        command: Sequence[str],
+        timeout: float | None = None,
+        on_output: Callable[[str], object] | None = None,
+    ) -> str:
+        """:meth:`start` a command and wait for its end.
+
+        Args:
+            command: with its arguments.
+            timeout: in seconds.
+            on_output: called with what rank 0 prints, as it does.
+
+        Returns:
+            What rank 0 printed, errors included.
+
+        Raises:
+            WorkerLost: the command failed on a host.
+            TrialTimeout: it did not end in time.
+        """
+        try:
+            return self.start(command).wait(timeout, on_output)
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End what runs."""
+        while self._jobs:
+            self._jobs.pop().stop()
+            end_processes(self._name)
+
+    def process_ids(self, host: str) -> list[int]:
+        """The processes of the ranks of a host that run now, their children included."""
+        if self._groups is None:
+            raise InvalidInput("a dilated cluster does not know which host a process is of")
+        number = self._number(host)
+        return [
+            int(process)
+            for folder, of in zip(self._groups.folders, self.cluster.host_of, strict=True)
+            if of == number
+            for process in (folder / "cgroup.procs").read_text().split()
+        ]
+
+    def cut(self, host: str) -> None:
+        """Cut a host's network: what is sent to or from it is lost until :meth:`restore`."""
+        self._links().cut(self._number(host))
+
+    def restore(self, host: str) -> None:
+        """Connect a host again."""
+        self._links().restore(self._number(host))
+
+    @property
+    def description(self) -> str:
+        """What is emulated, and by what means, in a few lines."""
+        if self._network is None or self._groups is None:
+            return (
+                "accelerators: time dilation, by the command itself "
+                f"(speeds {', '.join(f'{speed:g}' for speed in self.cluster.speeds)})\n"
+                "hosts: none, all are at this machine's loopback device\n"
+                "links: not emulated"
+            )
+        lines = [
+            f"accelerators: {self._groups.description}",
+            "hosts: network namespaces "
+            + ", ".join(map(" ".join, zip(self.cluster.host_names, self.addresses, strict=True))),
+            f"within a host: {self._link(self.cluster.within_host, 0)}, shared by its accelerators",
+        ]
+        for level, link in (
+            ("hosts", self.cluster.between_hosts),
+            ("racks", self.cluster.between_racks),
+        ):
+            if link is not None:
+                lines.append(f"between {level}: {self._link(link, 1)}, each way")
+        lines += [
+            f"network of {line.name}: {self._link(line.network, 1)}, each way"
+            for line in self.cluster.hosts
+            if line.network is not None
+        ]
+        return "\n".join(lines)
+
+    def delayed_by(self, link: Link, level: int) -> str | None:
+        """What delays messages within a host (level 0) or between hosts; None if nothing does."""
+        if self._network is None or not link.latency_seconds:
+            return None
+        return self._network.delayed_by(link.latency_seconds, within_host=level == 0)
+
+    def _link(self, link: Link, level: int) -> str:
+        text = f"{link.bandwidth_bytes_per_second * 8 / 1e6:g} Mbit/s"
+        if link.latency_seconds:
+            by = self.delayed_by(link, level)
+            how = f"by {by}" if by else "not emulated, as this kernel has no netem"
+            text += f", {link.latency_seconds * 1e6:g} µs ({how})"
+        return text
+
+    def _places(self) -> list[Place]:
+        found = []
+        for host, name in enumerate(self.cluster.host_names):
+            mine = [number for number, of in enumerate(self.cluster.host_of) if of == host]
+            found.append(
+                Place(
+                    host=name,
+                    address=self.addresses[host],
+                    prefix=() if self._network is None else tuple(self._network.prefix(host)),
+                    groups=()
+                    if self._groups is None
+                    else tuple(self._groups.folders[number] / "cgroup.procs" for number in mine),
+                    accelerators=len(mine),
+                )
+            )
+        return found
+
+    def _number(self, host: str) -> int:
+        if host not in self.cluster.host_names:
+            raise InvalidInput(
+                f"there is no host {host!r}; the cluster has {', '.join(self.cluster.host_names)}"
+            )
+        return self.cluster.host_names.index(host)
+
+    def _links(self) -> Network:
+        if self._network is None:
+            raise InvalidInput("a dilated cluster has no links that could be cut")
+        return self._network
+
+
+def remove_leftovers() -> list[str]:
+    """Remove what clusters have left whose own process was killed.
+
+    Returns:
+        Their names.
+    """
+    hierarchy = Hierarchy.found()
+    folders = {
+        path: name for path in Path(tempfile.gettempdir()).iterdir() if (name := name_in(path.name))
+    }
+    names = {*network_names(), *marked_processes().values(), *folders.values()}
+    if hierarchy is not None:
+        names |= hierarchy.names()
+    left = sorted(name for name in names if not in_use(name))
+    for name in left:
+        end_processes(name)
+        remove_namespaces(name)
+        if hierarchy is not None:
+            hierarchy.remove(name)
+    for path, name in folders.items():
+        if name in left:
+            shutil.rmtree(path, ignore_errors=True)
+    return left
+
+
+def _check_order(cluster: Cluster) -> None:
+    """Torchrun numbers its processes host by host, so the accelerators have to be."""
+    for before, after in zip(cluster.host_of, cluster.host_of[1:], strict=False):
+        if after < before:
+            raise InvalidCluster(
+                f"the lines of host {cluster.host_names[after]!r} are apart; list them one after "
+                "the other, since torchrun numbers accelerators host by host"
+            )

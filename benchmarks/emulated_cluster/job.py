@@ -1,0 +1,194 @@
+"""A command under ``torchrun`` on every host of an emulated cluster."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from drlpp.errors import RunFailure, TrialTimeout, WorkerLost
+
+TOKEN = "DRLPP_TOKEN"
+"""The environment variable with the secret that the processes of one run know each other by."""
+
+_RENDEZVOUS_PORT = 29400
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 5.0
+_FAILED_RANK = re.compile(r"Root Cause.*?rank\s*: (\d+) ", re.DOTALL)
+"""In what torchrun reports when a process of its has failed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a host's processes run.
+
+    Attributes:
+        host: its name.
+        address: its own.
+        prefix: of every command that runs there.
+        groups: the file that a process of each accelerator writes itself into; none without quotas.
+        accelerators: how many processes.
+    """
+
+    host: str
+    address: str
+    prefix: tuple[str, ...]
+    groups: tuple[Path, ...]
+    accelerators: int
+
+
+class Job:
+    """One run of a command, a process for each accelerator.
+
+    Args:
+        command: with its arguments.
+        places: of every host.
+        environment: of every process.
+        folder: for what the processes print: ``rank-N.log`` and, of torchrun, ``HOST.log``.
+        port: of the rendezvous, on the first host.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        places: Sequence[Place],
+        environment: Mapping[str, str],
+        folder: Path,
+        port: int = _RENDEZVOUS_PORT,
+    ) -> None:
+        self._places = places
+        self._folder = folder
+        self._printed = 0
+        environment = {**environment, TOKEN: secrets.token_hex(32), "OMP_NUM_THREADS": "1"}
+        self._launchers: list[subprocess.Popen[bytes]] = []
+        for number, place in enumerate(places):
+            script = _script_of(command, place, folder)
+            launcher = [*place.prefix, *_torchrun(places, number, port), "bash", str(script)]
+            with (folder / f"{place.host}.log").open("wb") as log:
+                self._launchers.append(
+                    subprocess.Popen(
+                        launcher,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=environment,
+                        # Ctrl-C is for us; we end them.
+                        start_new_session=True,
+                    )
+                )
+
+    @property
+    def output(self) -> str:
+        """What rank 0 has printed so far."""
+        return _text_of(self._folder / "rank-0.log")
+
+    def wait(
+        self, timeout_seconds: float | None = None, on_output: Callable[[str], object] | None = None
+    ) -> str:
+        """Wait until the command has ended everywhere.
+
+        Args:
+            timeout_seconds: after which it counts as hung; waits for ever by default.
+            on_output: called with what rank 0 prints, as it does.
+
+        Returns:
+            What rank 0 has printed.
+
+        Raises:
+            WorkerLost: the command failed on a host.
+            TrialTimeout: it did not end in time.
+        """
+        begin = time.monotonic()
+        while True:
+            codes = [launcher.poll() for launcher in self._launchers]
+            if on_output is not None:
+                self._pass_on(on_output)
+            if any(codes):
+                raise self._failure(codes)
+            if all(code == 0 for code in codes):
+                return self.output
+            if timeout_seconds is not None and time.monotonic() - begin > timeout_seconds:
+                raise TrialTimeout(
+                    f"the command has not ended within {timeout_seconds:g} s: "
+                    f"rank 0 {_last_words(self.output)}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Ask the launchers that still run to end their processes, and wait a few seconds."""
+        for launcher in self._launchers:
+            if launcher.poll() is None:
+                launcher.terminate()
+        give_up = time.monotonic() + _GRACE_SECONDS
+        for launcher in self._launchers:
+            try:
+                launcher.wait(max(0.0, give_up - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                launcher.kill()
+                launcher.wait()
+
+    def _pass_on(self, on_output: Callable[[str], object]) -> None:
+        path = self._folder / "rank-0.log"
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._printed)
+                new = file.read()
+            self._printed += len(new)
+            if new:
+                on_output(new.decode(errors="replace"))
+
+    def _failure(self, codes: Sequence[int | None]) -> RunFailure:
+        number = next(number for number, code in enumerate(codes) if code)
+        host = self._places[number].host
+        launcher = _text_of(self._folder / f"{host}.log")
+        who, text = f"torchrun on {host}", launcher
+        if cause := _FAILED_RANK.search(launcher):
+            who = f"rank {cause.group(1)} on {host}"
+            text = _text_of(self._folder / f"rank-{cause.group(1)}.log")
+        return WorkerLost(f"the command failed: {who} {_last_words(text)}")
+
+
+def _torchrun(places: Sequence[Place], number: int, port: int) -> list[str]:
+    place = places[number]
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", str(len(places)), "--node-rank", str(number)),
+        *("--nproc-per-node", str(place.accelerators)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{places[0].address}:{port}"),
+        # All hosts have this machine's name, by which torchrun would look for the first.
+        *("--rdzv-conf", f"is_host={number == 0}", "--rdzv-id", "drlpp"),
+        *("--local-addr", place.address, "--no-python"),
+    ]
+
+
+def _script_of(command: Sequence[str], place: Place, folder: Path) -> Path:
+    """A shell script that takes its place, then becomes the command.
+
+    The accelerator's control group has to be entered before the command starts any thread. It is a
+    file because torchrun replaces what it takes for macros in arguments.
+    """
+    lines = [f'exec > {shlex.quote(str(folder))}/rank-"$RANK".log 2>&1']
+    if place.groups:
+        lines += [
+            f"groups=({shlex.join(map(str, place.groups))})",
+            'echo $$ > "${groups[$LOCAL_RANK]}" || exit 1',
+        ]
+    path = folder / f"{place.host}.sh"
+    path.write_text("\n".join((*lines, f"exec {shlex.join(command)}", "")))
+    return path
+
+
+def _last_words(text: str) -> str:
+    # Rules and the frames of boxes say nothing.
+    lines = [line.strip(" │") for line in text.splitlines() if any(map(str.isalnum, line))]
+    return f"ended with: {lines[-1]}" if lines else "has printed nothing"
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""

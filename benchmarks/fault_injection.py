@@ -1,0 +1,105 @@
+"""Is a session hard to kill? Faults at random moments of trainings and measurements, many of each.
+
+    python -m benchmarks.fault_injection --count 20 --out faults.jsonl        # about an hour
+
+Every fault has to end with a readable reason of the right kind; no process, file, port or shared
+memory may be left; the training has to go on from its last checkpoint and end with the bits of one
+that nothing happened to; after a measurement the next one has to succeed. The model is small
+(`tests.models:perceptron`, 2-1), so what is timed is how long it takes until a fault is noticed,
+with a patience of 10 s for workers that say nothing. The exit code is 1 if anything went otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from benchmarks.fault_trials import FaultTrials, Trial
+from benchmarks.faults import EXPECTED
+from benchmarks.temporary_files import temporary_files_in
+from drlpp.command_line import build_console, run_program
+from drlpp.report import seconds_text
+from drlpp.task import ModelReference
+
+MEASURED = ("killed", "frozen", "memory", "forward", "backward", "optimizer")
+_EPOCHS = 2
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+def trials_of(trials: FaultTrials, count: int) -> Iterator[Trial]:
+    """``count`` trials of every kind, the kinds in turns."""
+    for seed in range(count):
+        for kind in EXPECTED:
+            yield trials.training(kind, seed)
+        for kind in MEASURED:
+            yield trials.measuring(kind, seed)
+        yield trials.killed_controller(seed)
+
+
+def table_of(trials: Sequence[Trial]) -> Table:
+    """A row for every kind of fault."""
+    table = Table(title="faults at random moments")
+    for column in ("fault", "during", "trials", "told", "median", "longest", "went on", "clean"):
+        table.add_column(column)
+    for during, kind in dict.fromkeys((trial.during, trial.kind) for trial in trials):
+        of_kind = [trial for trial in trials if (trial.during, trial.kind) == (during, kind)]
+        seconds = [trial.seconds for trial in of_kind]
+
+        def share(
+            holds: Callable[[Trial], object], of_kind: Sequence[Trial] = tuple(of_kind)
+        ) -> str:
+            return f"{sum(bool(holds(trial)) for trial in of_kind)} of {len(of_kind)}"
+
+        table.add_row(
+            kind,
+            during,
+            str(len(of_kind)),
+            ", ".join(sorted({trial.failure or "–" for trial in of_kind})),
+            seconds_text(median(seconds)),
+            seconds_text(max(seconds)),
+            share(lambda trial: trial.went_on),
+            share(lambda trial: not trial.left),
+        )
+    return table
+
+
+@app.command()
+def main(
+    out: Annotated[Path, typer.Option(help="Where trials go, a line each.")],
+    count: Annotated[int, typer.Option(help="Trials of every kind.")] = 20,
+) -> None:
+    """Inject faults and tell what came of them."""
+    console = build_console()
+    found: list[Trial] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="drlpp-faults-") as folder,
+        temporary_files_in(folder),
+        out.open("w") as file,
+    ):
+        trials = FaultTrials(
+            ModelReference(name="tests.models:perceptron"),
+            "benchmarks.faults:samples",
+            _EPOCHS,
+            Path(folder),
+        )
+        for trial in trials_of(trials, count):
+            found.append(trial)
+            file.write(json.dumps(asdict(trial)) + "\n")
+            file.flush()
+            if not trial.as_expected:
+                console.print(f"not as expected: {trial}", markup=False)
+    console.print(table_of(found))
+    raise typer.Exit(0 if all(trial.as_expected for trial in found) else 1)
+
+
+if __name__ == "__main__":
+    run_program(app, "fault_injection.py")

@@ -1,0 +1,313 @@
+"""One fault at a random moment of a training or of a measurement, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.faults import EXPECTED, allow_files, release, strike, workers_of_this_process
+from benchmarks.process_facts import children_of
+from drlpp.capture import CapturedModel, capture
+from drlpp.cluster import Link, local_cluster
+from drlpp.errors import RunFailure
+from drlpp.files import read_document, write_document
+from drlpp.measurement import FailedMeasurement, Measurement
+from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.placement import Placement
+from drlpp.placement_file import PlacementFile
+from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
+from drlpp.task import ModelReference
+from drlpp.training_options import Method
+
+ACCELERATORS = (0, 0, 1)
+_CHECKPOINT_EVERY = 40
+_MOST_DRAWS = 20
+_MINIBATCHES = 3000
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one fault.
+
+    Attributes:
+        kind: of the fault.
+        during: "training" or "measuring".
+        failure: the kind of failure that was told; empty if none was.
+        reason: the sentence that a user reads.
+        seconds: from the fault to that sentence; of a killed controller, until all is gone.
+        went_on: whether the training resumed and ended with the bits of one without a fault, or
+            the next measurement succeeded.
+        left: processes, files and ports that were left behind.
+    """
+
+    kind: str
+    during: str
+    failure: str
+    reason: str
+    seconds: float
+    went_on: bool
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def as_expected(self) -> bool:
+        """The right reason, everything went on, and nothing is left."""
+        expected = "" if self.kind == "controller" else EXPECTED[self.kind].kind
+        return self.failure == expected and self.went_on and not self.left
+
+
+class FaultTrials:
+    """Trials that share a model, a placement and the weights of a training without a fault.
+
+    Args:
+        model: to train; its data as well.
+        data: by name.
+        epochs: of every training.
+        folder: for everything that is written.
+        patience_seconds: after which a silent trial counts as hung, instead of the session's own.
+    """
+
+    def __init__(
+        self,
+        model: ModelReference,
+        data: str,
+        epochs: int,
+        folder: Path,
+        patience_seconds: float = 10.0,
+    ) -> None:
+        self._patience_seconds = patience_seconds
+        self.triggers = folder / "triggers"
+        self.triggers.mkdir()
+        self._folder = folder
+        self._data = data
+        self._epochs = epochs
+        self.captured: CapturedModel = capture(model)
+        operators, stages = len(self.captured.graph), max(ACCELERATORS) + 1
+        assignment = [min(stages * i // operators, stages - 1) for i in range(operators)]
+        self.placement = Placement.from_assignment(assignment, ACCELERATORS)
+        self.optimizer = OptimizerSpec(
+            name="benchmarks.faults:FaultyAdam",
+            options={"lr": 0.01, "triggers": str(self.triggers)},
+        )
+        self._document = PlacementFile.create(
+            self.captured.reference,
+            self.captured.graph,
+            self.placement,
+            local_cluster(len(ACCELERATORS), Link(bandwidth_bytes_per_second=1e9)),
+            method=Method(),
+            optimizer=self.optimizer,
+            found_by="fault injection",
+        )
+        begins: list[float] = []
+        observer = Observer(on_begin=lambda: begins.append(time.perf_counter()))
+        self._wanted = self._train(folder / "whole", observer)
+        self._seconds = time.perf_counter() - begins[0]
+
+    def _train(self, out: Path, observer: Observer | None = None) -> dict[str, Tensor]:
+        trainer = PipelineTrainer(
+            self._document,
+            checkpoint_every=_CHECKPOINT_EVERY,
+            out=out,
+            resume=out.exists(),
+            observer=observer,
+        )
+        return trainer.fit(self._data, epochs=self._epochs).state_dict
+
+    def training(self, kind: str, seed: int) -> Trial:
+        """A fault at a random moment of a training, which is then gone on with."""
+        chance = random.Random(f"{kind} {seed}")
+        for draw in range(_MOST_DRAWS):
+            out = self._folder / f"training-{kind}-{seed}-{draw}"
+            with _everything_gone() as left, self._striking(kind, chance) as struck:
+                failure, reason = "", ""
+                try:
+                    self._train(out, Observer(on_begin=struck.begin))
+                except RunFailure as error:
+                    failure, reason = error.kind, str(error)
+                seconds = struck.seconds
+            if failure:
+                return Trial(kind, "training", failure, reason, seconds, self._goes_on(out), left)
+        raise RuntimeError(f"{kind}: {_MOST_DRAWS} trainings ended before the fault")
+
+    def measuring(self, kind: str, seed: int) -> Trial:
+        """A fault at a random moment of a measurement, after which the session goes on."""
+        chance = random.Random(f"{kind} {seed} measuring")
+        with (
+            _everything_gone() as left,
+            ClusterSession(self.captured, len(ACCELERATORS), optimizer=self.optimizer) as session,
+        ):
+            session.measure(self.placement, 30)
+            for _ in range(_MOST_DRAWS):
+                with self._striking(kind, chance) as struck:
+                    struck.begin()
+                    outcome = session.measure(self.placement, _MINIBATCHES)
+                    seconds = struck.seconds
+                if isinstance(outcome, FailedMeasurement):
+                    break
+            else:
+                raise RuntimeError(f"{kind}: {_MOST_DRAWS} measurements ended before the fault")
+            next_one = session.measure(self.placement, 10)
+        went_on = isinstance(next_one, Measurement)
+        return Trial(kind, "measuring", outcome.failure, outcome.reason, seconds, went_on, left)
+
+    def killed_controller(self, seed: int) -> Trial:
+        """A whole training program killed at a random moment, and what remains of it."""
+        chance = random.Random(seed)
+        out = self._folder / f"controller-{seed}"
+        temporary = self._folder / f"temporary-{seed}"
+        temporary.mkdir()
+        path = self._folder / "placement.json"
+        if not path.exists():
+            write_document(path, self._document)
+        program = [sys.executable, "-m", "benchmarks.fault_trials", str(path), self._data]
+        with subprocess.Popen(
+            [*program, str(self._epochs), str(out)],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as controller:
+            assert controller.stdout is not None
+            controller.stdout.readline()
+            time.sleep(chance.uniform(0, 0.8 * self._seconds))
+            family = descendants(controller.pid)
+            begin = time.perf_counter()
+            controller.send_signal(signal.SIGKILL)
+            controller.wait()
+        left = _wait_until_gone(family, temporary)
+        seconds = time.perf_counter() - begin
+        return Trial("controller", "training", "", "", seconds, self._goes_on(out), left)
+
+    def _goes_on(self, out: Path) -> bool:
+        release(self.triggers)
+        found = self._train(out)
+        return all(torch.equal(value, found[name]) for name, value in self._wanted.items())
+
+    @contextmanager
+    def _striking(self, kind: str, chance: random.Random) -> Iterator[_Strike]:
+        struck = _Strike(kind, self.triggers, chance, 0.9 * self._seconds)
+        patience = ClusterSession._patience
+        ClusterSession._patience = lambda _: self._patience_seconds  # type: ignore[assignment,method-assign]
+        try:
+            yield struck
+        finally:
+            ClusterSession._patience = patience  # type: ignore[method-assign]
+            struck.cancel()
+            allow_files()
+            release(self.triggers)
+
+
+class _Strike:
+    """A fault that happens some time after :meth:`begin`."""
+
+    def __init__(
+        self, kind: str, triggers: Path, chance: random.Random, longest_seconds: float
+    ) -> None:
+        self._at = 0.0
+        self._timer = threading.Timer(chance.uniform(0, longest_seconds), self._now)
+        self._arguments = (kind, triggers, chance)
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._timer.start()
+
+    def _now(self) -> None:
+        self._at = time.perf_counter()
+        strike(*self._arguments)
+
+    @property
+    def seconds(self) -> float:
+        """Since the fault."""
+        return time.perf_counter() - self._at if self._at else 0.0
+
+    def cancel(self) -> None:
+        """Return when no fault can happen any more."""
+        self._timer.cancel()
+        if self._timer.ident is not None:
+            self._timer.join()
+
+
+@contextmanager
+def _everything_gone() -> Iterator[list[str]]:
+    """A list that is filled, behind the block, with what the block has left behind."""
+    left: list[str] = []
+    before = _possessions()
+    yield left
+    left += sorted(_possessions() - before)
+
+
+def _possessions() -> set[str]:
+    """Workers, temporary folders, shared memory, and connections of this process."""
+    workers = {f"worker process {process}" for process in workers_of_this_process()}
+    folders = Path(tempfile.gettempdir()).glob("drlpp-session-*")
+    shared = Path("/dev/shm").glob("*")
+    sockets = sum("socket:" in _target(link) for link in Path("/proc/self/fd").iterdir())
+    kept = {f"{number} sockets" for number in range(sockets)}
+    return workers | {str(path) for path in (*folders, *shared)} | kept
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+def descendants(process: int) -> set[int]:
+    """All processes that descend from one."""
+    found: set[int] = set()
+    waiting = [process]
+    while waiting:
+        try:
+            below = children_of(waiting.pop())
+        except OSError:
+            continue
+        found.update(below)
+        waiting += below
+    return found
+
+
+def _wait_until_gone(family: set[int], temporary: Path, seconds: float = 30) -> list[str]:
+    """Wait for processes and files to go; what is left after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = [f"process {process}" for process in family if _runs(process)]
+        # Beside torch's cache, which is there for everyone.
+        left += [p.name for p in temporary.iterdir() if not p.name.startswith("torchinductor")]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+
+
+def _runs(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def _program(placement: str, data: str, epochs: str, out: str) -> None:
+    """A training that says when it begins, to be killed."""
+    trainer = PipelineTrainer(
+        read_document(placement, PlacementFile),
+        checkpoint_every=_CHECKPOINT_EVERY,
+        out=out,
+        observer=Observer(on_begin=lambda: print("begins", flush=True)),
+    )
+    trainer.fit(data, epochs=int(epochs))
+
+
+if __name__ == "__main__":
+    _program(*sys.argv[1:])

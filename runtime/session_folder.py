@@ -1,0 +1,63 @@
+"""The temporary folder of a session, which does not outlive it however it ends.
+
+A session that is closed, or whose program ends, removes its folder. If the controller is killed its
+workers remove it, and if they are killed too, the next session on this machine: every folder holds
+a file that its controller keeps locked, and the system unlocks it when that process is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from multiprocessing import util
+from pathlib import Path
+
+_PREFIX = "drlpp-session-"
+_LOCK = "lock"
+
+
+class SessionFolder(tempfile.TemporaryDirectory[str]):
+    """A new folder, after those of controllers that were killed are removed."""
+
+    def __init__(self) -> None:
+        remove_abandoned(Path(tempfile.gettempdir()))
+        super().__init__(prefix=_PREFIX)
+        # Locked before it gets its name: whoever finds the name must find it locked.
+        unnamed = Path(self.name) / f".{_LOCK}"
+        self._lock = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unnamed.rename(unnamed.with_name(_LOCK))
+
+    def cleanup(self) -> None:
+        """Remove the folder; further calls do nothing."""
+        super().cleanup()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders of sessions in ``parent`` whose controllers are gone."""
+    for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        _remove_if_abandoned(lock)
+
+
+def _remove_if_abandoned(lock: Path) -> None:
+    # It may be in use, another user's, or being removed by someone else.
+    with suppress(OSError), lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(lock.parent, ignore_errors=True)
+
+
+def remove_files_of_dead_controller(folder: Path) -> None:
+    """What a worker does when the process that started it is gone: nobody else will remove these.
+
+    Args:
+        folder: of the session; it stays if it is another process's, as that of a keeper may be.
+    """
+    _remove_if_abandoned(folder / _LOCK)
+    # The socket of the server that workers are forked from.
+    shutil.rmtree(util.get_temp_dir(), ignore_errors=True)

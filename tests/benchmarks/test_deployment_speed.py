@@ -1,0 +1,66 @@
+"""Deploying a small model again and again leaves nothing behind."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.deployment_speed import deploy_again_and_again, some_placements, text_of
+from benchmarks.process_resources import ProcessResources
+from benchmarks.speed_models import reference
+from drlpp.command_line import build_console
+from drlpp.errors import InvalidInput
+from drlpp.measurement import Measurement
+from drlpp.runtime import ClusterSession
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[ClusterSession]:
+    model = reference("convolutions", {"batch_size": 2, "channels": 4, "side": 4})
+    with ClusterSession(model, workers=3) as session:
+        yield session
+
+
+def test_nothing_is_left_behind(session: ClusterSession) -> None:
+    report = deploy_again_and_again(session, 32)
+    assert report.leaves_nothing, report.held
+    assert len(report.held) == 4 * 4, "of four placements on three workers and the controller"
+    assert report.growth < 0.05
+    assert len(report.times) == 28
+    for times in report.times:
+        worker = times.loading_seconds + times.connecting_seconds + times.building_seconds
+        # Parts of the slowest workers, which need not be one worker.
+        assert 0 < times.cutting_seconds < times.total_seconds
+        assert 0 < worker < 3 * times.total_seconds
+    console = build_console()
+    with console.capture() as printed:
+        console.print(text_of(report))
+    assert "open files and sockets: met" in printed.get()
+
+
+def test_nothing_is_left_behind_by_runs(session: ClusterSession) -> None:
+    def held() -> list[tuple[int, int]]:
+        found = map(ProcessResources.of, session.process_ids)
+        return [(resources.threads, resources.descriptors) for resources in found]
+
+    placement, *_ = some_placements(len(session.graph), 3)
+    seen = []
+    for _ in range(8):
+        assert isinstance(session.measure(placement, 2), Measurement)
+        seen.append((held(), session.file_count))
+    assert seen[1:] == [seen[1]] * 7
+
+
+def test_addresses_of_old_groups_are_not_kept(session: ClusterSession) -> None:
+    counts = []
+    for placement in some_placements(len(session.graph), 3) * 2:
+        session.deploy(placement)
+        store = session._pool._store
+        assert store is not None
+        counts.append(store.num_keys())
+    assert counts[4:] == counts[:4]
+
+
+def test_too_few_deployments_are_refused(session: ClusterSession) -> None:
+    for few in (8, 13):
+        with pytest.raises(InvalidInput, match="a multiple of that, 12 or more"):
+            deploy_again_and_again(session, few)

@@ -1,0 +1,126 @@
+"""The benchmark of the runtime's speed at its smallest: what is compared, and that it is equal."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from benchmarks import runtime_speed
+from benchmarks.runtime_speed import FULL, SHORT, as_plain, check_numerics, measure, this_machine
+from benchmarks.speed_models import placement_of, reference
+from benchmarks.speed_report import NUMERICS_GOAL, rows_of, verdicts_of
+from benchmarks.speed_samples import Case, Contender, Sample, SpeedSamples
+from drlpp.capture import capture
+from drlpp.errors import InvalidInput, RunFailure
+from drlpp.training_options import Method
+
+SMALLEST = SHORT.model_copy(
+    update={
+        "models": {"feed_forwards": {"batch_size": 4, "hidden": 8, "tokens": 2}},
+        "straight": ((3, 5), (4, 4)),
+        "replicated": (),
+        "minibatches": 2,
+    }
+)
+EVEN = Case(model="feed_forwards", blocks=(4, 4), replicas=(1, 1))
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("speed") / "samples.json"
+
+
+@pytest.fixture(scope="module")
+def measured(path: Path) -> SpeedSamples:
+    return measure(SMALLEST, path, QUIET)
+
+
+def test_everybody_trains_to_the_same_weights(measured: SpeedSamples) -> None:
+    assert len(measured.differences) == len(measured.samples)
+    assert max(measured.differences.values()) < 1e-5
+
+
+def test_every_contender_has_its_samples(measured: SpeedSamples) -> None:
+    names = [str(s.contender) for s in measured.samples if s.case == EVEN]
+    assert names == [
+        "1f1b vanilla",
+        "1f1b pipeoptim",
+        "1f1b stash",
+        "gpipe, M = 2",
+        "1f1b-flush, M = 2",
+        "torch pipelining gpipe, M = 2",
+        "torch pipelining 1f1b, M = 2",
+        "torch data parallel",
+    ]
+    assert [str(s.contender) for s in measured.samples if s.case != EVEN] == names[:2]
+    # Faster than its busiest worker computes no pipeline can be, but for where the window's edges
+    # cut; and no worker has been asleep for nothing.
+    assert all(0 < s.busiest_seconds < 2 * s.seconds for s in measured.samples)
+
+
+def test_a_run_goes_on_where_it_was_interrupted(
+    measured: SpeedSamples, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_speed, "side_by_side", None)
+    assert measure(SMALLEST, path, QUIET) == measured
+    with pytest.raises(InvalidInput, match="other settings"):
+        measure(SMALLEST.model_copy(update={"minibatches": 3}), path, QUIET)
+
+
+def test_weights_that_differ_end_the_comparison() -> None:
+    cluster = SimpleNamespace(difference=lambda case, contender: 2 * NUMERICS_GOAL)
+    with pytest.raises(RunFailure, match="torch data parallel ends with weights that differ"):
+        check_numerics(cluster, [(EVEN, Contender(theirs="data parallel"))])  # type: ignore[arg-type]
+
+
+def test_verdicts_are_medians_of_paired_samples() -> None:
+    flushed = Contender(theirs="pipelining 1f1b", microbatches=4)
+    seconds = {
+        Contender(ours=Method(policy="vanilla")): (1.0, 2.0, 4.0),
+        Contender(ours=Method(policy="pipeoptim")): (1.01, 2.06, 4.04),
+        flushed: (1.3, 2.4, 4.8),
+    }
+    samples = [
+        Sample(case=EVEN, contender=who, repetition=n, seconds=t, busiest_seconds=t / 1.02)
+        for who, times in seconds.items()
+        for n, t in enumerate(times)
+    ]
+    document = SpeedSamples(settings=SMALLEST, machine=this_machine(), samples=tuple(samples))
+    found = {(v.question, v.subject.split(": ")[1]): v for v in verdicts_of(rows_of(document))}
+    ratios = {
+        ("over the busiest worker", "1f1b vanilla"): (1.02, 1.03, True),
+        ("over the busiest worker", "1f1b pipeoptim"): (1.02, 1.03, True),
+        ("cost of predicting", "1f1b pipeoptim against 1f1b vanilla"): (1.01, 1.025, True),
+        # (M + P − 1)/M
+        ("faster than flushing", f"1f1b vanilla against {flushed}"): (1.2, 1.25, False),
+    }
+    assert {k: (round(v.ratio, 6), v.goal, v.met) for k, v in found.items()} == ratios
+    plain = as_plain(document)
+    assert [row["samples_per_second"] for row in plain["rows"]] == pytest.approx(
+        [4 / 2, 4 / 2.06, 4 / 2.4]
+    )
+    assert [verdict["met"] for verdict in plain["verdicts"]] == [True, True, True, False]
+
+
+def test_blocks_are_cut_where_a_case_says() -> None:
+    captured = capture(reference("convolutions", SHORT.models["convolutions"]))
+    placement = placement_of(captured.graph, (3, 1, 4), (1, 2, 1))
+    assert placement.configuration == "1-2-1"
+    modules = [
+        {captured.graph.operators[i].module.split(".")[0] for i in stage.operators}
+        for stage in placement.stages
+    ]
+    assert modules == [{"0", "1", "2"}, {"3"}, {"4", "5", "6", "7"}]
+
+
+@pytest.mark.parametrize("settings", [FULL, SHORT])
+def test_cases_use_all_blocks(settings: object) -> None:
+    assert settings is FULL or settings is SHORT
+    for model in settings.models:
+        for accelerators in settings.accelerators:
+            for case in settings.cases(model, accelerators):
+                assert sum(case.blocks) == 8
+                assert len(case.blocks) == len(case.replicas)
+                assert sum(case.replicas) <= accelerators

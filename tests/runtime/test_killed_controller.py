@@ -1,0 +1,90 @@
+"""A controller that is killed leaves no process and no file, even if a worker is frozen or dead."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from drlpp.runtime.session_folder import SessionFolder, remove_abandoned
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = """
+import sys
+from drlpp.runtime import ClusterSession
+from tests.runtime.straight import straight
+session = ClusterSession("tests.models:perceptron", workers=2)
+deployment = session.deploy(straight(session.captured, 0, 1))
+print(*session.process_ids, flush=True)
+session.run(deployment, 100_000)
+"""
+
+
+def test_folders_of_the_living_are_kept_and_those_of_the_dead_removed(tmp_path: Path) -> None:
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
+    try:
+        first = SessionFolder()
+        (Path(first.name) / "model").write_text("weights")
+        second = SessionFolder()
+        remove_abandoned(tmp_path)
+        assert (Path(first.name) / "model").exists()
+        # What a killed controller leaves: the folder, and nobody who holds the lock.
+        os.close(first._lock)
+        first._lock = -1
+        third = SessionFolder()
+        assert {path.name for path in tmp_path.iterdir()} == {
+            Path(second.name).name,
+            Path(third.name).name,
+        }
+        for folder in (first, second, third):
+            folder.cleanup()
+            folder.cleanup()
+        assert not list(tmp_path.iterdir())
+    finally:
+        tempfile.tempdir = before
+
+
+@pytest.mark.parametrize("worker_is", ["running", "frozen"])
+def test_nothing_outlives_a_killed_controller(tmp_path: Path, worker_is: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as controller:
+        assert controller.stdout is not None
+        workers = [int(word) for word in controller.stdout.readline().split()]
+        server = int(Path(f"/proc/{workers[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        try:
+            assert list(tmp_path.glob("drlpp-session-*"))
+            if worker_is == "frozen":
+                for worker in workers:
+                    os.kill(worker, signal.SIGSTOP)
+            controller.kill()
+            controller.wait()
+            deadline = time.monotonic() + 20
+            while left := [
+                *(process for process in (*workers, server) if _runs(process)),
+                # Beside torch's cache, which is there for everyone.
+                *(path for path in tmp_path.iterdir() if not path.name.startswith("torchinductor")),
+            ]:
+                assert time.monotonic() < deadline, left
+                time.sleep(0.05)
+        finally:
+            for process in (*workers, server):
+                if _runs(process):
+                    os.kill(process, signal.SIGKILL)
+
+
+def _runs(process: int) -> bool:
+    """Whether it exists and has not ended; who ended may wait for a parent to ask."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
