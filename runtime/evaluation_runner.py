@@ -37,9 +37,10 @@ class EvaluationRunner:
 
     def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""
-        with torch.no_grad(), passes_in(self.trained.method.precision):
+        with torch.no_grad(), passes_in(self.trained.method.precision, self.trained.device):
             state = self.trained.weights_and_buffers()
-            values = StageValues(self.minibatches.inputs(part), received, state, state)
+            inputs = {i: self.minibatches.input(i, part) for i in self.program.input_indices}
+            values = StageValues(inputs, received, state, state)
             outputs = values.call(self.program)
             if self.score is not None:
                 results = values.results(self.program, outputs)

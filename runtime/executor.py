@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 from torch import Tensor
 
+from drlpp.runtime.clocks import Clock
 from drlpp.runtime.communication import Mailbox
 from drlpp.runtime.emulation import sleep_until
 from drlpp.runtime.evaluation_runner import EvaluationRunner
@@ -36,6 +37,7 @@ class Executor:
         runner: the worker's stage.
         mailbox: its messages.
         everyone: the group of all workers of the placement.
+        clock: of this run; says when the device performed the actions.
         on_update: called after every update with the minibatches that the weights contain.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
         received: messages that have arrived and were not used yet.
@@ -44,6 +46,7 @@ class Executor:
     runner: StageRunner | EvaluationRunner
     mailbox: Mailbox
     everyone: dist.ProcessGroup
+    clock: Clock
     on_update: Callable[[int], None]
     speed: float = 1.0
     received: dict[Message, list[Tensor]] = field(default_factory=dict)
@@ -58,15 +61,24 @@ class Executor:
             processes of a machine share.
         """
         self._summed_next = _last_before_sums(actions)
-        times = []
+        if isinstance(self.runner, StageRunner):
+            self.runner.policy.clock = self.clock
+        spans = []
         for action in actions:
-            begin, computed = time.perf_counter(), time.thread_time()
-            self.perform(action)
+            begin = self.clock.mark()
             if self.speed < 1 and isinstance(action, Forward | Recompute | Backward | Update):
-                sleep_until(begin + (time.thread_time() - computed) / self.speed)
-            times.append((begin, time.perf_counter()))
+                self._perform_slowly(action)
+            else:
+                self.perform(action)
+            spans.append((begin, self.clock.mark()))
         self.mailbox.drain()
-        return times
+        return self.clock.read(spans)
+
+    def _perform_slowly(self, action: Action) -> None:
+        """On a processor that emulates a slower accelerator."""
+        begin, computed = time.perf_counter(), time.thread_time()
+        self.perform(action)
+        sleep_until(begin + (time.thread_time() - computed) / self.speed)
 
     @property
     def _trained(self) -> StageRunner:

@@ -18,7 +18,7 @@ Received = dict[StageOutput, Tensor]
 class StageValues:
     """Everything that a stage's arguments can stand for."""
 
-    inputs: Sequence[Tensor]
+    inputs: Mapping[int, Tensor] | Sequence[Tensor]
     received: Mapping[StageOutput, Tensor]
     weights: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]

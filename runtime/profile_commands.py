@@ -20,7 +20,9 @@ from drlpp.runtime.commands import (
     StageTimes,
     TimeLink,
 )
+from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.stages import cut_stages, portable
+from drlpp.runtime.transport import Transport
 from drlpp.training_options import Method
 
 _PARTS = 8
@@ -30,19 +32,31 @@ ALONE = Link(bandwidth_bytes_per_second=1e12)
 """The link of a single worker, which sends nothing."""
 
 
-def measuring_workers(speeds: Sequence[float]) -> range:
+def measuring_workers(speeds: Sequence[float], devices: Sequence[DeviceFacts]) -> range:
     """Workers that measure at the same time: as many as compute at the same time in a training."""
     if min(speeds) < 1:
         return range(len(speeds))
-    return range(min(len(speeds), _cores()))
+    return range(min(len(speeds), _computing(devices)))
 
 
-def cluster_of(speeds: Sequence[float], link: Link) -> Cluster:
-    """This machine's workers, which emulate accelerators or share its cores."""
+def cluster_of(speeds: Sequence[float], devices: Sequence[DeviceFacts], link: Link) -> Cluster:
+    """This machine's workers, which emulate accelerators or share its cores or its GPUs."""
     workers = len(speeds)
     if min(speeds) < 1:
         return local_cluster(workers, link, speeds)
-    return local_cluster(workers, link, cores=_cores() if workers > _cores() else None)
+    computing = _computing(devices)
+    cluster = local_cluster(workers, link, cores=computing if workers > computing else None)
+    (host,) = cluster.hosts
+    shared = -(-workers // computing)
+    memory = [device.memory_bytes for device in devices if device.memory_bytes]
+    gpus = {"device": "cuda", "memory_bytes": min(memory) / shared} if memory else {}
+    return cluster.model_copy(update={"hosts": (host.model_copy(update=gpus),)})
+
+
+def _computing(devices: Sequence[DeviceFacts]) -> int:
+    """Workers that compute at full speed at the same time: one on each GPU, or on each core."""
+    gpus = {device.identity for device in devices if device.type == "cuda"}
+    return len(gpus) or _cores()
 
 
 def _cores() -> int:
@@ -56,6 +70,7 @@ def profile_command(
     repeats: int,
     name: str,
     workers: Sequence[int],
+    transport: Transport,
 ) -> ProfileOperators:
     """Time every operator of a model on several workers at the same time.
 
@@ -65,13 +80,14 @@ def profile_command(
         repeats: timed passes.
         name: of the workers' group, never used twice.
         workers: that measure.
+        transport: how they share gradients.
     """
     count = len(captured.graph)
     each = cut_stages(captured, _even_cut(count, count))
     parts = cut_stages(captured, _even_cut(count, min(_PARTS, count)))
     (whole,) = cut_stages(captured, _even_cut(count, 1))
     programs = pickle.dumps((each, parts, whole, portable(captured.loss)))
-    return ProfileOperators(programs, method, optimizer, repeats, name, tuple(workers))
+    return ProfileOperators(programs, method, optimizer, repeats, name, tuple(workers), transport)
 
 
 def _even_cut(operators: int, stages: int) -> Placement:
@@ -171,9 +187,9 @@ def _spread(values: Sequence[float]) -> float:
     return (third - first) / 2
 
 
-def link_command(name: str, repeats: int) -> TimeLink:
+def link_command(name: str, repeats: int, transport: Transport) -> TimeLink:
     """Time messages between two workers; they are quick, and scatter more than operators."""
-    return TimeLink(0, 1, (_SMALL_BYTES, _LARGE_BYTES), 5 * repeats, name)
+    return TimeLink(0, 1, (_SMALL_BYTES, _LARGE_BYTES), 5 * repeats, name, transport)
 
 
 def link_of(times: LinkTimes) -> Link:

@@ -27,11 +27,17 @@ from drlpp.runtime.commands import (
     Command,
     LoadModel,
     LoadSamples,
+    Ready,
     Run,
     RunResult,
     TimeLink,
 )
-from drlpp.runtime.deployment import Deployment, deployment_commands, merge_stages
+from drlpp.runtime.deployment import (
+    Deployment,
+    deployment_commands,
+    merge_stages,
+)
+from drlpp.runtime.devices import DeviceFacts, known_choice
 from drlpp.runtime.emulation import checked_speeds
 from drlpp.runtime.links import ways_of
 from drlpp.runtime.pool import WorkerPool
@@ -48,11 +54,12 @@ from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.stage_runner import RunPlan
 from drlpp.runtime.stages import cut_stages, portable
+from drlpp.runtime.transport import transport_of
 from drlpp.runtime.windows import measurement_of
 from drlpp.schedule import Schedule, build_schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
-from drlpp.training_options import Method
+from drlpp.training_options import DeviceChoice, Method
 from drlpp.window import Window
 
 _FIRST_TIMEOUT_SECONDS = 120.0
@@ -92,6 +99,8 @@ class ClusterSession:
         speeds: of every worker, at most 1, to emulate accelerators: a worker of speed 0.5 takes
             twice the processor time that a pass needs, and sleeps the rest of it. So several
             workers can share a core and still take their time in parallel. 1 each by default.
+        device: what workers compute on: ``cpu``, ``cuda`` for the host's GPUs in turns, or
+            ``auto`` for GPUs where there are any, unless workers are to be slower.
     """
 
     def __init__(
@@ -104,10 +113,19 @@ class ClusterSession:
         seed: int = 0,
         timeout_seconds: float | None = None,
         speeds: Sequence[float] | None = None,
+        device: str = DeviceChoice.AUTO,
     ) -> None:
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
         self.speeds = checked_speeds(speeds, workers)
+        self._device = known_choice(device)
+        if min(self.speeds) < 1:
+            if self._device is DeviceChoice.CUDA:
+                raise InvalidInput(
+                    "speeds emulate slower accelerators with CPU workers; leave them out, or use "
+                    "device cpu"
+                )
+            self._device = DeviceChoice.CPU
         if isinstance(model, str):
             model = ModelReference.named(model)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
@@ -126,6 +144,7 @@ class ClusterSession:
         self._publish(_MODEL_FILE, self.captured.state | self.captured.constants)
         self._publish(_SAMPLES_FILE, self._samples)
         self._informed_generation = 0
+        self._devices: list[DeviceFacts] = []
 
     @property
     def graph(self) -> OpGraph:
@@ -215,18 +234,20 @@ class ClusterSession:
         Raises:
             RunFailure: if the workers fail.
         """
-        self._pool.start()
-        measuring = measuring_workers(self.speeds)
+        self._prepare_workers()
+        measuring = measuring_workers(self.speeds, self._devices)
+        transport = transport_of(self._devices[worker] for worker in measuring)
         name = self._new_name("profile")
         command = profile_command(
-            self.captured, self.method, self.optimizer, repeats, name, measuring
+            self.captured, self.method, self.optimizer, repeats, name, measuring, transport
         )
         times = list(self._command(dict.fromkeys(measuring, command)).values())
         link = ALONE
         if self.accelerators > 1:
-            ping = link_command(self._new_name("link"), repeats)
+            transport = transport_of(self._devices[:2])
+            ping = link_command(self._new_name("link"), repeats, transport)
             link = link_of(self._command({0: ping, 1: ping})[0])
-        return profile_of(self.captured, times), cluster_of(self.speeds, link)
+        return profile_of(self.captured, times), cluster_of(self.speeds, self._devices, link)
 
     # Running
 
@@ -253,6 +274,7 @@ class ClusterSession:
         optimizer.check()
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
+        self._prepare_workers()
         commands = deployment_commands(
             self._captured_for(method.microbatches),
             placement,
@@ -260,10 +282,10 @@ class ClusterSession:
             optimizer,
             name=self._new_name("deployment"),
             seed=self._seed,
+            transport=transport_of(self._devices[worker] for worker in pipeline.workers),
             checkpoint=self._lend(checkpoint) if checkpoint else None,
             in_flight=in_flight,
         )
-        self._pool.start()
         self._command(commands)
         self.spent.deploying_seconds += time.perf_counter() - begin
         return Deployment(placement, pipeline, method, optimizer, self._pool.generation)
@@ -417,11 +439,22 @@ class ClusterSession:
     ) -> dict[int, Any]:
         if not self._pool.process_ids:
             self._pool.start()
-        if self._informed_generation != self._pool.generation:
-            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE)
-            self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
-            self._informed_generation = self._pool.generation
+        self._inform()
         return self._pool.command(commands, self._patience(), on_progress)
+
+    def _prepare_workers(self) -> None:
+        """Start or replace workers where that is necessary, and know their devices."""
+        self._pool.start()
+        self._inform()
+
+    def _inform(self) -> None:
+        """Give new workers the model."""
+        if self._informed_generation != self._pool.generation:
+            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
+            answers = self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
+            ready = (answers[worker] for worker in self._all)
+            self._devices = [answer.device for answer in ready if isinstance(answer, Ready)]
+            self._informed_generation = self._pool.generation
 
     def _patience(self) -> float:
         if self._timeout_seconds is not None:

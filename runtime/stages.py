@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import fx, nn
 from torch.fx.passes.split_module import split_module
@@ -74,6 +75,12 @@ class StageProgram:
     sends: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
     receives: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
     results: tuple[Argument, ...]
+
+    @cached_property
+    def input_indices(self) -> tuple[int, ...]:
+        """Of the model's inputs, those that this stage reads or returns."""
+        values = (*self.arguments, *self.results)
+        return tuple(sorted({value.index for value in values if isinstance(value, ModelInput)}))
 
     @property
     def weight_names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.errors import ModelError, OutOfMemory
+from drlpp.errors import InvalidInput, ModelError, OutOfMemory, RunFailure
+from drlpp.runtime.agreement import check_agreement
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.commands import (
     Answer,
@@ -32,23 +33,40 @@ from drlpp.runtime.commands import (
     LoadSamples,
     ProfileOperators,
     Progress,
+    Ready,
     Run,
     RunResult,
     Stop,
     TimeLink,
 )
 from drlpp.runtime.communication import Mailbox, build_group
+from drlpp.runtime.devices import (
+    Accelerator,
+    Processor,
+    accelerator_of,
+    is_out_of_memory,
+    moved,
+)
 from drlpp.runtime.emulation import computing_on
 from drlpp.runtime.evaluation_runner import EvaluationRunner
 from drlpp.runtime.executor import Executor
 from drlpp.runtime.links import answer_messages, time_messages
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.profiling import time_operators
+from drlpp.runtime.retargeting import retarget
 from drlpp.runtime.stage_runner import StageRunner
+from drlpp.runtime.transport import (
+    Backend,
+    BuildGroup,
+    Links,
+    build_links,
+    build_nccl_group,
+    build_sum_group,
+)
 from drlpp.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
-_OUT_OF_MEMORY_SIGNS = ("DefaultCPUAllocator", "out of memory", "Cannot allocate memory")
+_PROCESSOR = torch.device("cpu")
 
 
 def worker_main(
@@ -90,12 +108,6 @@ def _keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, 1024 * 1024 * 1024)
 
 
-def _give_back_freed_memory() -> None:
-    """Begin every placement with the same memory, or its peak would tell of the one before."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
 class Worker:
     """The state of a worker between commands."""
 
@@ -118,7 +130,9 @@ class Worker:
         self._labels = torch.empty(0)
         self._deployed: Deploy | None = None
         self._runner: StageRunner | None = None
+        self._accelerator: Accelerator = Processor()
         self._group: dist.ProcessGroup | None = None
+        self._links: Links | None = None
         self._replicas: dist.ProcessGroup | None = None
         self._inbox: dict[Message, list[Tensor]] = {}
         self._restored: dict[str, Any] | None = None
@@ -127,8 +141,10 @@ class Worker:
         """Carry out a command; what goes wrong becomes an answer."""
         try:
             return self._carry_out(command)
+        except (InvalidInput, RunFailure) as error:
+            return Failed(type(error).__name__, f"worker {self._worker}: {error}")
         except Exception as error:
-            kind = OutOfMemory if _is_out_of_memory(error) else ModelError
+            kind = OutOfMemory if is_out_of_memory(error) else ModelError
             summary = " ".join(str(error).split())[:500]
             return Failed(
                 kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}"
@@ -136,9 +152,11 @@ class Worker:
 
     def _carry_out(self, command: Command) -> Answer:
         match command:
-            case LoadModel(state_file, samples_file):
+            case LoadModel(state_file, samples_file, device):
+                self._accelerator = accelerator_of(device, self._worker)
                 self._state = self._load(state_file)
                 self._load_samples(samples_file)
+                return Ready(self._accelerator.facts)
             case LoadSamples(samples_file):
                 self._load_samples(samples_file)
             case Deploy():
@@ -148,14 +166,24 @@ class Worker:
             case Collect(file, in_flight):
                 self._collect(file, in_flight=in_flight)
             case ProfileOperators():
-                data = Minibatches(self._samples, self._labels)
                 together = None
                 if len(command.workers) > 1:
-                    together = build_group(
-                        self._store, command.name, command.workers, self._worker, 60
+                    together = build_sum_group(
+                        command.transport,
+                        command.name,
+                        command.workers,
+                        self._accelerator.device,
+                        self._group_builder(60),
                     )
                 with computing_on(self._core):
-                    return time_operators(command, self._state, data, self._speed, together)
+                    return time_operators(
+                        command,
+                        self._state,
+                        Minibatches(self._samples, self._labels),
+                        self._accelerator,
+                        self._speed,
+                        together,
+                    )
             case TimeLink():
                 return self._time_link(command)
         return Done()
@@ -169,10 +197,15 @@ class Worker:
 
     def _deploy(self, command: Deploy) -> None:
         # The old stage first: two stages of a large model may not fit.
-        self._runner = self._group = self._replicas = None
+        if self._links is not None:
+            self._links.close()
+        self._runner = self._group = self._links = self._replicas = None
         self._inbox, self._restored = {}, None
-        _give_back_freed_memory()
+        self._accelerator.give_back_memory()
+        device = self._accelerator.device
         program, loss = pickle.loads(command.stage)
+        retarget(program.function, device)
+        retarget(loss, device)
         state, optimizer_state = self._state, {}
         if command.checkpoint_file:
             checkpoint = self._load(command.checkpoint_file)
@@ -181,17 +214,25 @@ class Worker:
                 self._restored = checkpoint["in_flight"][self._worker]
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
-        timeout = command.timeout_seconds
-        self._group = build_group(
-            self._store, f"{command.name}/all", command.workers, self._worker, timeout
+        build = self._group_builder(command.timeout_seconds)
+        self._group = build(f"{command.name}/all", command.workers, "gloo")
+        self._links = build_links(
+            command.transport,
+            command.name,
+            self._group,
+            command.workers,
+            command.ways,
+            self._worker,
+            device,
+            build,
         )
         if len(command.replicas) > 1:
-            self._replicas = build_group(
-                self._store,
+            self._replicas = build_sum_group(
+                command.transport,
                 f"{command.name}/stage-{program.stage}",
                 command.replicas,
-                self._worker,
-                timeout,
+                device,
+                build,
             )
         self._runner = StageRunner(
             program=program,
@@ -205,60 +246,82 @@ class Worker:
             counts_for_norm=self._worker == command.replicas[0],
             seed=command.seed,
             optimizer_state=optimizer_state,
+            device=device,
         )
         self._deployed = command
+
+    def _group_builder(self, timeout_seconds: float) -> BuildGroup:
+        def build(name: str, workers: Sequence[int], backend: Backend) -> dist.ProcessGroup:
+            build = build_nccl_group if backend == "nccl" else build_group
+            return build(self._store, name, workers, self._worker, timeout_seconds)
+
+        return build
 
     def _run(self, command: Run) -> RunResult:
         assert self._runner is not None
         assert self._group is not None
+        assert self._links is not None
         assert self._deployed is not None
+        device = self._accelerator.device
         runner: StageRunner | EvaluationRunner = self._runner
-        minibatches = Minibatches(self._samples, self._labels, command.order, command.microbatches)
+        minibatches = Minibatches(
+            self._samples, self._labels, command.order, command.microbatches
+        ).on(device)
         if command.evaluation:
             program, score = pickle.loads(command.evaluation)
+            retarget(program.function, device)
+            retarget(score, device)
             self._share_buffers()
             runner = EvaluationRunner(program, self._runner, score, minibatches)
         else:
             self._runner.minibatches = minibatches
             self._runner.first_minibatch = command.first_minibatch
             self._begin(command)
-        _forget_peak_memory()
-        mailbox = Mailbox(
-            self._group, self._deployed.workers, runner.program, command.actions, command.posted
+        check_agreement(
+            self._group, self._deployed.workers, self._worker, runner.program, command.actions
         )
+        self._accelerator.forget_peak_memory()
+        mailbox = Mailbox(self._links, runner.program, command.actions, command.posted)
         inbox = {} if command.evaluation else self._inbox
+        clock = self._accelerator.new_clock()
         executor = Executor(
-            runner, mailbox, self._group, self._progress_report(), self._speed, inbox
+            runner, mailbox, self._group, clock, self._progress_report(), self._speed, inbox
         )
         with computing_on(self._core):
             times = executor.run(command.actions)
-        losses, self._runner.losses = self._runner.losses, {}
         return RunResult(
             times=times,
-            losses=losses,
-            scores=runner.scores if isinstance(runner, EvaluationRunner) else {},
-            peak_memory_bytes=_peak_memory_bytes(),
+            losses=self._runner.losses.take(),
+            scores=moved(runner.scores, _PROCESSOR) if isinstance(runner, EvaluationRunner) else {},
+            peak_memory_bytes=self._accelerator.peak_memory_bytes(),
             bytes_sent=mailbox.bytes_sent,
             message_bytes=mailbox.message_bytes,
             bucket_bytes=self._runner.bucket_bytes if self._replicas else 0,
             weight_bytes=self._runner.weight_bytes,
             peak_weight_bytes=self._runner.peak_weight_bytes,
-            predictions=[] if command.evaluation else self._runner.policy.predictions,
+            predictions=[] if command.evaluation else clock.read(self._runner.policy.predictions),
         )
 
     def _time_link(self, command: TimeLink) -> Answer:
         ends = (command.sender, command.receiver)
         if command.name is not None:
-            group = build_group(self._store, command.name, ends, self._worker, 60)
-            sender, receiver = 0, 1
+            build = self._group_builder(60)
+            links = build_links(
+                command.transport,
+                command.name,
+                build(command.name, ends, "gloo"),
+                ends,
+                (ends, ends[::-1]),
+                self._worker,
+                self._accelerator.device,
+                build,
+            )
         else:
-            assert self._group is not None
-            assert self._deployed is not None
-            group = self._group
-            sender, receiver = map(self._deployed.workers.index, ends)
+            assert self._links is not None
+            links = self._links
         if self._worker == command.sender:
-            return time_messages(group, receiver, command.sizes_bytes, command.repeats)
-        answer_messages(group, sender, command.sizes_bytes)
+            return time_messages(links, command.receiver, command.sizes_bytes, command.repeats)
+        answer_messages(links, command.sender, command.sizes_bytes)
         return Done()
 
     def _begin(self, command: Run) -> None:
@@ -271,7 +334,8 @@ class Worker:
         elif restored is None:
             self._runner.begin(command.plan)
         else:
-            self._inbox = {Message(*key): tensors for key, tensors in restored["inbox"]}
+            inbox = moved(restored["inbox"], self._accelerator.device)
+            self._inbox = {Message(*key): tensors for key, tensors in inbox}
             self._runner.load_in_flight_state(restored["stage"], command.plan)
 
     def _sum_over_replicas(self, tensor: Tensor) -> dist.Work:
@@ -312,25 +376,4 @@ class Worker:
                 "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
                 "buffers": self._runner.buffers,
             }
-        torch.save(stage, self._folder / file)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    text = str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(sign in text for sign in _OUT_OF_MEMORY_SIGNS)
-    )
-
-
-def _forget_peak_memory() -> None:
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak_memory_bytes() -> int:
-    """The largest resident size since :func:`_forget_peak_memory`; 0 where Linux does not tell."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return 0
+        torch.save(moved(stage, _PROCESSOR), self._folder / file)
