@@ -20,6 +20,7 @@ from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, LinkUsage, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.profile import Profile
 from drlpp.runtime.commands import (
@@ -54,7 +55,7 @@ from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.stage_runner import RunPlan
 from drlpp.runtime.stages import cut_stages, portable
-from drlpp.runtime.transport import transport_of
+from drlpp.runtime.transport import Transport, transport_of
 from drlpp.runtime.windows import measurement_of
 from drlpp.schedule import Schedule, build_schedule
 from drlpp.task import ModelReference
@@ -207,9 +208,14 @@ class ClusterSession:
     ) -> tuple[LinkUsage, ...]:
         """One way at a time, each with a command of its own to its two ends."""
         found = []
+        transport = self._transport(deployment.pipeline)
+        ways = set(deployment.pipeline.ways)
         for sender, receiver, bytes_ in ways_of(deployment.pipeline, results):
             size = max(bytes_, 1)
-            command = TimeLink(sender, receiver, (size,), _LINK_REPEATS)
+            # Replicas have no links of their own where every way has its group.
+            linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= ways
+            name = None if linked else self._new_name("link")
+            command = TimeLink(sender, receiver, (size,), _LINK_REPEATS, name, transport)
             times = self._execute({sender: command, receiver: command})[sender]
             found.append(
                 LinkUsage(
@@ -282,7 +288,7 @@ class ClusterSession:
             optimizer,
             name=self._new_name("deployment"),
             seed=self._seed,
-            transport=transport_of(self._devices[worker] for worker in pipeline.workers),
+            transport=self._transport(pipeline),
             checkpoint=self._lend(checkpoint) if checkpoint else None,
             in_flight=in_flight,
         )
@@ -429,6 +435,9 @@ class ClusterSession:
             raise WorkerLost(
                 "a worker ended after the placement was deployed, and its stage with it"
             )
+
+    def _transport(self, pipeline: Pipeline) -> Transport:
+        return transport_of(self._devices[worker] for worker in pipeline.workers)
 
     @property
     def _all(self) -> range:

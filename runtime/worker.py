@@ -141,7 +141,9 @@ class Worker:
         """Carry out a command; what goes wrong becomes an answer."""
         try:
             return self._carry_out(command)
-        except (InvalidInput, RunFailure) as error:
+        except RunFailure as error:
+            return Failed(type(error).__name__, str(error))
+        except InvalidInput as error:
             return Failed(type(error).__name__, f"worker {self._worker}: {error}")
         except Exception as error:
             kind = OutOfMemory if is_out_of_memory(error) else ModelError

@@ -1,4 +1,4 @@
-"""Every way to exchange tensors trains to the same weights; which way it is follows from devices."""
+"""Every way to exchange tensors trains to the same weights; devices decide which one it is."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
