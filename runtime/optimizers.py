@@ -18,6 +18,7 @@ OptimizerState = dict[str, dict[str, Any]]
 _LAST_GRADIENT = "last_gradient"
 _GROUP = "group"
 _KERNELS = ("fused", "foreach")
+_READ_AS_NUMBERS = ("step", "mu_product", "rate")
 
 
 def build_optimizer(
@@ -83,10 +84,10 @@ def load_optimizer_state(
 def state_on(device: torch.device, state: Mapping[str, Any]) -> dict[str, Any]:
     """Copies of what is known of a weight, its tensors on ``device``.
 
-    Numbers of steps stay with the host, as torch's optimizers keep them.
+    What every step or prediction reads as a number stays with the host.
     """
     return {
-        key: value.to(value.device if key == "step" else device, copy=True)
+        key: value.to(value.device if key in _READ_AS_NUMBERS else device, copy=True)
         if isinstance(value, Tensor)
         else value
         for key, value in state.items()

@@ -19,7 +19,7 @@ from drlpp.run_folder import open_run_folder
 from drlpp.runtime.deployment import stage_delays
 from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.trainer import EpochReport, Observer, Trainer, TrainingPlan, whole_minibatches
-from drlpp.training_options import Method
+from drlpp.training_options import DeviceChoice, Method
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ def train(
     synchronous_epochs: int = 0,
     checkpoint_every: int = 0,
     workers: int | None = None,
+    device: str = DeviceChoice.AUTO,
     out: str | Path,
     resume: bool = False,
     seed: int = 0,
@@ -70,6 +71,8 @@ def train(
             rounded up to whole updates of all stages. Weights of minibatches in flight are kept
             around a checkpoint, which takes memory that the method itself does not need.
         workers: how many; has to be the number that the placement knows, which is the default.
+        device: that workers compute on, as in :class:`~drlpp.runtime.ClusterSession`; a checkpoint
+            goes on on any.
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
             another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says.
@@ -127,7 +130,9 @@ def train(
         "seed": seed,
     }
     folder = open_run_folder(Path(out), "drlpp train", settings, resume=resume)
-    with ClusterSession(captured, known, method=method, optimizer=optimizer, seed=seed) as session:
+    with ClusterSession(
+        captured, known, method=method, optimizer=optimizer, seed=seed, device=device
+    ) as session:
         trainer = Trainer(session, samples, folder, plan, observer)
         observer.on_begin()
         state = trainer.train(resolved)
