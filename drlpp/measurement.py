@@ -15,7 +15,8 @@ class WorkerUsage(Record):
 
     ``busy_seconds`` is computing (forward, backward, prediction, update), ``waiting_seconds``
     waiting for messages and all-reduces; both are sums over the window. ``peak_memory_bytes`` is
-    the largest resident size of the process. ``bytes_sent`` counts the whole run.
+    the largest resident size of the process, or on a GPU the most that its tensors took.
+    ``bytes_sent`` counts the whole run.
     """
 
     worker: int
