@@ -8,6 +8,7 @@ forked and use them, so nothing that the fork server loads may do that
 from __future__ import annotations
 
 import ctypes
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
@@ -166,6 +167,9 @@ def accelerator_of(choice: str, place: int) -> Accelerator:
     """
     if known_choice(choice) is DeviceChoice.CPU:
         return Processor()
+    # NCCL's receives wait on the GPU, and loading a kernel at its first use may wait for them.
+    # It has to be said before CUDA is asked anything.
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     if torch.cuda.is_available():
         return Gpu(place % torch.cuda.device_count())
     if choice == "cuda":

@@ -19,13 +19,16 @@ which one process can perform the schedule (``drlpp.schedule.in_order``). A mess
 where its send and the posting of its receive are both past, which is never later than the action
 that waits for it; the one before it in its group stands earlier. The sum of a bucket, in the group
 of the stage's replicas and no other, stands where the last replica starts it, before any replica
-waits for it. So every operation waits for earlier ones alone, and the first that has not ended can
+waits for it. A sender waits for a message only after so many later ones that its receiver must have
+used it. So every operation waits for earlier ones alone, and the first that has not ended can
 always go on. Norms are summed by Gloo, from the host, at their place in the order.
 
-What is left are resources: an operation of NCCL that waits occupies a few of the GPU's
-multiprocessors, at most one operation for each group, so these are told to use few. And NCCL
-connects a group at its first operation, for which both sides wait. That is done when a placement
-is deployed, one group after another in an order that all workers share.
+What is left are the GPU's resources. An operation of NCCL that waits for its counterpart occupies
+multiprocessors, at most one operation for each group, so groups are told to use few. Whatever makes
+the whole GPU wait in the meantime waits for the other side too: kernels are therefore loaded before
+anything is sent (``drlpp.runtime.devices``), and torch's allocator asks for memory in the first
+minibatches only. And NCCL connects a group at its first operation, for which both sides wait: that
+is done when a placement is deployed, one group after another in an order that all workers share.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from drlpp.runtime.commands import (
     TimeLink,
 )
 from drlpp.runtime.communication import Mailbox, build_group
+from drlpp.runtime.connections import Connections
 from drlpp.runtime.devices import (
     Accelerator,
     Processor,
@@ -58,7 +59,6 @@ from drlpp.runtime.stage_runner import StageRunner
 from drlpp.runtime.transport import (
     Backend,
     BuildGroup,
-    Links,
     build_links,
     build_nccl_group,
     build_sum_group,
@@ -131,9 +131,7 @@ class Worker:
         self._deployed: Deploy | None = None
         self._runner: StageRunner | None = None
         self._accelerator: Accelerator = Processor()
-        self._group: dist.ProcessGroup | None = None
-        self._links: Links | None = None
-        self._replicas: dist.ProcessGroup | None = None
+        self._connections: Connections | None = None
         self._inbox: dict[Message, list[Tensor]] = {}
         self._restored: dict[str, Any] | None = None
 
@@ -199,9 +197,9 @@ class Worker:
 
     def _deploy(self, command: Deploy) -> None:
         # The old stage first: two stages of a large model may not fit.
-        if self._links is not None:
-            self._links.close()
-        self._runner = self._group = self._links = self._replicas = None
+        if self._connections is not None:
+            self._connections.close()
+        self._runner = self._connections = None
         self._inbox, self._restored = {}, None
         self._accelerator.give_back_memory()
         device = self._accelerator.device
@@ -217,25 +215,8 @@ class Worker:
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         build = self._group_builder(command.timeout_seconds)
-        self._group = build(f"{command.name}/all", command.workers, "gloo")
-        self._links = build_links(
-            command.transport,
-            command.name,
-            self._group,
-            command.workers,
-            command.ways,
-            self._worker,
-            device,
-            build,
-        )
-        if len(command.replicas) > 1:
-            self._replicas = build_sum_group(
-                command.transport,
-                f"{command.name}/stage-{program.stage}",
-                command.replicas,
-                device,
-                build,
-            )
+        connections = Connections.build(command, program.stage, self._worker, device, build)
+        self._connections = connections
         self._runner = StageRunner(
             program=program,
             state=state,
@@ -244,7 +225,7 @@ class Worker:
             delay=command.delay,
             loss=loss,
             minibatches=Minibatches(self._samples, self._labels),
-            sum_over_replicas=self._sum_over_replicas if self._replicas else None,
+            sum_over_replicas=connections.start_sum if connections.replicas else None,
             counts_for_norm=self._worker == command.replicas[0],
             seed=command.seed,
             optimizer_state=optimizer_state,
@@ -261,8 +242,7 @@ class Worker:
 
     def _run(self, command: Run) -> RunResult:
         assert self._runner is not None
-        assert self._group is not None
-        assert self._links is not None
+        assert self._connections is not None
         assert self._deployed is not None
         device = self._accelerator.device
         runner: StageRunner | EvaluationRunner = self._runner
@@ -273,21 +253,31 @@ class Worker:
             program, score = pickle.loads(command.evaluation)
             retarget(program.function, device)
             retarget(score, device)
-            self._share_buffers()
+            self._connections.share_buffers(self._runner.buffers.values())
             runner = EvaluationRunner(program, self._runner, score, minibatches)
         else:
             self._runner.minibatches = minibatches
             self._runner.first_minibatch = command.first_minibatch
             self._begin(command)
         check_agreement(
-            self._group, self._deployed.workers, self._worker, runner.program, command.actions
+            self._connections.everyone,
+            self._deployed.workers,
+            self._worker,
+            runner.program,
+            command.actions,
         )
         self._accelerator.forget_peak_memory()
-        mailbox = Mailbox(self._links, runner.program, command.actions, command.posted)
+        mailbox = Mailbox(self._connections.links, runner.program, command.actions, command.posted)
         inbox = {} if command.evaluation else self._inbox
         clock = self._accelerator.new_clock()
         executor = Executor(
-            runner, mailbox, self._group, clock, self._progress_report(), self._speed, inbox
+            runner,
+            mailbox,
+            self._connections.everyone,
+            clock,
+            self._progress_report(),
+            self._speed,
+            inbox,
         )
         with computing_on(self._core):
             times = executor.run(command.actions)
@@ -298,7 +288,7 @@ class Worker:
             peak_memory_bytes=self._accelerator.peak_memory_bytes(),
             bytes_sent=mailbox.bytes_sent,
             message_bytes=mailbox.message_bytes,
-            bucket_bytes=self._runner.bucket_bytes if self._replicas else 0,
+            bucket_bytes=self._runner.bucket_bytes if self._connections.replicas else 0,
             weight_bytes=self._runner.weight_bytes,
             peak_weight_bytes=self._runner.peak_weight_bytes,
             predictions=[] if command.evaluation else clock.read(self._runner.policy.predictions),
@@ -319,8 +309,8 @@ class Worker:
                 build,
             )
         else:
-            assert self._links is not None
-            links = self._links
+            assert self._connections is not None
+            links = self._connections.links
         if self._worker == command.sender:
             return time_messages(links, command.receiver, command.sizes_bytes, command.repeats)
         answer_messages(links, command.sender, command.sizes_bytes)
@@ -339,17 +329,6 @@ class Worker:
             inbox = moved(restored["inbox"], self._accelerator.device)
             self._inbox = {Message(*key): tensors for key, tensors in inbox}
             self._runner.load_in_flight_state(restored["stage"], command.plan)
-
-    def _sum_over_replicas(self, tensor: Tensor) -> dist.Work:
-        assert self._replicas is not None
-        return self._replicas.allreduce([tensor])
-
-    def _share_buffers(self) -> None:
-        """Give all replicas the running statistics of the first, as data parallelism does."""
-        if self._replicas is not None:
-            assert self._runner is not None
-            for buffer in self._runner.buffers.values():
-                self._replicas.broadcast([buffer]).wait()
 
     def _progress_report(self) -> Callable[[int], None]:
         """A function that tells the controller, from time to time, how far the last stage is."""

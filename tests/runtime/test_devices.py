@@ -1,5 +1,6 @@
 """What a worker computes on, and what follows from it; GPUs are stood in for."""
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ class Properties:
     total_memory: int
 
 
+@pytest.fixture(autouse=True)
+def no_choice_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the environment as it was."""
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "")
+    monkeypatch.delenv("CUDA_MODULE_LOADING")
+
+
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A host with two GPUs, as far as it is asked; returns the current device, if any."""
@@ -62,6 +70,23 @@ def test_workers_of_a_host_take_its_gpus_in_turns(
     assert accelerator.device == torch.device("cuda", index)
     assert two_gpus == [accelerator.device]
     assert accelerator.facts == devices.DeviceFacts("cuda", "Some GPU", f"uuid-{index}", 16 * 2**30)
+
+
+def test_kernels_are_loaded_before_anything_waits_on_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA reads the variable when it is first asked; a user's own choice stays."""
+    asked: list[str | None] = []
+
+    def is_available() -> bool:
+        asked.append(os.environ.get("CUDA_MODULE_LOADING"))
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    accelerator_of("auto", 0)
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+    accelerator_of("auto", 0)
+    assert asked == ["EAGER", "LAZY"]
 
 
 def test_a_processor_where_it_is_asked_for_or_there_is_no_gpu(
