@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -72,23 +73,29 @@ def _hashes(
     workers: Sequence[int], program: StageProgram, actions: Sequence[Action]
 ) -> torch.Tensor:
     """Of all messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
-    ranks = {worker: rank for rank, worker in enumerate(workers)}
-    hashes = [[hashlib.blake2b(digest_size=8) for _ in workers] for _ in ("to", "from")]
-    described: dict[tuple[str, int, int], bytes] = {}
+    sent: dict[int, list[int]] = {worker: [] for worker in workers}
+    received: dict[int, list[int]] = {worker: [] for worker in workers}
+    contents: dict[tuple[str, int, int], int] = {}
     for action in actions:
-        match action:
-            case Send(message, other):
-                direction = 0
-            case Receive(message, other):
-                direction = 1
-            case _:
-                continue
+        if isinstance(action, Send):
+            messages = sent[action.to]
+        elif isinstance(action, Receive):
+            messages = received[action.sender]
+        else:
+            continue
+        message = action.message
         edge = message.payload, message.source_stage, message.target_stage
-        if edge not in described:
+        if edge not in contents:
             tensors = [(spec.shape, spec.dtype) for spec in contents_of(program, message)]
-            described[edge] = repr((edge, tensors)).encode()
-        hash_ = hashes[direction][ranks[other]]
-        hash_.update(described[edge])
-        hash_.update(b"%d %d;" % (message.minibatch, message.microbatch))
-    numbers = [[int.from_bytes(h.digest(), "big", signed=True) for h in row] for row in hashes]
-    return torch.tensor(numbers, dtype=torch.int64)
+            contents[edge] = _hash(repr((edge, tensors)).encode())
+        messages += contents[edge], message.minibatch, message.microbatch
+    return torch.tensor(
+        [
+            [_hash(np.array(numbers, dtype="<i8").tobytes()) for numbers in column.values()]
+            for column in (sent, received)
+        ]
+    )
+
+
+def _hash(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
