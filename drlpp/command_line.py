@@ -14,6 +14,7 @@ from rich.console import Console
 
 from drlpp.errors import DRLPPError, InvalidInput, RunFailure
 from drlpp.task import ModelReference, Option
+from drlpp.training_options import DeviceChoice
 
 
 class Size(StrEnum):
@@ -37,6 +38,10 @@ SizeOption = Annotated[
     typer.Option(
         help="Of a model of the zoo: small trains well on CPU workers, published is the paper's."
     ),
+]
+DeviceOption = Annotated[
+    DeviceChoice,
+    typer.Option(help="What workers compute on; auto takes GPUs where there are any."),
 ]
 ModelOptions = Annotated[
     list[str],
