@@ -96,7 +96,13 @@ def test_factories_that_do_not_fit(models: str, factory: str, reason: str) -> No
         ("lenet", "'lenet' is not in the zoo; it has alexnet, .*'package.module:factory'"),
         ("no_such_package:f", "importing 'no_such_package' raised ModuleNotFoundError"),
         ("broken_of_test_task:f", "No module named 'no_such_library'"),
-        (":f", "importing ''"),
+        (":f", r"expected 'package\.module:name'"),
+        ("../outside:f", r"expected 'package\.module:name'"),
+        (".models:f", r"expected 'package\.module:name'"),
+        ("models:f.__globals__", r"expected 'package\.module:name'"),
+        ("subprocess:getoutput", "that package has no models"),
+        ("os.path:join", "that package has no models"),
+        ("torch.hub:load", "that package has no models"),
     ],
 )
 def test_names_that_lead_nowhere(models: str, name: str, reason: str) -> None:
