@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from drlpp.command_line import tell_what_is_imported
 from drlpp.errors import InvalidModel
 from drlpp.task import ModelReference, Task
 
@@ -118,3 +119,10 @@ def test_an_unknown_option_is_named(models: str) -> None:
 def test_a_reference_reads_like_a_call() -> None:
     assert str(ModelReference(name="vgg16")) == "vgg16"
     assert str(ModelReference(name="vgg16", options={"width": 0.5})) == "vgg16(width=0.5)"
+
+
+def test_what_a_placement_has_us_import_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_what_is_imported(ModelReference(name="alexnet"))
+    assert capsys.readouterr().out == ""
+    tell_what_is_imported(ModelReference(name="tests.models:perceptron"))
+    assert capsys.readouterr().out == "imports tests.models:perceptron, as the placement says\n"
