@@ -70,6 +70,8 @@ _BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [%s]\n" % (c, c, b",".join([b"*%c" % (c - 1)] * 9)) for c in range(ord("b"), ord("j"))
 )
 HOSTILE = (
+    b'{"maxFPGAs": 99999999999, "maxSizePerFPGA": 1, "edges": [], "nodes": [{"id": 0, '
+    b'"fpgaLatency": 1, "supportedOnFpga": true, "isBackwardNode": false}]}',
     b"",
     _BOMB,
     b"kind: cluster\nversion: 1\n" + _BOMB,

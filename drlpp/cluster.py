@@ -51,8 +51,8 @@ class Link(Record):
         )
 
 
-_MOST = 1_000_000
-"""Accelerators of a cluster. Each has a name, and a file could ask for more than memory holds."""
+MOST_ACCELERATORS = 1_000_000
+"""In a cluster. Each has a name, and a file could ask for more than memory holds."""
 
 
 class Host(Record):
@@ -101,8 +101,12 @@ class Cluster(Document):
 
     @model_validator(mode="after")
     def _every_accelerator_is_reachable(self) -> Cluster:
-        if (total := sum(host.count * host.accelerators for host in self.hosts)) > _MOST:
-            raise ValueError(f"there are {total} accelerators; up to {_MOST} are supported")
+        if (
+            total := sum(host.count * host.accelerators for host in self.hosts)
+        ) > MOST_ACCELERATORS:
+            raise ValueError(
+                f"there are {total} accelerators; up to {MOST_ACCELERATORS} are supported"
+            )
         racks: dict[str, str | None] = {}
         cores: dict[str, int | None] = {}
         networks: dict[str, Link | None] = {}
