@@ -21,6 +21,7 @@ from drlpp.command_line import (
     optimizer_options,
     read_options,
     run_program,
+    tell_what_is_imported,
 )
 from drlpp.errors import InvalidInput
 from drlpp.planning_commands import cluster_app, plan_placement, profile_model
@@ -129,6 +130,7 @@ def train(
     from drlpp.training_report import train_and_report
 
     document = read_placement(placement)
+    tell_what_is_imported(document.model)
     method_options = read_options(method_option, "method", "accumulate=4")
     schedule_options = read_options(lr_schedule_option, "schedule", "T_max=10")
     if schedule_options and lr_schedule is None:

@@ -98,6 +98,12 @@ def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelRefer
     return ModelReference.named(name, size, **arguments)
 
 
+def tell_what_is_imported(model: ModelReference) -> None:
+    """Print the factory that a file has us import, if it is not the zoo's."""
+    if ":" in model.name:
+        build_console().print(f"imports {model.name}, as the placement says", markup=False)
+
+
 def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, object]:
     """An optimizer's options as given on the command line, the learning rate among them.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from drlpp.capture import CapturedModel, capture, capture_microbatch
@@ -213,7 +214,7 @@ class ClusterSession:
         try:
             deployment = self.deploy(placement, method)
             window = Window.plan(deployment.pipeline, minibatches, deployment.method)
-            schedule, results = self.run(deployment, window.minibatches)
+            schedule, results = self.run(deployment, window.minibatches, self._examples())
             links = self._time_links(deployment, results)
         except HostLost:
             # No placement is to blame, and none will run.
@@ -223,6 +224,12 @@ class ClusterSession:
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
         self.timeline = timeline_of(schedule, results)
         return measurement_of(schedule, results, window, links)
+
+    def _examples(self) -> RunOptions:
+        """Minibatches of the model's batch size, of whatever samples the workers have."""
+        batch = self.captured.task.batch_size
+        everything = len(self._samples[0][0]) == batch
+        return RunOptions(order=None if everything else torch.arange(batch).unsqueeze(0))
 
     def _time_links(
         self, deployment: Deployment, results: Mapping[int, RunResult]

@@ -103,7 +103,9 @@ class Worker:
         """The answer that tells of an error."""
         summary = " ".join(str(error).split())[:500]
         if isinstance(error, RunFailure | InvalidInput):
-            return Failed(type(error).__name__, summary)
+            # Whose disk is full depends on the worker, all else that is foreseen does not.
+            whose = f"worker {self._worker}: " if isinstance(error, StorageFailure) else ""
+            return Failed(type(error).__name__, whose + summary)
         kind = OutOfMemory if is_out_of_memory(error) else ModelError
         return Failed(kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}")
 
