@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.errors import InvalidInput, ModelError, OutOfMemory, RunFailure
+from drlpp.errors import InvalidInput, ModelError, OutOfMemory, RunFailure, StorageFailure
 from drlpp.runtime.agreement import check_agreement
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
