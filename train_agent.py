@@ -15,6 +15,7 @@ import typer
 from drlpp.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
+    DeviceOption,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -26,6 +27,7 @@ from drlpp.command_line import (
     read_options,
     run_program,
 )
+from drlpp.training_options import DeviceChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,6 +111,7 @@ def main(
         int, typer.Option(min=1, help="Of a minibatch, for the baseline GPipe.")
     ] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
+    device: DeviceOption = DeviceChoice.AUTO,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
     """Learn the fastest placement of a model on live workers, and export it."""
@@ -130,6 +133,7 @@ def main(
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
+        "device": device.value,
         # A file may have changed meanwhile, a name has not.
         "agent": agent if agent in AGENTS else hyperparameters.model_dump(),
         "minibatches": minibatches,
@@ -156,7 +160,7 @@ def main(
         seed=seed,
     )
     with ClusterSession(
-        captured, workers, method=method, optimizer=optimizer_spec, seed=seed
+        captured, workers, method=method, optimizer=optimizer_spec, seed=seed, device=device
     ) as session:
         _run(job, session)
 

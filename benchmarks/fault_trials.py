@@ -130,7 +130,7 @@ class FaultTrials:
         chance = random.Random(f"{kind} {seed}")
         for draw in range(_MOST_DRAWS):
             out = self._folder / f"training-{kind}-{seed}-{draw}"
-            with _everything_gone() as left, self._striking(kind, chance) as struck:
+            with everything_gone() as left, self._striking(kind, chance) as struck:
                 failure, reason = "", ""
                 try:
                     self._train(out, Observer(on_begin=struck.begin))
@@ -145,7 +145,7 @@ class FaultTrials:
         """A fault at a random moment of a measurement, after which the session goes on."""
         chance = random.Random(f"{kind} {seed} measuring")
         with (
-            _everything_gone() as left,
+            everything_gone() as left,
             ClusterSession(self.captured, len(ACCELERATORS), optimizer=self.optimizer) as session,
         ):
             session.measure(self.placement, 30)
@@ -239,7 +239,7 @@ class _Strike:
 
 
 @contextmanager
-def _everything_gone() -> Iterator[list[str]]:
+def everything_gone() -> Iterator[list[str]]:
     """A list that is filled, behind the block, with what the block has left behind."""
     left: list[str] = []
     before = _possessions()

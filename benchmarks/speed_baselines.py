@@ -26,7 +26,7 @@ from benchmarks.speed_models import stage_module
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.emulation import EmulatedAccelerator, computing_on
 from drlpp.runtime.optimizers import build_optimizer
-from drlpp.runtime.worker import keep_freed_memory
+from drlpp.runtime.worker_process import keep_freed_memory
 from drlpp.task import ModelReference
 
 BaselineName = Literal["pipelining gpipe", "pipelining 1f1b", "data parallel"]

@@ -10,6 +10,7 @@ import typer
 from drlpp.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
+    DeviceOption,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -20,10 +21,12 @@ from drlpp.command_line import (
     optimizer_options,
     read_options,
     run_program,
+    tell_what_is_imported,
 )
 from drlpp.errors import InvalidInput
 from drlpp.planning_commands import cluster_app, plan_placement, profile_model
 from drlpp.timeline_command import show_timeline
+from drlpp.training_options import DeviceChoice
 
 app = typer.Typer(
     help="Find the fastest pipeline placement of a PyTorch model, and train with it.",
@@ -112,6 +115,7 @@ def train(
     workers: Annotated[
         int | None, typer.Option(help="Number of workers, if not the placement's.")
     ] = None,
+    device: DeviceOption = DeviceChoice.AUTO,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results; else 'training' beside PLACEMENT.")
     ] = None,
@@ -126,6 +130,7 @@ def train(
     from drlpp.training_report import train_and_report
 
     document = read_placement(placement)
+    tell_what_is_imported(document.model)
     method_options = read_options(method_option, "method", "accumulate=4")
     schedule_options = read_options(lr_schedule_option, "schedule", "T_max=10")
     if schedule_options and lr_schedule is None:
@@ -144,6 +149,7 @@ def train(
         checkpoint_every=checkpoint_every,
         early_stopping=None if early_stopping is None else EarlyStopping.after(early_stopping),
         workers=workers,
+        device=device,
         out=out or placement.parent / "training",
         resume=resume,
         seed=seed,

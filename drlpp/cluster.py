@@ -51,6 +51,10 @@ class Link(Record):
         )
 
 
+MOST_ACCELERATORS = 1_000_000
+"""In a cluster. Each has a name, and a file could ask for more than memory holds."""
+
+
 class Host(Record):
     """``count`` machines with ``accelerators`` equal accelerators of one ``device`` type each.
 
@@ -97,6 +101,12 @@ class Cluster(Document):
 
     @model_validator(mode="after")
     def _every_accelerator_is_reachable(self) -> Cluster:
+        if (
+            total := sum(host.count * host.accelerators for host in self.hosts)
+        ) > MOST_ACCELERATORS:
+            raise ValueError(
+                f"there are {total} accelerators; up to {MOST_ACCELERATORS} are supported"
+            )
         racks: dict[str, str | None] = {}
         cores: dict[str, int | None] = {}
         networks: dict[str, Link | None] = {}

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from drlpp.errors import DRLPPError, InvalidInput, RunFailure
 from drlpp.task import ModelReference, Option
+from drlpp.training_options import DeviceChoice
 
 
 class Size(StrEnum):
@@ -37,6 +38,10 @@ SizeOption = Annotated[
     typer.Option(
         help="Of a model of the zoo: small trains well on CPU workers, published is the paper's."
     ),
+]
+DeviceOption = Annotated[
+    DeviceChoice,
+    typer.Option(help="What workers compute on; auto takes GPUs where there are any."),
 ]
 ModelOptions = Annotated[
     list[str],
@@ -91,6 +96,12 @@ def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelRefer
             raise InvalidInput(f"model option {key}={value}: expected a number or a word")
         arguments[key] = value
     return ModelReference.named(name, size, **arguments)
+
+
+def tell_what_is_imported(model: ModelReference) -> None:
+    """Print the factory that a file has us import, if it is not the zoo's."""
+    if ":" in model.name:
+        build_console().print(f"imports {model.name}, as the placement says", markup=False)
 
 
 def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, object]:

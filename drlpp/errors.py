@@ -10,8 +10,20 @@ class DRLPPError(Exception):
     """Root of every error that this project raises on purpose."""
 
 
+_LONGEST_LINE = 800
+
+
 class InvalidInput(DRLPPError, ValueError):
-    """Something that the user gave cannot be used as it is."""
+    """Something that the user gave cannot be used as it is; told in one line.
+
+    What is quoted from a file may be of any length, and is shortened.
+    """
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.splitlines())
+        if len(line) > _LONGEST_LINE:
+            line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
+        super().__init__(line)
 
 
 class InvalidModel(InvalidInput):

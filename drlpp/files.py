@@ -20,6 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from drlpp.errors import InvalidFile
 
+_LONGEST_JSON_BYTES = 256 * 2**20
+_LONGEST_YAML_BYTES = 2**20
+
 
 class Record(BaseModel):
     """A frozen fact that is stored inside a document; unknown fields are refused."""
@@ -138,24 +141,40 @@ def read_any_document(path: str | Path) -> Document:
     return read_document(path, kinds[kind])
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Reads no aliases: a few of them can stand for more than any memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A value of the file."""
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem="aliases are not read", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """The fields of a JSON or YAML file, whatever they are.
 
     Raises:
         InvalidFile: it cannot be read, or is not well-formed.
     """
+    is_yaml = path.suffix in {".yaml", ".yml"}
     try:
+        longest = _LONGEST_YAML_BYTES if is_yaml else _LONGEST_JSON_BYTES
+        if (size := path.stat().st_size) > longest:
+            raise InvalidFile(f"{path}: is {size} bytes long; up to {longest} are read")
         text = path.read_text()
     except FileNotFoundError:
         raise InvalidFile(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
     try:
-        content = yaml.safe_load(text) if path.suffix in {".yaml", ".yml"} else json.loads(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        content = yaml.load(text, _PlainLoader) if is_yaml else json.loads(text)
+    # ValueError also of numbers and dates that Python cannot hold, RecursionError of deep nesting.
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InvalidFile(f"{path}: truncated or not well-formed: {reason}") from None
-    if path.suffix in {".yaml", ".yml"} and not text.endswith("\n"):
+    if is_yaml and not text.endswith("\n"):
         # What is left of a YAML file may still be well-formed.
         raise InvalidFile(f"{path}: truncated: the last line does not end with a newline")
     if not isinstance(content, dict):

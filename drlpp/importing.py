@@ -20,6 +20,8 @@ def find_factory(path: str, what: str, error_type: type[InvalidInput]) -> Callab
         error_type: raised when the module cannot be imported or has no such function.
     """
     module_name, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        raise error_type(f"{what} {path!r}: expected 'package.module:name', as Python imports it")
     folder = str(Path.cwd())
     if folder not in sys.path:
         # A user's own file in the current folder, as `python -m` would find it.

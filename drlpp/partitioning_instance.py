@@ -25,7 +25,7 @@ import networkx
 import numpy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from drlpp.cluster import Link, local_cluster
+from drlpp.cluster import MOST_ACCELERATORS, Link, local_cluster
 from drlpp.errors import InvalidFile
 from drlpp.files import first_problem, read_mapping
 from drlpp.memory import MemoryModel
@@ -114,7 +114,7 @@ class _Edge(_Part):
 
 
 class _Content(_Part):
-    accelerators: int = Field(alias="maxFPGAs", ge=1)
+    accelerators: int = Field(alias="maxFPGAs", ge=1, le=MOST_ACCELERATORS)
     memory_bytes: float = Field(alias="maxSizePerFPGA", gt=0)
     nodes: tuple[_Node, ...] = Field(min_length=1)
     edges: tuple[_Edge, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,6 +72,23 @@ class Pipeline:
             behind = max((levels[edge.target] for edge in self.outgoing(stage)), default=0)
             levels[stage] = 1 + behind
         return max(levels.values())
+
+    @cached_property
+    def ways(self) -> tuple[tuple[int, int], ...]:
+        """From which worker to which messages go in a long run, whatever the schedule; sorted.
+
+        Replicas take parts in turns, so of m and n replicas those meet whose numbers are the same
+        modulo the greatest common divisor of m and n.
+        """
+        found = set()
+        for edge in self.edges:
+            sources, targets = self.stages[edge.source], self.stages[edge.target]
+            for part in range(math.lcm(len(sources), len(targets))):
+                source, target = sources[part % len(sources)], targets[part % len(targets)]
+                found.add((source, target))
+                if edge.differentiable:
+                    found.add((target, source))
+        return tuple(sorted(found))
 
     def rank(self, stage: int) -> int:
         """Stages before ``stage`` on the longest path to it; its index on a straight pipeline."""

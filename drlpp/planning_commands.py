@@ -12,6 +12,7 @@ from drlpp.command_line import (
     POLICY_HELP,
     AcceleratorsOption,
     BandwidthOption,
+    DeviceOption,
     LatencyOption,
     MethodOptions,
     ModelOptions,
@@ -24,6 +25,7 @@ from drlpp.command_line import (
     read_options,
 )
 from drlpp.errors import InvalidInput
+from drlpp.training_options import DeviceChoice
 
 cluster_app = typer.Typer(help="Clusters: hosts, accelerators, links.", no_args_is_help=True)
 
@@ -51,6 +53,7 @@ def profile_model(
         typer.Option(min=1, help="Of the cluster; 2, or all that torchrun has started."),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes of every operator.")] = 20,
+    device: DeviceOption = DeviceChoice.AUTO,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> None:
@@ -61,7 +64,7 @@ def profile_model(
 
     reference = model_reference(model, size, model_option)
     workers = workers or usual_workers(on_this_machine=2)
-    with ClusterSession(reference, workers=workers) as session:
+    with ClusterSession(reference, workers=workers, device=device) as session:
         profile, measured = session.profile(repeats)
     write_document(output, profile)
     console = build_console()

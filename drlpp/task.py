@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -100,7 +101,13 @@ def _find_factory(name: str) -> Callable[..., Any]:
                 "is named 'package.module:factory'"
             )
         return ZOO[name]
+    if name.partition(".")[0].partition(":")[0] in _NO_MODELS:
+        raise InvalidModel(f"model {name!r}: that package has no models, and could do harm")
     return find_factory(name, "model", InvalidModel)
+
+
+# A placement from a stranger may name any function: `subprocess` runs commands, `torch` has `load`.
+_NO_MODELS = frozenset({*sys.stdlib_module_names, "torch", "numpy", "yaml", "pip", "setuptools"})
 
 
 def _as_task(result: object, reference: ModelReference) -> Task:

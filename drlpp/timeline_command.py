@@ -16,6 +16,7 @@ from drlpp.command_line import (
     MethodOptions,
     build_console,
     read_options,
+    tell_what_is_imported,
 )
 from drlpp.errors import InvalidInput
 
@@ -91,6 +92,7 @@ def show_timeline(
         raise InvalidInput("--speeds is for --from simulator and --from run")
     relative = None if speeds is None else read_speeds(speeds)
     document = read_placement(placement)
+    tell_what_is_imported(document.model)
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options, document.method)
     match source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
@@ -27,6 +28,15 @@ PolicyName = Literal[
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 Precision = Literal["float32", "bfloat16"]
+
+
+class DeviceChoice(StrEnum):
+    """What workers compute on; ``auto`` is GPUs where there are any."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
 
 _WRITE_IN_PLACE = {"vanilla", "spectrain", "xpipe", "pipeoptim", "pipemare"}
 

@@ -10,17 +10,23 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.stage_runner import RunPlan
+from drlpp.runtime.transport import Transport, Way
 from drlpp.schedule import Action, Part
-from drlpp.training_options import Method
+from drlpp.training_options import DeviceChoice, Method
 
 
 @dataclass(frozen=True)
 class LoadModel:
-    """Read the model's parameters and buffers, and samples to work on, from files."""
+    """Read the model's parameters and buffers, and samples to work on, from files.
+
+    The first command of every worker; ``device`` is what it is to compute on.
+    """
 
     state_file: str
     samples_file: str
+    device: DeviceChoice = DeviceChoice.CPU
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Deploy:
         method, optimizer, delay, seed: as in ``StageRunner``.
         timeout_seconds: after which a message counts as lost.
         checkpoint_file: a file with weights, buffers and optimizer state to go on from.
+        transport: how the workers exchange tensors.
+        ways: from which worker to which anything will be sent, in the whole placement.
         in_flight: also with the parts that were in flight.
     """
 
@@ -54,6 +62,8 @@ class Deploy:
     delay: int
     seed: int
     timeout_seconds: float
+    transport: Transport
+    ways: tuple[Way, ...]
     checkpoint_file: str | None = None
     in_flight: bool = False
 
@@ -126,6 +136,7 @@ class ProfileOperators:
         method, optimizer: what updates and predictions are timed for.
         repeats: timed passes, after some that warm up.
         name: of the group of ``workers``, which measure at the same time; never used twice.
+        transport: how they share gradients.
     """
 
     programs: bytes
@@ -134,6 +145,7 @@ class ProfileOperators:
     repeats: int
     name: str
     workers: tuple[int, ...]
+    transport: Transport
 
 
 @dataclass(frozen=True)
@@ -145,6 +157,7 @@ class TimeLink:
         sizes_bytes: of the messages.
         repeats: timed messages of each size, fewer if these take too long.
         name: of a new group of the two, never used twice; None to use that of the deployment.
+        transport: of a new group.
     """
 
     sender: int
@@ -152,6 +165,7 @@ class TimeLink:
     sizes_bytes: tuple[int, ...]
     repeats: int
     name: str | None = None
+    transport: Transport = field(default_factory=Transport)
 
 
 @dataclass(frozen=True)
@@ -165,6 +179,13 @@ Command = LoadModel | LoadSamples | Deploy | Run | Collect | ProfileOperators | 
 @dataclass(frozen=True)
 class Done:
     """The command was carried out."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The model is read, and this is the device that it will be trained on."""
+
+    device: DeviceFacts
 
 
 @dataclass(frozen=True)
@@ -267,7 +288,7 @@ class OperatorTimes:
     """What profiling found.
 
     Attributes:
-        device: that it ran on.
+        device: that it ran on, by name.
         operators: when every operator is a stage.
         parts: when the model is cut into a few stages.
         whole: when it is one stage.
@@ -300,4 +321,6 @@ class Failed:
     reason: str
 
 
-Answer = Done | Deployed | Progress | Reading | RunResult | OperatorTimes | LinkTimes | Failed
+Answer = (
+    Done | Ready | Deployed | Progress | Reading | RunResult | OperatorTimes | LinkTimes | Failed
+)

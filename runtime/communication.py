@@ -1,4 +1,4 @@
-"""Messages between workers over Gloo: receives are posted early, sends never wait."""
+"""Messages between workers: receives are posted early, sends never wait."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from itertools import islice
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.graph import TensorSpec
+from drlpp.runtime.agreement import contents_of
 from drlpp.runtime.stages import StageProgram
+from drlpp.runtime.transport import Links, Transfer
 from drlpp.schedule import Action, Message, Receive, Send
 
 
@@ -42,12 +42,8 @@ def build_group(
 class Mailbox:
     """Sends and receives the messages of one worker, in the order of its schedule.
 
-    Every tensor of a message has a tag of its own, counted per pair of workers on both sides, as
-    both sides handle their messages in the same order.
-
     Args:
-        group: of all workers of the placement.
-        ranks: the workers in the order of their ranks.
+        links: the ways to the other workers.
         program: the stage of this worker; says what the messages contain.
         actions: all that this worker will do.
         posted: how many receives are posted ahead.
@@ -58,76 +54,45 @@ class Mailbox:
     """
 
     def __init__(
-        self,
-        group: dist.ProcessGroup,
-        ranks: Sequence[int],
-        program: StageProgram,
-        actions: Sequence[Action],
-        posted: int,
+        self, links: Links, program: StageProgram, actions: Sequence[Action], posted: int
     ) -> None:
-        self._group = group
-        self._ranks = {worker: rank for rank, worker in enumerate(ranks)}
+        self._links = links
         self._program = program
-        self._tags_received = [0] * len(ranks)
-        self._tags_sent = [0] * len(ranks)
         self._expected = iter([a for a in actions if isinstance(a, Receive)])
-        self._posted: deque[tuple[Message, list[Tensor], list[dist.Work]]] = deque()
+        self._posted: deque[tuple[Message, Transfer]] = deque()
         # More messages than these cannot be on their way: whoever is to receive the oldest has
         # long answered it.
         self._most_unconfirmed = 4 * posted + 16
-        self._unconfirmed: deque[tuple[list[Tensor], list[dist.Work]]] = deque()
+        self._unconfirmed: deque[Transfer] = deque()
         self.bytes_sent = 0
         self.message_bytes: dict[int, int] = {}
         for action in islice(self._expected, posted):
             self._post(action)
 
     def _post(self, action: Receive) -> None:
-        rank = self._ranks[action.sender]
-        tensors, works = [], []
-        for spec in self._contents(action.message):
-            tensor = torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
-            works.append(self._group.recv([tensor], rank, self._tags_received[rank]))
-            self._tags_received[rank] += 1
-            tensors.append(tensor)
-        self._posted.append((action.message, tensors, works))
-
-    def _contents(self, message: Message) -> list[TensorSpec]:
-        if message.payload == "activation":
-            return [spec for _, spec in self._program.receives[message.source_stage]]
-        specs = self._program.sends[message.source_stage]
-        return [spec for _, spec in specs if spec.differentiable]
+        specs = contents_of(self._program, action.message)
+        self._posted.append((action.message, self._links.receive(specs, action.sender)))
 
     def receive(self, action: Receive) -> list[Tensor]:
         """Wait for the tensors of a message."""
-        message, tensors, works = self._posted.popleft()
+        message, transfer = self._posted.popleft()
         assert message == action.message
-        for work in works:
-            work.wait()
+        tensors = transfer.wait()
         for following in islice(self._expected, 1):
             self._post(following)
         return tensors
 
     def send(self, action: Send, tensors: Sequence[Tensor]) -> None:
         """Start sending; the tensors are kept until they have arrived."""
-        rank = self._ranks[action.to]
-        kept, works = [], []
-        for tensor in tensors:
-            kept.append(tensor.detach().contiguous())
-            works.append(self._group.send([kept[-1]], rank, self._tags_sent[rank]))
-            self._tags_sent[rank] += 1
-        bytes_ = sum(tensor.nbytes for tensor in kept)
+        transfer = self._links.send(tensors, action.to)
+        bytes_ = sum(tensor.nbytes for tensor in transfer.tensors)
         self.bytes_sent += bytes_
         self.message_bytes[action.to] = max(self.message_bytes.get(action.to, 0), bytes_)
-        self._unconfirmed.append((kept, works))
+        self._unconfirmed.append(transfer)
         while len(self._unconfirmed) > self._most_unconfirmed:
-            self._confirm_oldest()
-
-    def _confirm_oldest(self) -> None:
-        _, works = self._unconfirmed.popleft()
-        for work in works:
-            work.wait()
+            self._unconfirmed.popleft().wait()
 
     def drain(self) -> None:
         """Wait until everything sent has arrived."""
         while self._unconfirmed:
-            self._confirm_oldest()
+            self._unconfirmed.popleft().wait()

@@ -17,6 +17,7 @@ from drlpp.placement import Placement
 from drlpp.runtime.commands import Deploy
 from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.stages import cut_stages, portable
+from drlpp.runtime.transport import Transport
 from drlpp.training_options import Method
 from drlpp.versions import stage_delay, weight_uses
 
@@ -67,6 +68,7 @@ def deployment_commands(
     *,
     name: str,
     seed: int,
+    transport: Transport,
     checkpoint: str | None,
     in_flight: bool,
 ) -> dict[int, Deploy]:
@@ -79,6 +81,7 @@ def deployment_commands(
         optimizer: updates the weights.
         name: of this deployment, never used twice.
         seed: of dropout.
+        transport: how the workers exchange tensors.
         checkpoint: a file in the session's folder to go on from.
         in_flight: also with the parts that were in flight.
 
@@ -103,6 +106,8 @@ def deployment_commands(
                 delay=delays[stage],
                 seed=seed,
                 timeout_seconds=_GROUP_TIMEOUT_SECONDS,
+                transport=transport,
+                ways=pipeline.ways,
                 checkpoint_file=checkpoint,
                 in_flight=in_flight,
             )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from drlpp.runtime.losses import Losses
 from drlpp.runtime.minibatches import MinibatchSource
 from drlpp.runtime.passes import Loss, Received, StageValues, as_sent
 from drlpp.runtime.precision import passes_in
@@ -35,7 +36,7 @@ class EvaluationRunner:
     loss: Loss | None
     score: Loss | None
     minibatches: MinibatchSource
-    losses: dict[Part, float] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
     scores: dict[Part, Tensor] = field(default_factory=dict)
 
     @property
@@ -51,7 +52,7 @@ class EvaluationRunner:
 
     def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""
-        with torch.no_grad(), passes_in(self.trained.method.precision):
+        with torch.no_grad(), passes_in(self.trained.method.precision, self.trained.device):
             state = self.trained.weights_and_buffers()
             inputs = {i: self.minibatches.input(i, part) for i in self.program.input_indices}
             values = StageValues(inputs, received, state, state)
@@ -59,7 +60,7 @@ class EvaluationRunner:
             if self.loss is not None:
                 results = values.results(self.program, outputs)
                 targets = self.minibatches.targets(part)
-                self.losses[part] = self.loss(*results, targets).item()
+                self.losses.add(part, self.loss(*results, targets))
                 if self.score is not None:
                     self.scores[part] = self.score(*results, targets)
         return as_sent(self.program, outputs)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
 from torch import Tensor
 
+from drlpp.runtime.clocks import Clock
 from drlpp.runtime.communication import Mailbox
 from drlpp.runtime.emulation import EmulatedAccelerator
 from drlpp.runtime.evaluation_runner import EvaluationRunner
@@ -36,6 +36,7 @@ class Executor:
         runner: the worker's stage.
         mailbox: its messages.
         everyone: the group of all workers of the placement.
+        clock: of this run; says when the device performed the actions.
         on_update: called after every update with the minibatches that the weights contain.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
         received: messages that have arrived and were not used yet.
@@ -45,11 +46,11 @@ class Executor:
     runner: StageRunner | EvaluationRunner
     mailbox: Mailbox
     everyone: dist.ProcessGroup
+    clock: Clock
     on_update: Callable[[int], None]
     speed: float = 1.0
     received: dict[Message, list[Tensor]] = field(default_factory=dict)
     processor_seconds: list[float] = field(default_factory=list)
-    _accelerator: EmulatedAccelerator = field(init=False)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
     _summed_next: frozenset[Part] = frozenset()
 
@@ -61,23 +62,25 @@ class Executor:
             processes of a machine share.
         """
         self._summed_next = _last_before_sums(actions)
-        self._accelerator = EmulatedAccelerator(self.speed)
-        times = []
+        emulated = EmulatedAccelerator(self.speed)
+        if isinstance(self.runner, StageRunner):
+            self.runner.policy.clock = self.clock
+        spans = []
         for action in actions:
             if isinstance(action, Forward):
                 # Before the clock starts: whoever waits for data does not compute.
                 self.runner.wait_for(action.minibatch)
-            begin = time.perf_counter()
+            begin = self.clock.mark()
             if isinstance(action, Forward | Recompute | Backward | Update):
-                self._accelerator.begin()
+                emulated.begin()
                 self.perform(action)
-                self.processor_seconds.append(self._accelerator.rest())
+                self.processor_seconds.append(emulated.rest())
             else:
                 self.perform(action)
                 self.processor_seconds.append(0.0)
-            times.append((begin, time.perf_counter()))
+            spans.append((begin, self.clock.mark()))
         self.mailbox.drain()
-        return times
+        return self.clock.read(spans)
 
     @property
     def _trained(self) -> StageRunner:

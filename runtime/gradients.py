@@ -61,7 +61,8 @@ class Gradients(ABC):
 
     def squared_norm(self) -> float:
         """Of the gradients so far, over all weights of the stage."""
-        return sum(torch.linalg.vector_norm(value).item() ** 2 for value in self.sums())
+        norms = [torch.linalg.vector_norm(value).double() for value in self.sums()]
+        return torch.stack(norms).square().sum().item() if norms else 0.0
 
 
 class SingleGradients(Gradients):

@@ -35,6 +35,7 @@ class Post:
 
     Attributes:
         worker: its number.
+        place: its number among the workers of its host.
         address: of its host, where other workers reach it.
         store: where it finds them.
         speed: below 1 it sleeps after every pass, as if it took so much longer.
@@ -42,6 +43,7 @@ class Post:
     """
 
     worker: int
+    place: int
     address: str
     store: StoreAddress
     speed: float = 1.0

@@ -9,10 +9,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
+from drlpp.graph import TensorSpec
 from drlpp.pipeline import Pipeline
 from drlpp.runtime.commands import LinkTimes, RunResult
+from drlpp.runtime.transport import Links
 
 _WARM_UPS = 1
 _LONGEST_SECONDS = 0.2
@@ -44,7 +45,7 @@ def ways_of(pipeline: Pipeline, results: Mapping[int, RunResult]) -> Iterator[Wa
 
 
 def time_messages(
-    group: dist.ProcessGroup, receiver: int, sizes_bytes: Sequence[int], repeats: int
+    links: Links, receiver: int, sizes_bytes: Sequence[int], repeats: int
 ) -> LinkTimes:
     """Median seconds of the way to a worker that calls :func:`answer_messages`, for every size.
 
@@ -52,44 +53,48 @@ def time_messages(
     there and back is the answer's; the rest is the message's.
 
     Args:
-        group: of both workers.
-        receiver: its rank.
+        links: of this worker.
+        receiver: the other.
         sizes_bytes: of the messages, 1 at least.
         repeats: timed messages of each size, fewer if these take too long.
     """
-    answer = statistics.median(_round_trips(group, receiver, 1, repeats)) / 2
+    answer = statistics.median(_round_trips(links, receiver, 1, repeats)) / 2
     seconds = {}
     for size in sizes_bytes:
-        there_and_back = statistics.median(_round_trips(group, receiver, size, repeats))
+        there_and_back = statistics.median(_round_trips(links, receiver, size, repeats))
         # The way there is the longer one, whatever the noise of the two medians.
         seconds[size] = max(there_and_back - answer, there_and_back / 2)
     return LinkTimes(seconds)
 
 
-def answer_messages(group: dist.ProcessGroup, sender: int, sizes_bytes: Sequence[int]) -> None:
-    """The other end of :func:`time_messages`; ``sender`` is a rank."""
-    answer = torch.zeros(1, dtype=torch.uint8)
+def answer_messages(links: Links, sender: int, sizes_bytes: Sequence[int]) -> None:
+    """The other end of :func:`time_messages`; ``sender`` is the worker there."""
     for size in (1, *sizes_bytes):
-        message = torch.ones(size, dtype=torch.uint8)
-        while message[0]:
-            group.recv([message], sender, 0).wait()
-            group.send([answer], sender, 0).wait()
+        goes_on = True
+        while goes_on:
+            (message,) = links.receive([_bytes(size)], sender).wait()
+            goes_on = bool(message[0])
+            links.send([message[:1]], sender).wait()
 
 
-def _round_trips(
-    group: dist.ProcessGroup, receiver: int, size: int, repeats: int
-) -> Sequence[float]:
-    """The first byte of a message says whether another one follows."""
-    message = torch.ones(size, dtype=torch.uint8)
-    answer = torch.empty(1, dtype=torch.uint8)
+def _bytes(size: int) -> TensorSpec:
+    return TensorSpec(shape=(size,), dtype="uint8", bytes_=size)
+
+
+def _round_trips(links: Links, receiver: int, size: int, repeats: int) -> Sequence[float]:
+    """The first byte of a message says whether another one follows; so does its answer."""
+    message = torch.ones(size, dtype=torch.uint8, device=links.device)
     times: list[float] = []
+    goes_on = True
     begin = time.perf_counter()
-    while message[0]:
+    while goes_on:
         sent = time.perf_counter()
         enough = len(times) + 1 >= _WARM_UPS + repeats
         late = len(times) > 0 and sent - begin + times[-1] > _LONGEST_SECONDS
-        message[0] = not (enough or late)
-        group.send([message], receiver, 0).wait()
-        group.recv([answer], receiver, 0).wait()
+        message[0] = goes_on = not (enough or late)
+        links.send([message], receiver).wait()
+        (answer,) = links.receive([_bytes(1)], receiver).wait()
+        # Reading it waits for the device, where waiting for the message does not.
+        assert bool(answer[0]) == goes_on
         times.append(time.perf_counter() - sent)
     return times[_WARM_UPS:] or times[-1:]

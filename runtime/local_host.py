@@ -16,7 +16,7 @@ from typing import Any
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.commands import Command, Stop
 from drlpp.runtime.hosts import Answered, Ended, Event, Post, WorkerHost
-from drlpp.runtime.worker import worker_main
+from drlpp.runtime.worker_process import worker_main
 
 _GRACE_SECONDS = 0.5
 
@@ -146,7 +146,7 @@ def warm_up() -> None:
 def _forking_context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
-    context.set_forkserver_preload(["drlpp.runtime.worker", "torch._dynamo"])
+    context.set_forkserver_preload(["drlpp.runtime.worker_process", "torch._dynamo"])
     return context
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
+from drlpp.runtime.devices import hurried, moved
 from drlpp.schedule import Part
+
+_PROCESSOR = torch.device("cpu")
 
 
 class MinibatchSource(Protocol):
@@ -40,12 +44,21 @@ class Minibatches:
         order: for every minibatch the indices of its samples, (minibatches, batch size); None to
             give all samples every time, uncopied.
         microbatches: parts of a minibatch along its first dimension.
+        device: that a minibatch is wanted on.
     """
 
     samples: Sequence[Tensor]
     labels: Tensor
     order: Tensor | None = None
     microbatches: int = 1
+    device: torch.device = _PROCESSOR
+
+    def on(self, device: torch.device) -> Minibatches:
+        """The same on a device: all samples now if every minibatch has all, else as they come."""
+        if self.order is not None:
+            return replace(self, device=device)
+        samples, labels = moved((tuple(self.samples), self.labels), device)
+        return replace(self, samples=samples, labels=labels, device=device)
 
     def inputs(self, part: Part) -> tuple[Tensor, ...]:
         """The model's inputs for (minibatch, microbatch)."""
@@ -69,6 +82,6 @@ class Minibatches:
         minibatch, microbatch = part
         if self.order is not None:
             tensor = tensor[self.order[minibatch % len(self.order)]]
-        if self.microbatches == 1 or not tensor.numel():
-            return tensor
-        return tensor.chunk(self.microbatches)[microbatch]
+        if self.microbatches > 1 and tensor.numel():
+            tensor = tensor.chunk(self.microbatches)[microbatch]
+        return hurried(tensor, self.device)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -16,6 +17,8 @@ OptimizerState = dict[str, dict[str, Any]]
 
 _LAST_GRADIENT = "last_gradient"
 _GROUP = "group"
+_KERNELS = ("fused", "foreach")
+_READ_AS_NUMBERS = ("step", "mu_product", "rate")
 
 
 def build_optimizer(
@@ -23,9 +26,11 @@ def build_optimizer(
 ) -> Optimizer:
     """The optimizer that ``spec`` describes, over ``weights``.
 
-    ``fused`` takes torch's one-pass kernels, where the class has them and the weights are real
-    numbers, and otherwise leaves the choice to torch: all weights at once on an accelerator, one
-    after another on a CPU, whose caches hold one. Without ``fused``, it is torch's plain loop.
+    ``fused`` takes torch's one-pass kernels on a CPU, where the class has them and the weights are
+    real numbers, and otherwise leaves the choice to torch: all weights at once on an accelerator,
+    one after another on a CPU, whose caches hold one. On an accelerator the one-pass kernels would
+    keep the number of steps there, and every prediction would have to wait for it. Without
+    ``fused``, it is torch's plain loop.
 
     Raises:
         InvalidInput: if there is no such optimizer.
@@ -40,8 +45,8 @@ def _kernels(kind: type[Optimizer], weights: Sequence[Tensor], fused: bool) -> d
         return {"foreach": False} if "foreach" in arguments else {}
     # What other classes mean by the word is theirs.
     is_torchs = kind.__module__.partition(".")[0] == "torch"
-    any_complex = any(weight.is_complex() for weight in weights)
-    return {"fused": True} if "fused" in arguments and is_torchs and not any_complex else {}
+    suitable = all(weight.is_cpu and not weight.is_complex() for weight in weights)
+    return {"fused": True} if "fused" in arguments and is_torchs and suitable else {}
 
 
 def named_optimizer_state(
@@ -67,11 +72,23 @@ def load_optimizer_state(
     """Put a state of :func:`named_optimizer_state` into ``optimizer``."""
     for name, weight in zip(names, weights, strict=True):
         if name in state:
-            kept = {
-                key: value.clone() if isinstance(value, Tensor) else value
-                for key, value in state[name].items()
-            }
+            kept = state_on(weight.device, state[name])
             weight.grad = kept.pop(_LAST_GRADIENT, None)
-            optimizer.param_groups[0].update(kept.pop(_GROUP, {}))
+            group = kept.pop(_GROUP, {})
+            # The checkpoint may be of another device.
+            optimizer.param_groups[0].update({k: v for k, v in group.items() if k not in _KERNELS})
             if kept:
                 optimizer.state[weight] = kept
+
+
+def state_on(device: torch.device, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of what is known of a weight, its tensors on ``device``.
+
+    What every step or prediction reads as a number stays with the host.
+    """
+    return {
+        key: value.to(value.device if key in _READ_AS_NUMBERS else device, copy=True)
+        if isinstance(value, Tensor)
+        else value
+        for key, value in state.items()
+    }

@@ -9,7 +9,6 @@ storage would be seen by the backward of convolutions but not by that of linear 
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
+from drlpp.runtime.clocks import Clock, ProcessorClock, Span
 from drlpp.runtime.displacements import (
     AdamStep,
     Displacement,
@@ -43,14 +43,16 @@ class WeightPolicy(ABC):
         optimizer: updates them from their ``grad``.
 
     Attributes:
+        clock: of the run.
         predictions: begin and end of every time that this run moved weights to those that a pass
-            uses, or back, in seconds of ``time.perf_counter``.
+            uses, or back, marked on the clock.
     """
 
     def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
         self.weights = list(weights)
         self.optimizer = optimizer
-        self.predictions: list[tuple[float, float]] = []
+        self.clock: Clock = ProcessorClock()
+        self.predictions: list[Span] = []
         self._rates: Sequence[float] = ()
         self._version = 0
 
@@ -185,10 +187,10 @@ class Displaced(Vanilla):
     @contextmanager
     def _moving(self) -> Iterator[None]:
         """Around what moves the weights, unseen by autograd."""
-        begin = time.perf_counter()
+        begin = self.clock.mark()
         with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
             yield
-        self.predictions.append((begin, time.perf_counter()))
+        self.predictions.append((begin, self.clock.mark()))
 
     @contextmanager
     def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:

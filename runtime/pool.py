@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection as mp_connection
@@ -70,13 +71,22 @@ class WorkerPool:
             address = self.hosts[0].address
             self._store = open_store(address)
             store = StoreAddress(address, self._store.port, new_token())
+            started: Counter[str] = Counter()
             for host in self.hosts:
                 host.start(
                     [
-                        Post(worker, host.address, store, self._speeds[worker], self._cores[worker])
-                        for worker in host.workers
+                        Post(
+                            worker=worker,
+                            place=started[host.name] + number,
+                            address=host.address,
+                            store=store,
+                            speed=self._speeds[worker],
+                            core=self._cores[worker],
+                        )
+                        for number, worker in enumerate(host.workers)
                     ]
                 )
+                started[host.name] += len(host.workers)
             for host in self.hosts:
                 host.finish_start()
             self.generation += 1

@@ -11,13 +11,16 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
 from drlpp.export import EXEMPT_FROM_AUTOCAST
+from drlpp.runtime.devices import device_among
 from drlpp.runtime.randomness import seeded
 from drlpp.training_options import Precision
 
+_PROCESSOR = torch.device("cpu")
 
-def passes_in(precision: Precision) -> torch.autocast:
+
+def passes_in(precision: Precision, device: torch.device = _PROCESSOR) -> torch.autocast:
     """Run the operators inside in this precision."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def without_autocast(*call: Any, **kwargs: Any) -> Any:
@@ -33,7 +36,7 @@ def without_autocast(*call: Any, **kwargs: Any) -> Any:
         # A graph is traced anew where it is loaded: this call has to stay in it.
         return handle_torch_function(without_autocast, values, *call, **kwargs)
     first, *rest = call
-    with torch.autocast("cpu", enabled=False):
+    with torch.autocast(device_among(values).type, enabled=False):
         return seeded(*call, **kwargs) if isinstance(first, str) else first(*rest, **kwargs)
 
 

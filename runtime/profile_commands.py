@@ -19,23 +19,35 @@ from drlpp.runtime.commands import (
     StageTimes,
     TimeLink,
 )
+from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.launch import Hosts
 from drlpp.runtime.stages import cut_stages, portable
+from drlpp.runtime.transport import Transport
 from drlpp.training_options import Method
 
 _PARTS = 8
 _SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
 
 
-def measuring_workers(speeds: Sequence[float], hosts: Hosts) -> range:
+def measuring_workers(
+    speeds: Sequence[float], hosts: Hosts, devices: Sequence[DeviceFacts]
+) -> range:
     """Workers that measure at the same time: as many as compute at the same time in a training.
 
     They are of the controller's machine, which others are compared with.
     """
     machine, cores = hosts.machines[0]
     on_it = sum(name == machine for name, _ in hosts.machines)
-    return range(on_it if min(speeds) < 1 else min(on_it, len(cores)))
+    if min(speeds) < 1:
+        return range(on_it)
+    return range(min(on_it, computing_at_once(devices[:on_it], len(cores))))
+
+
+def computing_at_once(devices: Sequence[DeviceFacts], cores: int) -> int:
+    """Workers of a machine that compute at full speed together: one on each GPU, or core."""
+    gpus = {device.identity for device in devices if device.type == "cuda"}
+    return len(gpus) or cores
 
 
 @sources_forgotten()
@@ -46,6 +58,7 @@ def profile_command(
     repeats: int,
     name: str,
     workers: Sequence[int],
+    transport: Transport,
 ) -> ProfileOperators:
     """Time every operator of a model on several workers at the same time.
 
@@ -55,13 +68,14 @@ def profile_command(
         repeats: timed passes.
         name: of the workers' group, never used twice.
         workers: that measure.
+        transport: how they share gradients.
     """
     count = len(captured.graph)
     each = cut_stages(captured, _even_cut(count, count))
     parts = cut_stages(captured, _even_cut(count, min(_PARTS, count)))
     (whole,) = cut_stages(captured, _even_cut(count, 1))
     programs = pickle.dumps((each, parts, whole, portable(captured.loss)))
-    return ProfileOperators(programs, method, optimizer, repeats, name, tuple(workers))
+    return ProfileOperators(programs, method, optimizer, repeats, name, tuple(workers), transport)
 
 
 def _even_cut(operators: int, stages: int) -> Placement:
@@ -161,9 +175,9 @@ def _spread(values: Sequence[float]) -> float:
     return (third - first) / 2
 
 
-def link_command(ends: tuple[int, int], name: str, repeats: int) -> TimeLink:
+def link_command(ends: tuple[int, int], name: str, repeats: int, transport: Transport) -> TimeLink:
     """Time messages between two workers; they are quick, and scatter more than operators."""
-    return TimeLink(*ends, (_SMALL_BYTES, _LARGE_BYTES), 5 * repeats, name)
+    return TimeLink(*ends, (_SMALL_BYTES, _LARGE_BYTES), 5 * repeats, name, transport)
 
 
 def link_of(times: LinkTimes) -> Link:

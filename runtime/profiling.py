@@ -22,10 +22,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.runtime.commands import OperatorTimes, ProfileOperators, StageTimes
+from drlpp.runtime.devices import Accelerator
 from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.passes import Loss
 from drlpp.runtime.policies import Displaced
+from drlpp.runtime.retargeting import retarget
 from drlpp.runtime.stage_runner import Received, RunPlan, StageRunner
 from drlpp.runtime.stages import StageOutput, StageProgram
 from drlpp.training_options import Method
@@ -40,6 +42,7 @@ def time_operators(
     command: ProfileOperators,
     state: Mapping[str, Tensor],
     minibatches: Minibatches,
+    accelerator: Accelerator,
     speed: float = 1.0,
     replicas: dist.ProcessGroup | None = None,
 ) -> OperatorTimes:
@@ -51,35 +54,40 @@ def time_operators(
         command: what to run.
         state: parameters and buffers, by name.
         minibatches: inputs and targets.
+        accelerator: to measure.
         speed: of this worker; a slower one sleeps after every pass of a part or of the whole, as it
             does when it trains, and finds its caches as it will find them then.
         replicas: the group of the workers that measure at the same time, to sum gradients with.
     """
     with sources_forgotten():
         each, parts, whole, loss = pickle.loads(command.programs)
-    device = next(iter([*state.values(), *minibatches.inputs((0, 0))])).device
-    clock = _clock(device)
+    device = accelerator.device
+    for graph in (*(program.function for program in (*each, *parts, whole)), loss):
+        retarget(graph, device)
+    minibatches = minibatches.on(device)
+    clock = _clock(accelerator)
+    build = partial(_runners, command, state, minibatches, loss, device)
 
     def train(
         programs: Sequence[StageProgram], rest: float, group: dist.ProcessGroup | None = None
     ) -> StageTimes:
-        runners = _runners(programs, command, state, minibatches, loss, replicas=group)
+        runners = build(programs, replicas=group)
         return _train(runners, command, _Stopwatch(clock, rest))
 
-    runners = _runners(each, command, state, minibatches, loss)
+    runners = build(each)
     kept = _Kept(runners, minibatches.inputs((0, 0)))
     operators = _train(runners, command, _Stopwatch(clock, speed=1.0), kept)
     del runners
     together = train([whole], speed)
     return OperatorTimes(
-        device=device.type,
+        device=accelerator.facts.name,
         operators=operators,
         parts=train(parts, speed),
         whole=together,
         shared=together if replicas is None else train([whole], speed, replicas),
         kept_bytes=kept.bytes_,
         prediction_seconds=_time_predictions(
-            whole, command, state, minibatches, loss, _Stopwatch(clock, speed)
+            build([whole], command.method)[0], _Stopwatch(clock, speed), command.repeats
         ),
     )
 
@@ -101,23 +109,24 @@ class _Stopwatch:
             time.sleep(seconds / self.speed - seconds)
 
 
-def _clock(device: torch.device) -> Clock:
-    if device.type == "cpu":
+def _clock(accelerator: Accelerator) -> Clock:
+    if accelerator.device.type == "cpu":
         return time.thread_time
 
     def after_all_work() -> float:
-        torch.accelerator.synchronize(device)
+        accelerator.synchronize()
         return time.perf_counter()
 
     return after_all_work
 
 
 def _runners(
-    programs: Sequence[StageProgram],
     command: ProfileOperators,
     state: Mapping[str, Tensor],
     minibatches: Minibatches,
     loss: Loss | None,
+    device: torch.device,
+    programs: Sequence[StageProgram],
     method: Method | None = None,
     replicas: dist.ProcessGroup | None = None,
 ) -> list[StageRunner]:
@@ -134,6 +143,7 @@ def _runners(
             sum_over_replicas=None
             if replicas is None
             else lambda tensor: replicas.allreduce([tensor]),
+            device=device,
         )
         for program in programs
     ]
@@ -236,16 +246,8 @@ def _train_one(
     return list(zip(forwards, backwards, updates, strict=True))
 
 
-def _time_predictions(
-    whole: StageProgram,
-    command: ProfileOperators,
-    state: Mapping[str, Tensor],
-    minibatches: Minibatches,
-    loss: Loss | None,
-    stopwatch: _Stopwatch,
-) -> list[float]:
+def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) -> list[float]:
     """Seconds of displacing all weights and moving them back, after an update."""
-    (runner,) = _runners([whole], command, state, minibatches, loss, command.method)
     policy = runner.policy
     if not isinstance(policy, Displaced):
         return []
@@ -257,7 +259,7 @@ def _time_predictions(
             pass
 
     seconds = []
-    for _ in range(_WARM_UPS + command.repeats):
+    for _ in range(_WARM_UPS + repeats):
         seconds.append(stopwatch.seconds(displace))
         stopwatch.rest(seconds[-1])
     return seconds[_WARM_UPS:]

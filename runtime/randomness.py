@@ -3,7 +3,7 @@
 Every random operator seeds the generator itself, from the seed of the training, the minibatch and
 its own name. So a synchronous method gives the same weights whatever the placement, a forward
 pass and its recomputation see the same random numbers, and a resumed training goes on with those
-that it would have had.
+that it would have had. Processors and kinds of GPUs draw different numbers from the same seed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
+from drlpp.runtime.devices import device_among
 from drlpp.schedule import Part
 
 _pass_key = ""
@@ -36,12 +37,18 @@ def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -
         # A graph is traced anew where it is loaded: this call has to stay in it.
         return handle_torch_function(seeded, values, name, operator, *args, **kwargs)
     digest = hashlib.blake2b(f"{_pass_key} {name}".encode(), digest_size=7).digest()
-    # The processor's generator alone: torch.manual_seed notes a stack trace for other devices.
-    torch.default_generator.manual_seed(int.from_bytes(digest, "big"))
+    # That of one device alone: torch.manual_seed notes a stack trace for other devices.
+    _generator_of(device_among(values)).manual_seed(int.from_bytes(digest, "big"))
     # Numbers are drawn in the order of memory, which is another one for a transposed tensor than
     # for what arrives of it in another stage.
     args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
     return operator(*args, **kwargs)
+
+
+def _generator_of(device: torch.device) -> torch.Generator:
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index]
+    return torch.default_generator
 
 
 def with_seeded_operators(module: fx.GraphModule) -> fx.GraphModule:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from drlpp.capture import CapturedModel, capture, capture_microbatch
@@ -28,6 +29,7 @@ from drlpp.runtime.commands import (
     LoadModel,
     LoadSamples,
     Progress,
+    Ready,
     RunResult,
     Stream,
     TimeLink,
@@ -38,6 +40,7 @@ from drlpp.runtime.deployment import (
     deployment_commands,
     merge_stages,
 )
+from drlpp.runtime.devices import DeviceFacts, known_choice
 from drlpp.runtime.emulation import checked_speeds, cores_for
 from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.feed import Feed, chunk_minibatches
@@ -55,11 +58,12 @@ from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
 from drlpp.runtime.session_folder import SessionFolder
+from drlpp.runtime.transport import Transport, transport_of
 from drlpp.runtime.windows import measurement_of
 from drlpp.schedule import Action, Schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
-from drlpp.training_options import Method
+from drlpp.training_options import DeviceChoice, Method
 from drlpp.window import Window
 
 _FIRST_TIMEOUT_SECONDS = 120.0
@@ -100,6 +104,8 @@ class ClusterSession:
         speeds: of every worker, at most 1, to emulate accelerators: a worker of speed 0.5 takes
             twice the processor time that a pass needs, and sleeps the rest of it. So several
             workers can share a core and still take their time in parallel. 1 each by default.
+        device: what workers compute on: ``cpu``, ``cuda`` for the host's GPUs in turns, or
+            ``auto`` for GPUs where there are any, unless workers are to be slower.
     """
 
     def __init__(
@@ -112,11 +118,20 @@ class ClusterSession:
         seed: int = 0,
         timeout_seconds: float | None = None,
         speeds: Sequence[float] | None = None,
+        device: str = DeviceChoice.AUTO,
     ) -> None:
         workers = usual_workers() if workers is None else workers
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
         self.speeds = checked_speeds(speeds, workers)
+        self._device = known_choice(device)
+        if min(self.speeds) < 1:
+            if self._device is DeviceChoice.CUDA:
+                raise InvalidInput(
+                    "speeds emulate slower accelerators with CPU workers; leave them out, or use "
+                    "device cpu"
+                )
+            self._device = DeviceChoice.CPU
         if isinstance(model, str):
             model = ModelReference.named(model)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
@@ -138,6 +153,7 @@ class ClusterSession:
         self._publish(_MODEL_FILE, self.captured.state | self.captured.constants)
         self._publish(_SAMPLES_FILE, self._samples)
         self._informed_generation = 0
+        self._devices: list[DeviceFacts] = []
 
     @property
     def graph(self) -> OpGraph:
@@ -198,7 +214,7 @@ class ClusterSession:
         try:
             deployment = self.deploy(placement, method)
             window = Window.plan(deployment.pipeline, minibatches, deployment.method)
-            schedule, results = self.run(deployment, window.minibatches)
+            schedule, results = self.run(deployment, window.minibatches, self._examples())
             links = self._time_links(deployment, results)
         except HostLost:
             # No placement is to blame, and none will run.
@@ -209,14 +225,25 @@ class ClusterSession:
         self.timeline = timeline_of(schedule, results)
         return measurement_of(schedule, results, window, links)
 
+    def _examples(self) -> RunOptions:
+        """Minibatches of the model's batch size, of whatever samples the workers have."""
+        batch = self.captured.task.batch_size
+        everything = len(self._samples[0][0]) == batch
+        return RunOptions(order=None if everything else torch.arange(batch).unsqueeze(0))
+
     def _time_links(
         self, deployment: Deployment, results: Mapping[int, RunResult]
     ) -> tuple[LinkUsage, ...]:
         """One way at a time, each with a command of its own to its two ends."""
         found = []
+        transport = self._transport(deployment.pipeline)
+        ways = set(deployment.pipeline.ways)
         for sender, receiver, bytes_ in ways_of(deployment.pipeline, results):
             size = max(bytes_, 1)
-            command = TimeLink(sender, receiver, (size,), _LINK_REPEATS)
+            # Replicas have no links of their own where every way has its group.
+            linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= ways
+            name = None if linked else self._new_name("link")
+            command = TimeLink(sender, receiver, (size,), _LINK_REPEATS, name, transport)
             times = self._execute({sender: command, receiver: command})[sender]
             found.append(
                 LinkUsage(
@@ -241,18 +268,21 @@ class ClusterSession:
         Raises:
             RunFailure: if the workers fail.
         """
-        self._pool.start()
-        measuring = measuring_workers(self.speeds, self._hosts)
+        self._prepare_workers()
+        measuring = measuring_workers(self.speeds, self._hosts, self._devices)
+        transport = transport_of(self._devices[worker] for worker in measuring)
         name = self._new_name("profile")
         command = profile_command(
-            self.captured, self.method, self.optimizer, repeats, name, measuring
+            self.captured, self.method, self.optimizer, repeats, name, measuring, transport
         )
         times = list(self._command(dict.fromkeys(measuring, command)).values())
         links = {}
         for ends in ends_to_measure(self._hosts):
-            ping = link_command(ends, self._new_name("link"), repeats)
+            transport = transport_of(self._devices[worker] for worker in ends)
+            ping = link_command(ends, self._new_name("link"), repeats, transport)
             links[ends] = link_of(self._command(dict.fromkeys(ends, ping))[ends[0]])
-        return profile_of(self.captured, times), session_cluster(self._hosts, self.speeds, links)
+        cluster = session_cluster(self._hosts, self._devices, self.speeds, links)
+        return profile_of(self.captured, times), cluster
 
     # Running
 
@@ -279,6 +309,7 @@ class ClusterSession:
         optimizer.check()
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
+        self._prepare_workers()
         cutting = time.perf_counter()
         commands = deployment_commands(
             self._captured_for(method.microbatches),
@@ -287,11 +318,11 @@ class ClusterSession:
             optimizer,
             name=self._new_name("deployment"),
             seed=self._seed,
+            transport=self._transport(pipeline),
             checkpoint=self._lend(checkpoint) if checkpoint else None,
             in_flight=in_flight,
         )
         cutting = time.perf_counter() - cutting
-        self._pool.start()
         answers = self._command(commands).values()
         times = DeploymentTimes(
             total_seconds=time.perf_counter() - begin,
@@ -456,6 +487,9 @@ class ClusterSession:
                 "a worker ended after the placement was deployed, and its stage with it"
             )
 
+    def _transport(self, pipeline: Pipeline) -> Transport:
+        return transport_of(self._devices[worker] for worker in pipeline.workers)
+
     @property
     def _all(self) -> range:
         return range(self.accelerators)
@@ -468,11 +502,22 @@ class ClusterSession:
     ) -> dict[int, Any]:
         if not self._pool.process_ids:
             self._pool.start()
-        if self._informed_generation != self._pool.generation:
-            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE)
-            self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
-            self._informed_generation = self._pool.generation
+        self._inform()
         return self._pool.command(commands, self._patience(), on_progress, feed)
+
+    def _prepare_workers(self) -> None:
+        """Start or replace workers where that is necessary, and know their devices."""
+        self._pool.start()
+        self._inform()
+
+    def _inform(self) -> None:
+        """Give new workers the model."""
+        if self._informed_generation != self._pool.generation:
+            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
+            answers = self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
+            ready = (answers[worker] for worker in self._all)
+            self._devices = [answer.device for answer in ready if isinstance(answer, Ready)]
+            self._informed_generation = self._pool.generation
 
     def _patience(self) -> float:
         if self._timeout_seconds is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from drlpp.cluster import Cluster, Host, Link
+from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.launch import Hosts
+from drlpp.runtime.profile_commands import computing_at_once
 
 _ALONE = Link(bandwidth_bytes_per_second=1e12)
 """The link of a worker that is alone on its host, where it sends nothing."""
@@ -28,30 +30,42 @@ def ends_to_measure(hosts: Hosts) -> list[Ends]:
     return [*([(inside[0], inside[1])] if inside else []), *((first, other) for other in others)]
 
 
-def session_cluster(hosts: Hosts, speeds: Sequence[float], links: Mapping[Ends, Link]) -> Cluster:
+def session_cluster(
+    hosts: Hosts,
+    devices: Sequence[DeviceFacts],
+    speeds: Sequence[float],
+    links: Mapping[Ends, Link],
+) -> Cluster:
     """Workers as accelerators.
 
     Args:
         hosts: where they run.
-        speeds: of every worker.
+        devices: of every worker.
+        speeds: likewise.
         links: those of :func:`ends_to_measure`.
     """
     names = hosts.host_names
     between = {names[other]: link for (_, other), link in links.items() if names[other] != names[0]}
     fastest = max(between.values(), key=lambda link: link.bandwidth_bytes_per_second, default=None)
     inside = next((link for (a, b), link in links.items() if names[a] == names[b]), _ALONE)
-    on_machine = [sum(m == machine for m, _ in hosts.machines) for machine, _ in hosts.machines]
     emulated = min(speeds) < 1
     lines = []
     for name, workers in _workers_by_host(hosts).items():
-        cores = len(hosts.machines[workers[0]][1])
-        crowded = on_machine[workers[0]] > cores and not emulated
+        machine, cores = hosts.machines[workers[0]]
+        # Emulated hosts share their machine's cores, but GPUs are a host's own.
+        gpus = {devices[worker].identity for worker in workers} - {""}
+        sharing = [w for w, (other, _) in enumerate(hosts.machines) if other == machine]
+        crowd = len(workers) if gpus else len(sharing)
+        at_once = computing_at_once([devices[worker] for worker in workers], len(cores))
+        memory = [bytes_ for w in workers if (bytes_ := devices[w].memory_bytes)]
         lines.append(
             Host(
                 name=name,
                 accelerators=len(workers),
+                device="cuda" if gpus else "cpu",
+                memory_bytes=min(memory) / -(-crowd // at_once) if memory else None,
                 network=_own_network(between.get(name), fastest),
-                cores=cores if crowded else None,
+                cores=at_once if crowd > at_once and not emulated else None,
             )
         )
     cluster = Cluster(hosts=tuple(lines), within_host=inside, between_hosts=fastest)

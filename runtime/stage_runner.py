@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +12,16 @@ from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.errors import NotFinite
 from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.runtime.devices import moved
 from drlpp.runtime.gradients import Gradients, SharedGradients, SingleGradients, SumOverReplicas
+from drlpp.runtime.losses import Losses
 from drlpp.runtime.minibatches import MinibatchSource
 from drlpp.runtime.optimizers import (
     OptimizerState,
     build_optimizer,
     load_optimizer_state,
     named_optimizer_state,
+    state_on,
 )
 from drlpp.runtime.passes import Loss, Received, StageValues, as_sent
 from drlpp.runtime.policies import Stash, build_policy
@@ -31,6 +33,7 @@ from drlpp.training_options import Method
 from drlpp.versions import WeightUse
 
 _POLICY_STATE = "weight_policy"
+_PROCESSOR = torch.device("cpu")
 
 
 @dataclass
@@ -76,7 +79,7 @@ class StageRunner:
 
     Attributes:
         program: the stage.
-        state: initial values of all parameters and buffers, by name; copied.
+        state: initial values of all parameters and buffers, by name; copied to ``device``.
         method: the weight policy, and how passes are computed.
         optimizer: what updates the weights.
         delay: s of this stage in steady state.
@@ -86,8 +89,10 @@ class StageRunner:
         counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
         seed: of dropout.
         first_minibatch: how many minibatches came before this run; dropout goes on from there.
-        losses: of every part, on the last stage; whoever reads them empties them.
+        losses: of the parts, on the last stage.
         optimizer_state: of an earlier run, by parameter name.
+        device: that everything is on; ``program`` and ``loss`` are for it, ``minibatches`` give
+            inputs and targets on it.
     """
 
     program: StageProgram
@@ -102,27 +107,33 @@ class StageRunner:
     seed: int = 0
     first_minibatch: int = 0
     optimizer_state: OptimizerState = field(default_factory=dict)
+    device: torch.device = _PROCESSOR
 
     def __post_init__(self) -> None:
         self.names = self.program.weight_names
         weights = [
-            self.state[name].detach().clone(memory_format=torch.contiguous_format).requires_grad_()
-            for name in self.names
+            self._copy(name, torch.contiguous_format).requires_grad_() for name in self.names
         ]
-        self.buffers = {name: self.state[name].clone() for name in self.program.buffer_names}
+        self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
         self._optimizer = build_optimizer(self.optimizer, weights) if weights else None
         self.policy = build_policy(self.method, weights, self._optimizer, self.delay)
         if self._optimizer:
             known = {name: dict(state) for name, state in self.optimizer_state.items()}
             policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
             load_optimizer_state(self._optimizer, self.names, weights, known)
-            self.policy.load_state(policy_state)
+            self.policy.load_state([state_on(self.device, state) for state in policy_state])
         self._gradients: Gradients = SingleGradients(weights)
         self._squared_norm: float | None = None
         self._in_flight: dict[Part, _InFlight] = {}
         self._plan = RunPlan({}, ())
-        self.losses: dict[Part, float] = {}
+        self.losses = Losses()
         self.peak_weight_bytes = 0
+
+    def _copy(
+        self, name: str, memory_format: torch.memory_format = torch.preserve_format
+    ) -> Tensor:
+        value = self.state[name].detach()
+        return value.to(self.device, copy=True, memory_format=memory_format)
 
     def begin(self, plan: RunPlan) -> None:
         """Prepare for a run."""
@@ -177,10 +188,10 @@ class StageRunner:
             with torch.set_grad_enabled(not recomputed):
                 outputs, loss = self._call(part, received, weights, self.buffers)
         if loss is not None:
-            self.losses[part] = loss.item()
-            if self._plan.finite and not math.isfinite(self.losses[part]):
-                minibatch = self.first_minibatch + part[0] + 1
-                raise NotFinite(f"the loss of minibatch {minibatch} is {self.losses[part]}")
+            self.losses.add(part, loss)
+            if self._plan.finite and (found := self.losses.not_finite):
+                minibatch = self.first_minibatch + found[0][0] + 1
+                raise NotFinite(f"the loss of minibatch {minibatch} is {found[1]}")
         if not recomputed:
             passed.outputs, passed.loss = outputs, loss
         self._in_flight[part] = passed
@@ -220,7 +231,7 @@ class StageRunner:
             dict(zip(self.names, weights, strict=True)),
             buffers,
         )
-        with passes_in(self.method.precision):
+        with passes_in(self.method.precision, self.device):
             outputs = values.call(self.program)
             loss = None
             if self.loss is not None:
@@ -354,6 +365,7 @@ class StageRunner:
 
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
         """Begin a run that goes on where :meth:`in_flight_state` was taken."""
+        state = moved(state, self.device)
         self.policy.load_versions(state["stashed"])
         self.begin(plan)
         self._gradients.load_state(state["gradients"])

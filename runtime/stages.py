@@ -76,16 +76,16 @@ class StageProgram:
     receives: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
     results: tuple[Argument, ...]
 
-    @property
-    def weight_names(self) -> tuple[str, ...]:
-        """Names of the parameters of this stage, each once, in the order of the arguments."""
-        return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Weight)))
-
     @cached_property
     def input_indices(self) -> tuple[int, ...]:
         """Of the model's inputs, those that this stage reads or returns."""
         values = (*self.arguments, *self.results)
         return tuple(sorted({value.index for value in values if isinstance(value, ModelInput)}))
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """Names of the parameters of this stage, each once, in the order of the arguments."""
+        return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Weight)))
 
     @property
     def buffer_names(self) -> tuple[str, ...]:

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from drlpp.data import Samples
 from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.commands import Reading, Stream
+from drlpp.runtime.devices import hurried
 from drlpp.schedule import Part
 
 _POLL_SECONDS = 0.002
@@ -34,15 +36,22 @@ class StreamedMinibatches:
         stream: which.
         folder: of the session, where the chunks appear.
         microbatches: parts of a minibatch along its first dimension.
+        device: that minibatches are wanted on.
         tell: the controller, whenever another chunk is wanted.
     """
 
     def __init__(
-        self, stream: Stream, folder: Path, microbatches: int, tell: Callable[[Reading], None]
+        self,
+        stream: Stream,
+        folder: Path,
+        microbatches: int,
+        device: torch.device,
+        tell: Callable[[Reading], None],
     ) -> None:
         self.stream = stream
         self._folder = folder
         self._microbatches = microbatches
+        self._device = device
         self._tell = tell
         self._chunks: dict[int, list[tuple[Tensor, ...]]] = {}
         self._oldest_needed = 0
@@ -81,6 +90,6 @@ class StreamedMinibatches:
 
     def _take(self, tensor: Tensor, part: Part) -> Tensor:
         tensor = in_memory(tensor)
-        if self._microbatches == 1 or not tensor.numel():
-            return tensor
-        return tensor.chunk(self._microbatches)[part[1]]
+        if self._microbatches > 1 and tensor.numel():
+            tensor = tensor.chunk(self._microbatches)[part[1]]
+        return hurried(tensor, self._device)

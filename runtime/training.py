@@ -26,7 +26,7 @@ from drlpp.runtime.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training_data import LoadedData, SamplesInMemory, TrainingData
 from drlpp.runtime.training_reports import EpochReport, Observer
 from drlpp.storage import telling_of_storage
-from drlpp.training_options import Method
+from drlpp.training_options import DeviceChoice, Method
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,9 @@ class PipelineTrainer:
             rounded up to whole updates of all stages. Weights of minibatches in flight are kept
             around a checkpoint, which takes memory that the method itself does not need.
         workers: how many; has to be the number that the placement knows, which is the default.
+        device: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are any.
+        device: that workers compute on, as in :class:`~drlpp.runtime.ClusterSession`; a checkpoint
+            goes on on any.
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
             another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says.
@@ -88,6 +91,7 @@ class PipelineTrainer:
         early_stopping: EarlyStopping | None = None,
         checkpoint_every: int = 0,
         workers: int | None = None,
+        device: str = DeviceChoice.AUTO,
         out: str | Path,
         resume: bool = False,
         seed: int = 0,
@@ -116,6 +120,7 @@ class PipelineTrainer:
         self.synchronous_epochs = synchronous_epochs
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
+        self.device = device
         self.out = Path(out)
         self.resume = resume
         self.seed = seed
@@ -181,6 +186,7 @@ class PipelineTrainer:
                 self.captured,
                 self.document.cluster.accelerators,
                 method=self.method,
+                device=self.device,
                 optimizer=self.optimizer,
                 seed=self.seed,
             ) as session,

@@ -11,7 +11,7 @@ from drlpp.task import Task
 class Forked(nn.Module):
     """A stem that forks into an LSTM and a convolution, joined by attention, with skips."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.2) -> None:
         super().__init__()
         self.embedding = nn.Embedding(20, 8)
         self.stem = nn.Linear(8, 8)
@@ -19,7 +19,7 @@ class Forked(nn.Module):
         self.conv = nn.Conv1d(8, 8, 3, padding=1)
         self.norm = nn.BatchNorm1d(8)
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.dropout = nn.Dropout(0.2)
+        self.dropout = nn.Dropout(dropout)
         self.hidden = nn.Linear(8, 8)
         self.head = nn.Linear(8, 5)
 
@@ -32,9 +32,9 @@ class Forked(nn.Module):
         return self.head(F.relu(self.hidden(joined.mean(1))))
 
 
-def forked(batch_size: int = 8, dtype: str = "float64") -> Task:
+def forked(batch_size: int = 8, dtype: str = "float64", dropout: float = 0.2) -> Task:
     """The forked model as a classification task; float64 makes rounding errors negligible."""
-    module = Forked().to(getattr(torch, dtype))
+    module = Forked(dropout).to(getattr(torch, dtype))
     tokens = torch.randint(0, 20, (batch_size, 6))
     targets = torch.randint(0, 5, (batch_size,))
     return Task(module, (tokens,), targets, F.cross_entropy, _correct)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -287,6 +288,32 @@ def test_every_message_is_sent_and_received_once(schedule: Schedule) -> None:
         received.update((a.message, a.sender, worker) for a in actions if isinstance(a, Receive))
     assert sent == received
     assert set(sent.values()) <= {1}
+
+
+@given(schedules)
+@settings(deadline=None)
+def test_messages_take_the_ways_of_the_pipeline(schedule: Schedule) -> None:
+    """No other ways, and a long run takes all of them."""
+    pipeline = schedule.pipeline
+    taken = _ways_taken(schedule)
+    gradients = {
+        (receiver, sender)
+        for sender, receiver in taken
+        if schedule.kind == "forward" and (receiver, sender) in pipeline.ways
+    }
+    assert taken <= set(pipeline.ways)
+    everything = math.lcm(*(len(workers) for workers in pipeline.stages))
+    if schedule.minibatches * schedule.microbatches >= everything:
+        assert taken | gradients == set(pipeline.ways)
+
+
+def _ways_taken(schedule: Schedule) -> set[tuple[int, int]]:
+    return {
+        (worker, action.to)
+        for worker, actions in schedule.actions.items()
+        for action in actions
+        if isinstance(action, Send)
+    }
 
 
 @given(schedules)

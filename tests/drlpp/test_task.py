@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from drlpp.command_line import tell_what_is_imported
 from drlpp.errors import InvalidModel
 from drlpp.task import ModelReference, Task
 
@@ -96,7 +97,13 @@ def test_factories_that_do_not_fit(models: str, factory: str, reason: str) -> No
         ("lenet", "'lenet' is not in the zoo; it has alexnet, .*'package.module:factory'"),
         ("no_such_package:f", "importing 'no_such_package' raised ModuleNotFoundError"),
         ("broken_of_test_task:f", "No module named 'no_such_library'"),
-        (":f", "importing ''"),
+        (":f", r"expected 'package\.module:name'"),
+        ("../outside:f", r"expected 'package\.module:name'"),
+        (".models:f", r"expected 'package\.module:name'"),
+        ("models:f.__globals__", r"expected 'package\.module:name'"),
+        ("subprocess:getoutput", "that package has no models"),
+        ("os.path:join", "that package has no models"),
+        ("torch.hub:load", "that package has no models"),
     ],
 )
 def test_names_that_lead_nowhere(models: str, name: str, reason: str) -> None:
@@ -112,3 +119,10 @@ def test_an_unknown_option_is_named(models: str) -> None:
 def test_a_reference_reads_like_a_call() -> None:
     assert str(ModelReference(name="vgg16")) == "vgg16"
     assert str(ModelReference(name="vgg16", options={"width": 0.5})) == "vgg16(width=0.5)"
+
+
+def test_what_a_placement_has_us_import_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_what_is_imported(ModelReference(name="alexnet"))
+    assert capsys.readouterr().out == ""
+    tell_what_is_imported(ModelReference(name="tests.models:perceptron"))
+    assert capsys.readouterr().out == "imports tests.models:perceptron, as the placement says\n"

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from drlpp.capture import CapturedModel, capture
 from drlpp.cluster import Link
-from drlpp.errors import HostLost, InvalidInput
+from drlpp.errors import HostLost, InvalidInput, WorkerLost
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
@@ -29,6 +30,7 @@ from drlpp.runtime import launch as launch_module
 from drlpp.runtime import remote_host as remote_host_module
 from drlpp.runtime.checkpoint_file import write_checkpoint
 from drlpp.runtime.commands import RunResult
+from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.emulation import cores_for
 from drlpp.runtime.hosts import Answered
 from drlpp.runtime.keeper import Clock, Hello, Reply
@@ -159,8 +161,12 @@ def test_silent_host_is_lost_in_time(
         session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)), 4)
         silent = True
         os.kill(session.process_ids[1], signal.SIGKILL)
+        placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
+        # That the worker has died may be noticed before that its keeper is silent.
+        with suppress(WorkerLost, HostLost):
+            session.deploy(placement)
         with pytest.raises(HostLost, match="no answer within 1 s"):
-            session.deploy(Placement.from_assignment([0] * len(captured.graph), (0, 0)))
+            session.deploy(placement)
         silent = False
 
 
@@ -273,18 +279,23 @@ def test_hosts_become_a_cluster() -> None:
     assert ends_to_measure(hosts) == [(0, 1), (0, 3), (0, 4)]
     inside, quick, slow = (Link(bandwidth_bytes_per_second=b) for b in (1e10, 1e9, 1e8))
     links = {(0, 1): inside, (0, 3): quick, (0, 4): slow}
-    cluster = session_cluster(hosts, (1.0,) * 5, links)
+    cluster = session_cluster(hosts, [DeviceFacts()] * 5, (1.0,) * 5, links)
     assert cluster.host_of == (0, 0, 0, 1, 2)
     assert cluster.link(0, 2) == inside
     assert cluster.link(1, 3) == quick
     assert cluster.link(3, 4) == cluster.link(0, 4) == slow
     assert cluster.cores_of == (2, 2, 2, None, None), "three workers share two cores"
-    emulated = session_cluster(hosts, (0.5, 0.25, 0.5, 0.5, 0.5), links)
+    emulated = session_cluster(hosts, [DeviceFacts()] * 5, (0.5, 0.25, 0.5, 0.5, 0.5), links)
     assert emulated.speeds == (0.5, 0.25, 0.5, 0.5, 0.5)
     assert emulated.link(0, 4) == slow
+    gpus = [DeviceFacts("cuda", "GPU", name, 80) for name in ("a", "b", "b", "c", "d")]
+    on_gpus = session_cluster(hosts, gpus, (1.0,) * 5, links)
+    assert on_gpus.devices == ("cuda",) * 5
+    assert on_gpus.cores_of == (2, 2, 2, None, None), "three workers share two GPUs"
+    assert on_gpus.memory_bytes == (40, 40, 40, 80, 80)
     alone = Hosts((_Named((0,), "x"),), (("a", (0,)),))
     assert ends_to_measure(alone) == []
-    assert session_cluster(alone, (1.0,), {}).accelerators == 1
+    assert session_cluster(alone, [DeviceFacts()], (1.0,), {}).accelerators == 1
 
 
 class _Named(LocalHost):

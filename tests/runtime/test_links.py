@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, links
 from drlpp.runtime.commands import RunResult
 from drlpp.runtime.links import time_messages, ways_of
+from drlpp.runtime.transport import Links
 from drlpp.task import ModelReference
 
 ACTIVATION = 8 * 16 * 4
@@ -112,40 +114,44 @@ def test_ways_have_an_order_that_does_not_depend_on_answers() -> None:
     ]
 
 
-class SlowGroup:
+class SlowLinks(Links):
     """A link that answers at once, but takes ``seconds_per_byte`` on the way there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds_per_byte: float) -> None:
+        super().__init__(torch.device("cpu"))
         self.now = 0.0
         self.seconds_per_byte = seconds_per_byte
         self.sent: list[tuple[int, bool]] = []
         monkeypatch.setattr(links.time, "perf_counter", lambda: self.now)
 
-    def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> "SlowGroup":
-        size = tensors[0].numel()
-        self.sent.append((size, bool(tensors[0][0])))
-        self.now += size * self.seconds_per_byte
+    def _start_send(self, tensor: torch.Tensor, receiver: int) -> Any:
+        self.sent.append((tensor.numel(), bool(tensor[0])))
+        self.now += tensor.numel() * self.seconds_per_byte
         return self
 
-    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> "SlowGroup":
+    def _start_receive(self, tensor: torch.Tensor, sender: int) -> Any:
+        tensor.fill_(self.sent[-1][1])
         self.now += self.seconds_per_byte
         return self
 
     def wait(self) -> None:
         """Everything has arrived."""
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def test_the_way_back_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = SlowGroup(monkeypatch, seconds_per_byte=1e-4)
-    times = time_messages(group, 1, (100,), repeats=3)  # type: ignore[arg-type]
+    slow = SlowLinks(monkeypatch, seconds_per_byte=1e-4)
+    times = time_messages(slow, 1, (100,), repeats=3)
     assert times.seconds == {100: pytest.approx(100 * 1e-4)}
     # One warms up; the last of every size says that none follows.
-    assert group.sent == [(1, True)] * 3 + [(1, False)] + [(100, True)] * 3 + [(100, False)]
+    assert slow.sent == [(1, True)] * 3 + [(1, False)] + [(100, True)] * 3 + [(100, False)]
 
 
 def test_on_a_slow_link_two_messages_have_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = SlowGroup(monkeypatch, seconds_per_byte=1e-3)
-    times = time_messages(group, 1, (5000,), repeats=3)  # type: ignore[arg-type]
+    slow = SlowLinks(monkeypatch, seconds_per_byte=1e-3)
+    times = time_messages(slow, 1, (5000,), repeats=3)
     assert times.seconds == {5000: pytest.approx(5.0)}
-    assert group.sent[-2:] == [(5000, True), (5000, False)]
-    assert sum(size == 5000 for size, _ in group.sent) == 2
+    assert slow.sent[-2:] == [(5000, True), (5000, False)]
+    assert sum(size == 5000 for size, _ in slow.sent) == 2

@@ -107,6 +107,19 @@ def test_progress_is_told_while_a_run_goes_on(
     assert all(progress.loss > 0 for progress in seen)
 
 
+def test_minibatches_of_a_measurement_have_their_size_whatever_the_samples(
+    captured: CapturedModel,
+) -> None:
+    batch = captured.task.batch_size
+    with ClusterSession(captured, workers=2) as session:
+        session.use_samples(
+            [torch.randn(5 * batch, *value.shape[1:]) for value in captured.task.inputs],
+            torch.zeros(5 * batch, dtype=torch.int64),
+        )
+        outcome = session.measure(straight(captured, 0, 1), minibatches=4)
+    assert isinstance(outcome, Measurement)
+
+
 def test_sync_refuses_stale_schedules(captured: CapturedModel, session: ClusterSession) -> None:
     with pytest.raises(InvalidInput, match="use schedule gpipe or 1f1b-flush"):
         session.measure(straight(captured, 0, 1), method=Method(policy="sync"))

@@ -1,0 +1,112 @@
+"""When things happened on a device: moments that are marked now and read at the end.
+
+A processor has done what it was told when a call returns, so a moment is the time of its mark. A
+GPU works behind the process that commands it. There a mark is an event in the GPU's own stream, so
+that a pass is timed from its first operator to its last and nobody waits for it; the process waits
+once, before the moments are read.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+Span = tuple[int, int]
+"""The marks of a begin and an end."""
+
+
+class Clock(ABC):
+    """Marks moments of one run."""
+
+    @abstractmethod
+    def mark(self) -> int:
+        """Note this moment; returns its number, counted from 0."""
+
+    @abstractmethod
+    def moments(self) -> Sequence[float]:
+        """All moments so far in seconds of ``time.perf_counter``; waits until they have come."""
+
+    def read(self, spans: Sequence[Span]) -> list[tuple[float, float]]:
+        """The seconds of ``time.perf_counter`` at which spans begin and end."""
+        moments = self.moments()
+        return [(moments[begin], moments[end]) for begin, end in spans]
+
+
+class ProcessorClock(Clock):
+    """Of a device that has done its work when a call returns."""
+
+    def __init__(self) -> None:
+        self._moments: list[float] = []
+
+    def mark(self) -> int:
+        """Note this moment."""
+        self._moments.append(time.perf_counter())
+        return len(self._moments) - 1
+
+    def moments(self) -> Sequence[float]:
+        """All moments so far."""
+        return self._moments
+
+
+class Event(Protocol):
+    """What is used of ``torch.cuda.Event(enable_timing=True)``."""
+
+    def record(self) -> None:
+        """Let it happen when the stream gets here."""
+
+    def synchronize(self) -> None:
+        """Wait until it has happened."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds from this event to ``end``, in single precision."""
+
+
+_MOST_PENDING = 4096
+"""Events that exist at a time; more than a GPU's queue of work holds, so old ones have happened."""
+
+
+class StreamClock(Clock):
+    """Of a device that works through a stream of commands.
+
+    The first event is waited for, which ties the device's time to the process's. From there the
+    milliseconds between neighbouring events are added up, since single precision would not tell
+    microseconds a minute after the first.
+
+    Args:
+        new_event: makes an event.
+    """
+
+    def __init__(self, new_event: Callable[[], Event]) -> None:
+        self._new_event = new_event
+        self._pending: list[Event] = []
+        self._moments: list[float] = []
+        self._latest = new_event()
+        self._latest.record()
+        self._latest.synchronize()
+        self._seconds = time.perf_counter()
+
+    def mark(self) -> int:
+        """Let the device note when it gets here."""
+        if len(self._pending) >= _MOST_PENDING:
+            self._settle(_MOST_PENDING // 2)
+        event = self._new_event()
+        event.record()
+        self._pending.append(event)
+        return len(self._moments) + len(self._pending) - 1
+
+    def moments(self) -> Sequence[float]:
+        """Wait for the device; all moments so far."""
+        self._settle(len(self._pending))
+        return self._moments
+
+    def _settle(self, count: int) -> None:
+        """Turn the oldest events into seconds."""
+        due, self._pending = self._pending[:count], self._pending[count:]
+        if due:
+            due[-1].synchronize()
+        for event in due:
+            self._seconds += self._latest.elapsed_time(event) / 1e3
+            self._latest = event
+            self._moments.append(self._seconds)

@@ -1,0 +1,88 @@
+"""The process around a worker: how it begins, how it ends, and what happens to its memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+from contextlib import suppress
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drlpp.errors import StorageFailure
+from drlpp.runtime.channel import Channel
+from drlpp.runtime.commands import Stop
+from drlpp.runtime.hosts import Post
+from drlpp.runtime.session_folder import remove_files_of_dead_controller
+from drlpp.runtime.store import join_store
+from drlpp.runtime.worker import Worker
+
+
+def worker_main(post: Post, channel: Channel) -> None:
+    """Entry point of a worker process; returns when told to, or when the controller is gone."""
+    # What was imported lives as long as the worker: collections need not look at it again.
+    gc.freeze()
+    # Ctrl-C reaches the whole process group; the controller decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _wake_up_when_orphaned()
+    watch = threading.Thread(target=_end_with_controller, args=(Path(channel.folder),), daemon=True)
+    watch.start()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    store = join_store(post.store.address, post.store.port, post.store.token)
+    state = Worker(post, channel, store)
+    try:
+        while not isinstance(command := channel.receive(), Stop):
+            try:
+                channel.send(state.answer(command))
+            except StorageFailure as error:
+                channel.send(state.failed(error))
+    except (EOFError, ConnectionError):
+        # The controller is gone; the other thread removes what it has left, and ends us.
+        watch.join()
+    # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
+    os._exit(0)
+
+
+def _end_with_controller(folder: Path) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    remove_files_of_dead_controller(folder)
+    os._exit(1)
+
+
+def _wake_up_when_orphaned() -> None:
+    """Have the system continue this process, should it be stopped, when the fork server ends.
+
+    A stopped worker would not see that the controller is gone, and stay for ever. The server ends
+    when nobody holds the pipe any more that it watches; workers get a copy to start processes of
+    their own, which they never do.
+    """
+    server: Any = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+    pr_set_pdeathsig = 1
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").prctl(pr_set_pdeathsig, signal.SIGCONT)
+
+
+def keep_freed_memory() -> None:
+    """Let malloc reuse big blocks instead of giving them back to the system after every use.
+
+    Otherwise every activation is a fresh mapping, and its page faults cost about as much as
+    the operators of a small model.
+    """
+    m_trim_threshold, m_mmap_threshold = -1, -3
+    largest_mmap_threshold = 32 * 1024 * 1024
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(m_mmap_threshold, largest_mmap_threshold)
+        libc.mallopt(m_trim_threshold, 1024 * 1024 * 1024)

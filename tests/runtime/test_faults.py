@@ -1,0 +1,48 @@
+"""Faults at random moments: told, survived, and nothing left behind.
+
+`python -m benchmarks.fault_injection` does the same many times.
+"""
+
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.fault_trials import FaultTrials, everything_gone
+from benchmarks.faults import EXPECTED
+from benchmarks.temporary_files import temporary_files_in
+from drlpp.task import ModelReference
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
+    folder = tmp_path_factory.mktemp("faults")
+    model = ModelReference(name="tests.models:perceptron", options={"layers": 2})
+    with temporary_files_in(folder):
+        yield FaultTrials(model, "benchmarks.faults:samples", 1, folder, patience_seconds=3)
+
+
+# TensorBoard's thread says so as well when it cannot write.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
+    trial = trials.training(kind, seed=101)
+    assert trial.as_expected, trial
+
+
+@pytest.mark.parametrize("kind", ["killed", "frozen", "backward"])
+def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
+    trial = trials.measuring(kind, seed=101)
+    assert trial.as_expected, trial
+
+
+def test_a_killed_controller_leaves_nothing_and_its_training_goes_on(trials: FaultTrials) -> None:
+    trial = trials.killed_controller(seed=101)
+    assert trial.as_expected, trial
+
+
+def test_a_trial_notices_what_is_left_behind(trials: FaultTrials) -> None:
+    """That these tests can fail."""
+    with everything_gone() as left:
+        folder = tempfile.mkdtemp(prefix="drlpp-session-")
+    assert left == [folder]

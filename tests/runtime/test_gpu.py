@@ -1,0 +1,150 @@
+"""What only a GPU can show: workers that share one, NCCL with one rank, a profile."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from drlpp.capture import CapturedModel, capture
+from drlpp.measurement import Measurement
+from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime.devices import accelerator_of
+from drlpp.runtime.transport import Backend, Transport, build_nccl_group, build_sum_group
+from drlpp.task import ModelReference
+from drlpp.training_options import Method
+from tests.runtime.forked import SHAPES, largest_difference, order, placements, samples
+from tests.runtime.plain import in_a_row
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"
+)
+
+MINIBATCHES = 15
+SPEC = OptimizerSpec(name="adam", options={"lr": 0.01, "eps": 1e-4})
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    """Without dropout: a GPU draws other random numbers than the reference on the processor.
+
+    In float64: in float32, GPUs round what convolutions and recurrent layers read to ten bits.
+    """
+    return capture(ModelReference(name="tests.models:forked", options={"dropout": 0.0}))
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4, device="cuda") as session:
+        session.use_samples(*samples())
+        yield session
+
+
+@pytest.mark.parametrize("policy", ["vanilla", "stash", "pipeoptim", "spectrain", "pipemare"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_four_workers_train_to_the_weights_of_the_reference(
+    captured: CapturedModel, session: ClusterSession, shape: str, policy: str
+) -> None:
+    decay = 0.2 if policy == "pipemare" else 0.0
+    method = Method.model_validate({"policy": policy, "correction_decay": decay})
+    placement = placements(captured)[shape]
+    options = RunOptions(order=order(MINIBATCHES))
+    reference = run_reference(
+        captured,
+        placement,
+        Minibatches(*samples()),
+        MINIBATCHES,
+        method=method,
+        optimizer=SPEC,
+        options=options,
+    )
+    deployment = session.deploy(placement, method, SPEC)
+    session.run(deployment, MINIBATCHES, options)
+    scores = session.evaluate(deployment, order(3))
+    assert scores.device.type == "cpu"
+    state, optimizer = session.collect(deployment)
+    assert all(value.device.type == "cpu" for value in state.values())
+    assert optimizer
+    assert largest_difference(state, reference.state) < 1e-6
+    assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_chain_of_linear_layers_trains_to_float32_rounding(stages: int) -> None:
+    captured = capture(ModelReference(name="tests.models:perceptron"))
+    placement = in_a_row(captured.graph, *range(stages))
+    method, spec = Method(policy="pipeoptim"), OptimizerSpec(name="sgd", options={"lr": 0.05})
+    minibatches = Minibatches(captured.task.inputs, captured.task.targets)
+    reference = run_reference(
+        captured, placement, minibatches, MINIBATCHES, method=method, optimizer=spec
+    )
+    with ClusterSession(captured, workers=stages, device="cuda") as session:
+        deployment = session.deploy(placement, method, spec)
+        session.run(deployment, MINIBATCHES)
+        state, _ = session.collect(deployment)
+    assert largest_difference(state, reference.state) < 1e-4
+
+
+def test_a_checkpoint_goes_on_on_the_processor_and_back(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path
+) -> None:
+    method, placement = Method(policy="pipeoptim"), placements(captured)["straight"]
+    deployment = session.deploy(placement, method, SPEC)
+    session.run(deployment, 8, RunOptions(order=order(8)))
+    torch.save(session.checkpoint(deployment), tmp_path / "checkpoint.pt")
+    state, _ = session.collect(deployment)
+    with ClusterSession(captured, workers=4, device="cpu") as processors:
+        processors.use_samples(*samples())
+        there = processors.deploy(placement, method, SPEC, tmp_path / "checkpoint.pt")
+        found, _ = processors.collect(there)
+        assert largest_difference(found, state) == 0
+        processors.run(there, 4, RunOptions(order=order(4)))
+        torch.save(processors.checkpoint(there), tmp_path / "later.pt")
+    back = session.deploy(placement, method, SPEC, tmp_path / "later.pt")
+    session.run(back, 4, RunOptions(order=order(4)))
+
+
+def test_dropout_is_the_same_whatever_the_placement() -> None:
+    captured = capture(ModelReference(name="tests.models:forked", options={"dropout": 0.5}))
+    method = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
+    states = []
+    with ClusterSession(captured, workers=4, device="cuda") as session:
+        session.use_samples(*samples())
+        for shape in ("straight", "branching"):
+            deployment = session.deploy(placements(captured)[shape], method, SPEC)
+            session.run(deployment, MINIBATCHES, RunOptions(order=order(MINIBATCHES)))
+            states.append(session.collect(deployment)[0])
+    assert largest_difference(*states) < 1e-9
+
+
+def test_a_measurement_and_a_profile_are_the_gpus() -> None:
+    captured = capture(ModelReference(name="tests.models:perceptron"))
+    with ClusterSession(captured, workers=2, device="cuda") as session:
+        outcome = session.measure(in_a_row(captured.graph, 0, 1), minibatches=4)
+        profile, cluster = session.profile(repeats=2)
+    assert isinstance(outcome, Measurement), outcome
+    # Resident memory of a process with a CUDA context is hundreds of megabytes.
+    assert all(0 < w.peak_memory_bytes < 50e6 for w in outcome.workers)
+    assert all(w.busy_seconds > 0 for w in outcome.workers)
+    assert profile.device == torch.cuda.get_device_name()
+    assert set(cluster.devices) == {"cuda"}
+    assert all(memory for memory in cluster.memory_bytes)
+
+
+def test_nccl_starts_with_one_rank() -> None:
+    accelerator = accelerator_of("cuda", 0)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def build(name: str, workers: Sequence[int], backend: Backend) -> dist.ProcessGroup:
+        assert backend == "nccl"
+        return build_nccl_group(store, name, workers, 0, 60)
+
+    group = build_sum_group(
+        Transport("nccl", directed=True), "alone", (0,), accelerator.device, build
+    )
+    value = torch.arange(4.0, device=accelerator.device)
+    group.allreduce([value]).wait()
+    assert value.tolist() == [0, 1, 2, 3]
+    group.abort()
