@@ -117,7 +117,7 @@ def main(
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
     from drlpp.agents import AGENTS, hyperparameters_of
-    from drlpp.capture import capture
+    from drlpp.capturing import capture
     from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession, restarted, usual_workers

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.faults import EXPECTED, allow_files, release, strike, workers_of_this_process
 from benchmarks.process_facts import children_of
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
 from drlpp.errors import RunFailure
 from drlpp.files import read_document, write_document

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.envs.measurements_file import Entry, Header, append, read_measurements
 from drlpp.errors import InvalidInput

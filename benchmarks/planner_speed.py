@@ -24,7 +24,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from benchmarks.markdown_document import table, write_between
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.cluster import Cluster, Host, Link
 from drlpp.command_line import build_console, run_program
 from drlpp.errors import InvalidInput

@@ -36,6 +36,7 @@ from drlpp.command_line import build_console, run_program
 from drlpp.data import Data, digits
 from drlpp.errors import RunFailure
 from drlpp.measurement import Measurement
+from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, Observer
 from drlpp.runtime.trainer import Trainer, TrainingPlan
@@ -46,6 +47,8 @@ _WORKERS = 4
 _KILLS = 4
 _REDEPLOYMENTS = 5
 _MINIBATCHES = 20
+# SGD at its usual rate diverges with stale weights.
+_OPTIMIZER = OptimizerSpec(name="adam", options={"lr": 0.001})
 _PLAN = TrainingPlan(epochs=2, checkpoint_every=30)
 PLACEMENTS = {"1-1-1-1": (0, 1, 2, 3), "2-1-1": (0, 0, 1, 2)}
 
@@ -185,7 +188,7 @@ def soak(hours: float, out: Path, sample_seconds: float = 60) -> list[Sample]:
     with (
         tempfile.TemporaryDirectory(prefix="drlpp-soak-") as folder,
         temporary_files_in(folder),
-        ClusterSession(ModelReference.named("alexnet"), _WORKERS) as session,
+        ClusterSession(ModelReference.named("alexnet"), _WORKERS, optimizer=_OPTIMIZER) as session,
         out.open("w") as file,
     ):
         file.write(json.dumps({"machine": machine_text(), "hours": hours}) + "\n")

@@ -15,7 +15,7 @@ from benchmarks.speed_baselines import BaselineName, BaselineRun
 from benchmarks.speed_models import placement_of, reference
 from benchmarks.speed_processes import BaselineProcesses
 from benchmarks.speed_samples import Case, Contender, Settings
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import RunFailure
 from drlpp.measurement import FailedMeasurement
 from drlpp.optimizer_spec import OptimizerSpec

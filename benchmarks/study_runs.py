@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.study_methods import METHODS
 from benchmarks.study_tasks import BATCH_SIZE, TASKS, even_stages
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.data import Data
 from drlpp.errors import InvalidFile
 from drlpp.files import Record, first_problem

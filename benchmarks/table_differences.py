@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.table_models import CLASSES, LENGTH, TOKENS
 from benchmarks.table_rows import DATA_PARALLEL, MINIBATCHES, SHAPES, WORKERS, TableMethod
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.runtime.reference import ReferenceExecutor

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from benchmarks.table_rows import WORKERS, TableMethod
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import InvalidInput
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement

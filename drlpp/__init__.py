@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from drlpp.capture import CapturedModel, capture
+    from drlpp.capturing import CapturedModel, capture
     from drlpp.cluster import Cluster, Link, local_cluster
     from drlpp.errors import DRLPPError, InvalidInput, RunFailure
     from drlpp.files import read_document, write_document
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _HOME = {
     "Task": "drlpp.task",
     "ModelReference": "drlpp.task",
-    "capture": "drlpp.capture",
-    "CapturedModel": "drlpp.capture",
+    "capture": "drlpp.capturing",
+    "CapturedModel": "drlpp.capturing",
     "OpGraph": "drlpp.graph",
     "Placement": "drlpp.placement",
     "PlacementFile": "drlpp.placement_file",

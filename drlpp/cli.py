@@ -50,7 +50,7 @@ def capture_model(
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Write the operator graph of a model."""
-    from drlpp.capture import capture
+    from drlpp.capturing import capture
     from drlpp.files import write_document
     from drlpp.report import describe
 

@@ -169,7 +169,7 @@ def _profile_here(model: ModelReference | None, method: Method) -> Profile:
 
 
 def _check_same_model(model: ModelReference, profile: Profile) -> None:
-    from drlpp.capture import capture
+    from drlpp.capturing import capture
 
     graph = capture(model).graph
     if graph.fingerprint != profile.graph.fingerprint:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.cluster import Cluster
 from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
 from drlpp.graph import OpGraph

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from drlpp.capture import CapturedModel
+from drlpp.capturing import CapturedModel
 from drlpp.errors import InvalidInput
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.pipeline import Pipeline

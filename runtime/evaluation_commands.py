@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from drlpp.capture import CapturedModel, evaluation_graph
+from drlpp.capturing import CapturedModel, evaluation_graph
 from drlpp.runtime.commands import Run, RunResult, Stream
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.generated_sources import sources_forgotten

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from drlpp.capture import CapturedModel
+from drlpp.capturing import CapturedModel
 from drlpp.cluster import Link
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement, Stage

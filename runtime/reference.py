@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
-from drlpp.capture import CapturedModel, capture_microbatch
+from drlpp.capturing import CapturedModel, capture_microbatch
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.minibatches import Minibatches

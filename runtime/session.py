@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from drlpp.capture import CapturedModel, capture, capture_microbatch
+from drlpp.capturing import CapturedModel, capture, capture_microbatch
 from drlpp.cluster import Cluster
 from drlpp.errors import HostLost, InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph

@@ -15,7 +15,7 @@ from torch import fx, nn
 from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
 
-from drlpp.capture import CapturedModel
+from drlpp.capturing import CapturedModel
 from drlpp.graph import TensorSpec
 from drlpp.placement import Placement
 from drlpp.runtime.precision import exempt_operators

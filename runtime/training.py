@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from drlpp.capture import CapturedModel, capture, microbatch_size
+from drlpp.capturing import CapturedModel, capture, microbatch_size
 from drlpp.data import Data, Loaders, check_data, load_data
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.learning_rate import LearningRateSchedule

@@ -8,7 +8,7 @@ from benchmarks.table_differences import Cell, largest_difference
 from benchmarks.table_memory import WIDE_SHAPES
 from benchmarks.table_report import GOAL, PAPERS_VERSIONS, report, worth_doubling
 from benchmarks.table_rows import METHODS, OPTIMIZERS, SHAPES
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.task import ModelReference
 
 

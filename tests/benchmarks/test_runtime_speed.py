@@ -11,7 +11,7 @@ from benchmarks.runtime_speed import FULL, SHORT, as_plain, check_numerics, meas
 from benchmarks.speed_models import placement_of, reference
 from benchmarks.speed_report import NUMERICS_GOAL, rows_of, verdicts_of
 from benchmarks.speed_samples import Case, Contender, Sample, SpeedSamples
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.errors import InvalidInput, RunFailure
 from drlpp.training_options import Method
 

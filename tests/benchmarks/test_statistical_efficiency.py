@@ -26,7 +26,7 @@ from benchmarks.study_runs import (
 )
 from benchmarks.study_tasks import SEQUENCE_LENGTH, TASKS, even_stages
 from benchmarks.study_text import VOCABULARY, encode, topics_text
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import Minibatches, run_reference

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.task import ModelReference, Task
 
 REFERENCE = ModelReference(name="tests:model")

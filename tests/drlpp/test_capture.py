@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.capture import capture_microbatch, evaluation_graph
+from drlpp.capturing import capture_microbatch, evaluation_graph
 from drlpp.errors import InvalidInput, InvalidModel
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.cli import main
 from drlpp.cluster import Link, local_cluster
 from drlpp.files import write_document

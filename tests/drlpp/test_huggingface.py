@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from drlpp.capture import capture, evaluation_graph
+from drlpp.capturing import capture, evaluation_graph
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.task import ModelReference

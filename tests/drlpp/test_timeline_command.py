@@ -10,7 +10,7 @@ from random_graphs import profile_of
 from shell import Shell
 from traces import checked
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.cluster import Cluster, Host, Link
 from drlpp.files import write_document
 from drlpp.optimizer_spec import OptimizerSpec

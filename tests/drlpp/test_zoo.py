@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from drlpp.aten import operator_type, owner
-from drlpp.capture import capture, capture_microbatch, evaluation_graph
+from drlpp.capturing import capture, capture_microbatch, evaluation_graph
 from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.task import ModelReference, Option
 from drlpp.zoo import SMALL, ZOO

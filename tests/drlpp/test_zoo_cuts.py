@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, run_reference

@@ -2,7 +2,7 @@
 
 import torch
 
-from drlpp.capture import CapturedModel
+from drlpp.capturing import CapturedModel
 from drlpp.placement import Placement
 from drlpp.training_options import Method
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset
 
-from drlpp.capture import CapturedModel
+from drlpp.capturing import CapturedModel
 from drlpp.cluster import Link, local_cluster
 from drlpp.data import Data, load_data
 from drlpp.optimizer_spec import OptimizerSpec

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.command_line import run_program
 from drlpp.files import write_document
 from drlpp.graph import OpGraph

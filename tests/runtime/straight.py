@@ -1,6 +1,6 @@
 """Even cuts of a model into as many stages as accelerators say, and files of such placements."""
 
-from drlpp.capture import CapturedModel
+from drlpp.capturing import CapturedModel
 from drlpp.cluster import Link, local_cluster
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement

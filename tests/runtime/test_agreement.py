@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import RunFailure
 from drlpp.graph import TensorSpec
 from drlpp.placement import Placement

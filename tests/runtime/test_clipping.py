@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.task import ModelReference

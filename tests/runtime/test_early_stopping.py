@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import InvalidInput
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import EarlyStopping, EpochReport, PipelineTrainer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import StorageFailure
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint, write_state_dict

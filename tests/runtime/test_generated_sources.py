@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx import graph_module
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.deployment import deployment_commands

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference

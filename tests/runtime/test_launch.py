@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link
 from drlpp.errors import HostLost, InvalidInput, WorkerLost
 from drlpp.measurement import FailedMeasurement, Measurement

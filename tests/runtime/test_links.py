@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement

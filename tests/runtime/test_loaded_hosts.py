@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.data import Samples
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime import keeper as keeper_module

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.runtime import PipelineTrainer
 from drlpp.task import ModelReference
 from drlpp.training_options import Method

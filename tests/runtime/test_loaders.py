@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.data import Data, Samples
 from drlpp.errors import DataError, InvalidInput, TrialTimeout
 from drlpp.runtime import ClusterSession, Observer, PipelineTrainer, ProgressReport, RunOptions

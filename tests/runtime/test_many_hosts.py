@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.emulated_cluster import EmulatedCluster
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.cluster import Cluster
 from drlpp.errors import WorkerLost
 from drlpp.files import read_document

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.task import ModelReference, Task

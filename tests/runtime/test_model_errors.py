@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.measurement import FailedMeasurement
 from drlpp.runtime import ClusterSession
 from drlpp.task import ModelReference

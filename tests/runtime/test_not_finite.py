@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import NotFinite
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import InvalidInput
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement

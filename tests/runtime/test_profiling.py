@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.errors import InvalidInput
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import Minibatches, RunOptions, run_reference

@@ -7,7 +7,7 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.graph import OpGraph
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.capture import CapturedModel, capture, evaluation_graph
+from drlpp.capturing import CapturedModel, capture, evaluation_graph
 from drlpp.placement import Placement
 from drlpp.runtime.randomness import begin_pass
 from drlpp.runtime.retargeting import retarget

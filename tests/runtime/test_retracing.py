@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.placement import Placement
 from drlpp.runtime.randomness import begin_pass
 from drlpp.runtime.stages import cut_stages

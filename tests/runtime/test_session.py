@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement

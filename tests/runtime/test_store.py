@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.store import join_store, new_token, open_store

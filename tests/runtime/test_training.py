@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.data import load_data
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
 from drlpp.learning_rate import LearningRateSchedule

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.runtime import PipelineTrainer
 from drlpp.task import ModelReference

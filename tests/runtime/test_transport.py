@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from random_graphs import pipelines
 
-from drlpp.capture import CapturedModel, capture
+from drlpp.capturing import CapturedModel, capture
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.pipeline import Pipeline

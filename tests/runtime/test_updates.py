@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, RunOptions

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drlpp.capture import capture
+from drlpp.capturing import capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession
