@@ -142,7 +142,7 @@ def main(
         "optimizer": optimizer_spec.model_dump(),
         "seed": seed,
     }
-    open_run_folder(folder, "train_agent.py", settings, resume=resume or restarted())
+    open_run_folder(folder, "train_agent.py", settings, resume=resume, restarted=restarted())
     console.print(
         f"{reference}: {len(captured.graph)} operators, "
         f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"

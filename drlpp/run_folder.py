@@ -20,14 +20,27 @@ class RunRecord(Document):
 
 
 def open_run_folder(
-    folder: Path, command: str, settings: Mapping[str, Any], *, resume: bool
+    folder: Path,
+    command: str,
+    settings: Mapping[str, Any],
+    *,
+    resume: bool,
+    restarted: bool = False,
 ) -> Path:
     """Claim ``folder`` for a run, or go on with the run that it holds.
+
+    Args:
+        folder: for everything that the run writes.
+        command: that was given.
+        settings: that decide the run's result.
+        resume: go on with the run in the folder.
+        restarted: this is another attempt at the same run, which may or may not have begun.
 
     Raises:
         InvalidInput: the folder holds something else, or a run with other settings.
     """
     record_path = folder / "run.json"
+    resume = resume or (restarted and record_path.exists())
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
     if not record_path.exists():

@@ -20,6 +20,7 @@ from drlpp.runtime.checkpoint_file import write_state_dict
 from drlpp.runtime.deployment import stage_delays
 from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.held_out import mean_score
+from drlpp.runtime.launch import restarted
 from drlpp.runtime.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.trainer import Trainer, TrainingPlan
@@ -177,7 +178,11 @@ class PipelineTrainer:
         # Whatever cannot work is told before the folder is claimed.
         plan.rates(self.optimizer, source.minibatches)
         folder = open_run_folder(
-            self.out, "drlpp train", self._settings(source), resume=self.resume
+            self.out,
+            "drlpp train",
+            self._settings(source),
+            resume=self.resume,
+            restarted=restarted(),
         )
         with (
             # TensorBoard's files, for instance; checkpoints tell more of themselves.

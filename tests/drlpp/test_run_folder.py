@@ -42,3 +42,10 @@ def test_there_has_to_be_something_to_resume(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no run to resume"):
         open_run_folder(tmp_path / "run", "train", SETTINGS, resume=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_another_attempt_begins_the_run_or_goes_on_with_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False, restarted=True)
+    with pytest.raises(InvalidInput, match="a run of train"):
+        open_run_folder(tmp_path / "run", "learn", SETTINGS, resume=False, restarted=True)
