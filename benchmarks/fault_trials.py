@@ -29,6 +29,7 @@ from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
+from drlpp.runtime.session_workers import SessionWorkers
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
@@ -197,12 +198,12 @@ class FaultTrials:
     @contextmanager
     def _striking(self, kind: str, chance: random.Random) -> Iterator[_Strike]:
         struck = _Strike(kind, self.triggers, chance, 0.9 * self._seconds)
-        patience = ClusterSession._patience
-        ClusterSession._patience = lambda _: self._patience_seconds  # type: ignore[assignment,method-assign]
+        patience = SessionWorkers._patience
+        SessionWorkers._patience = lambda _: self._patience_seconds  # type: ignore[assignment,method-assign]
         try:
             yield struck
         finally:
-            ClusterSession._patience = patience  # type: ignore[method-assign]
+            SessionWorkers._patience = patience  # type: ignore[method-assign]
             struck.cancel()
             allow_files()
             release(self.triggers)

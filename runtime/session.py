@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from drlpp.capturing import CapturedModel, capture, capture_microbatch
@@ -19,19 +17,13 @@ from drlpp.errors import HostLost, InvalidInput, RunFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, LinkUsage, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.profile import Profile
-from drlpp.runtime.checkpoint_file import read_checkpoint, write_tree
+from drlpp.runtime.checkpoint_file import read_checkpoint
 from drlpp.runtime.commands import (
     Collect,
-    Command,
-    LoadModel,
-    LoadSamples,
     Progress,
-    Ready,
     RunResult,
-    Stream,
     TimeLink,
 )
 from drlpp.runtime.deployment import (
@@ -40,13 +32,11 @@ from drlpp.runtime.deployment import (
     deployment_commands,
     merge_stages,
 )
-from drlpp.runtime.devices import DeviceFacts, known_choice
-from drlpp.runtime.emulation import checked_speeds, cores_for
+from drlpp.runtime.devices import known_choice
+from drlpp.runtime.emulation import checked_speeds
 from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
-from drlpp.runtime.feed import Feed, chunk_minibatches
-from drlpp.runtime.launch import hosts_for, usual_workers
+from drlpp.runtime.launch import usual_workers
 from drlpp.runtime.links import ways_of
-from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.profile_commands import (
     link_command,
     link_of,
@@ -57,8 +47,7 @@ from drlpp.runtime.profile_commands import (
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
-from drlpp.runtime.session_folder import SessionFolder
-from drlpp.runtime.transport import Transport, transport_of
+from drlpp.runtime.session_workers import SessionWorkers, TimeSpent
 from drlpp.runtime.windows import measurement_of
 from drlpp.schedule import Action, Schedule
 from drlpp.task import ModelReference
@@ -66,18 +55,7 @@ from drlpp.timeline import TimedAction
 from drlpp.training_options import DeviceChoice, Method
 from drlpp.window import Window
 
-_FIRST_TIMEOUT_SECONDS = 120.0
-_LEAST_TIMEOUT_SECONDS = 20.0
 _LINK_REPEATS = 3
-_MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
-
-
-@dataclass
-class TimeSpent:
-    """Where a session's time went, in seconds: preparing trials, and running them."""
-
-    deploying_seconds: float = 0.0
-    running_seconds: float = 0.0
 
 
 class ClusterSession:
@@ -124,14 +102,7 @@ class ClusterSession:
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
         self.speeds = checked_speeds(speeds, workers)
-        self._device = known_choice(device)
-        if min(self.speeds) < 1:
-            if self._device is DeviceChoice.CUDA:
-                raise InvalidInput(
-                    "speeds emulate slower accelerators with CPU workers; leave them out, or use "
-                    "device cpu"
-                )
-            self._device = DeviceChoice.CPU
+        choice = _device_for(self.speeds, device)
         if isinstance(model, str):
             model = ModelReference.named(model)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
@@ -139,21 +110,9 @@ class ClusterSession:
         self.method = method or Method()
         self.optimizer = optimizer or OptimizerSpec()
         self.timeline: tuple[TimedAction, ...] = ()
-        self.spent = TimeSpent()
         self._seed = seed
-        self._timeout_seconds = timeout_seconds
-        self._deployments = 0
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
-        self._files = SessionFolder()
-        self._samples = (self.captured.task.inputs, self.captured.task.targets)
-        folder = Path(self._files.name)
-        self._hosts = hosts_for(workers, folder)
-        cores = cores_for(self.speeds, self._hosts.machines)
-        self._pool = WorkerPool(self._hosts.hosts, self.speeds, cores, folder)
-        self._publish(_MODEL_FILE, self.captured.state | self.captured.constants)
-        self._publish(_SAMPLES_FILE, self._samples)
-        self._informed_generation = 0
-        self._devices: list[DeviceFacts] = []
+        self._workers = SessionWorkers(self.captured, self.speeds, choice, timeout_seconds)
 
     @property
     def graph(self) -> OpGraph:
@@ -161,19 +120,29 @@ class ClusterSession:
         return self.captured.graph
 
     @property
+    def spent(self) -> TimeSpent:
+        """Where the time went so far."""
+        return self._workers.spent
+
+    @property
     def host_of(self) -> dict[int, str]:
         """The name of every worker's host."""
-        return dict(enumerate(self._hosts.host_names))
+        return dict(enumerate(self._workers.hosts.host_names))
 
     @property
     def process_ids(self) -> list[int]:
         """Of the workers that run now."""
-        return self._pool.process_ids
+        return self._workers.process_ids
+
+    @property
+    def folder(self) -> Path:
+        """Of the session's temporary files on this host."""
+        return self._workers.folder
 
     @property
     def file_count(self) -> int:
         """Files in the session's folder now: model, samples, and messages on their way."""
-        return sum(1 for _ in self._pool.folder.iterdir())
+        return sum(1 for _ in self.folder.iterdir())
 
     def __deepcopy__(self, _memo: object) -> Self:
         """Itself: Gymnasium copies an environment's arguments, but workers cannot be copied."""
@@ -192,8 +161,7 @@ class ClusterSession:
 
     def close(self) -> None:
         """End the workers and remove the session's temporary files."""
-        self._pool.close()
-        self._files.cleanup()
+        self._workers.close()
 
     # Measuring
 
@@ -214,7 +182,8 @@ class ClusterSession:
         try:
             deployment = self.deploy(placement, method)
             window = Window.plan(deployment.pipeline, minibatches, deployment.method)
-            schedule, results = self.run(deployment, window.minibatches, self._examples())
+            options = RunOptions(order=self._workers.example_order)
+            schedule, results = self.run(deployment, window.minibatches, options)
             links = self._time_links(deployment, results)
         except HostLost:
             # No placement is to blame, and none will run.
@@ -225,26 +194,20 @@ class ClusterSession:
         self.timeline = timeline_of(schedule, results)
         return measurement_of(schedule, results, window, links)
 
-    def _examples(self) -> RunOptions:
-        """Minibatches of the model's batch size, of whatever samples the workers have."""
-        batch = self.captured.task.batch_size
-        everything = len(self._samples[0][0]) == batch
-        return RunOptions(order=None if everything else torch.arange(batch).unsqueeze(0))
-
     def _time_links(
         self, deployment: Deployment, results: Mapping[int, RunResult]
     ) -> tuple[LinkUsage, ...]:
         """One way at a time, each with a command of its own to its two ends."""
         found = []
-        transport = self._transport(deployment.pipeline)
+        transport = self._workers.transport(deployment.pipeline.workers)
         ways = set(deployment.pipeline.ways)
         for sender, receiver, bytes_ in ways_of(deployment.pipeline, results):
             size = max(bytes_, 1)
             # Replicas have no links of their own where every way has its group.
             linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= ways
-            name = None if linked else self._new_name("link")
+            name = None if linked else self._workers.new_name("link")
             command = TimeLink(sender, receiver, (size,), _LINK_REPEATS, name, transport)
-            times = self._execute({sender: command, receiver: command})[sender]
+            times = self._workers.execute({sender: command, receiver: command})[sender]
             found.append(
                 LinkUsage(
                     sender=sender,
@@ -268,20 +231,20 @@ class ClusterSession:
         Raises:
             RunFailure: if the workers fail.
         """
-        self._prepare_workers()
-        measuring = measuring_workers(self.speeds, self._hosts, self._devices)
-        transport = transport_of(self._devices[worker] for worker in measuring)
-        name = self._new_name("profile")
+        self._workers.prepare()
+        measuring = measuring_workers(self.speeds, self._workers.hosts, self._workers.devices)
+        transport = self._workers.transport(measuring)
+        name = self._workers.new_name("profile")
         command = profile_command(
             self.captured, self.method, self.optimizer, repeats, name, measuring, transport
         )
-        times = list(self._command(dict.fromkeys(measuring, command)).values())
+        times = list(self._workers.command(dict.fromkeys(measuring, command)).values())
         links = {}
-        for ends in ends_to_measure(self._hosts):
-            transport = transport_of(self._devices[worker] for worker in ends)
-            ping = link_command(ends, self._new_name("link"), repeats, transport)
-            links[ends] = link_of(self._command(dict.fromkeys(ends, ping))[ends[0]])
-        cluster = session_cluster(self._hosts, self._devices, self.speeds, links)
+        for ends in ends_to_measure(self._workers.hosts):
+            transport = self._workers.transport(ends)
+            ping = link_command(ends, self._workers.new_name("link"), repeats, transport)
+            links[ends] = link_of(self._workers.command(dict.fromkeys(ends, ping))[ends[0]])
+        cluster = session_cluster(self._workers.hosts, self._workers.devices, self.speeds, links)
         return profile_of(self.captured, times), cluster
 
     # Running
@@ -309,21 +272,21 @@ class ClusterSession:
         optimizer.check()
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
-        self._prepare_workers()
+        self._workers.prepare()
         cutting = time.perf_counter()
         commands = deployment_commands(
             self._captured_for(method.microbatches),
             placement,
             method,
             optimizer,
-            name=self._new_name("deployment"),
+            name=self._workers.new_name("deployment"),
             seed=self._seed,
-            transport=self._transport(pipeline),
-            checkpoint=self._lend(checkpoint) if checkpoint else None,
+            transport=self._workers.transport(pipeline.workers),
+            checkpoint=self._workers.lend(checkpoint) if checkpoint else None,
             in_flight=in_flight,
         )
         cutting = time.perf_counter() - cutting
-        answers = self._command(commands).values()
+        answers = self._workers.command(commands).values()
         times = DeploymentTimes(
             total_seconds=time.perf_counter() - begin,
             cutting_seconds=cutting,
@@ -332,7 +295,7 @@ class ClusterSession:
             building_seconds=max(answer.building_seconds for answer in answers),
         )
         self.spent.deploying_seconds += times.total_seconds
-        return Deployment(placement, pipeline, method, optimizer, self._pool.generation, times)
+        return Deployment(placement, pipeline, method, optimizer, self._workers.generation, times)
 
     def run(
         self,
@@ -374,40 +337,16 @@ class ClusterSession:
         results: dict[int, RunResult] = {}
         rate = float(deployment.optimizer.value("lr"))
         performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
-        with self._feeding(options, deployment.pipeline, minibatches, start or 0) as feed:
+        with self._workers.feeding(options, deployment.pipeline, minibatches, start or 0) as feed:
             stream = feed.stream if feed else None
             segments = run_commands(schedule, method, rate, options, places, start, stream)
             for number, commands in enumerate(segments):
-                part = self._execute(commands, on_progress, feed)
+                part = self._workers.execute(commands, on_progress, feed)
                 results = {w: r.after(results[w]) if results else r for w, r in part.items()}
                 performed = {w: performed[w] + run.actions for w, run in commands.items()}
                 if number < len(places) and on_cut:
                     on_cut(places[number], results)
         return replace(schedule, actions=performed), results
-
-    @contextmanager
-    def _feeding(
-        self, options: RunOptions, pipeline: Pipeline, minibatches: int, first: int
-    ) -> Iterator[Feed | None]:
-        """The feed of a run whose minibatches are loaded while it goes on."""
-        if options.loaded is None:
-            yield None
-            return
-        task = self.captured.task
-        assert task.targets is not None
-        bytes_ = sum(tensor.nbytes for tensor in (*task.inputs, task.targets))
-        stream = Stream(self._new_name("stream"), chunk_minibatches(bytes_), first)
-        feed = Feed(
-            stream,
-            options.loaded,
-            minibatches - first,
-            pipeline.workers,
-            self._pool.folder,
-            self._pool.publish,
-            self._pool.remove,
-        )
-        with closing(feed):
-            yield feed
 
     def evaluate(self, deployment: Deployment, minibatches: int, options: RunOptions) -> Evaluation:
         """Loss and score of minibatches by the deployed weights, in evaluation mode.
@@ -421,30 +360,16 @@ class ClusterSession:
             RunFailure: if the workers fail.
         """
         self._check_held(deployment)
-        with self._feeding(options, deployment.pipeline, minibatches, 0) as feed:
+        with self._workers.feeding(options, deployment.pipeline, minibatches, 0) as feed:
             stream = feed.stream if feed else None
             commands = evaluation_commands(
                 self.captured, deployment, minibatches, options.order, stream
             )
-            return Evaluation.of(self._execute(commands, feed=feed).values(), minibatches)
-
-    def _execute(
-        self,
-        commands: Mapping[int, Command],
-        on_progress: Callable[[Progress], None] | None = None,
-        feed: Feed | None = None,
-    ) -> dict[int, Any]:
-        begin = time.perf_counter()
-        answers = self._command(commands, on_progress, feed)
-        self.spent.running_seconds += time.perf_counter() - begin
-        return answers
+            return Evaluation.of(self._workers.execute(commands, feed=feed).values(), minibatches)
 
     def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
         """Work on these samples from now on; ``order`` in :meth:`run` refers to them."""
-        self._samples = (tuple(inputs), targets)
-        self._publish(_SAMPLES_FILE, self._samples)
-        if self._informed_generation == self._pool.generation:
-            self._command(dict.fromkeys(self._all, LoadSamples(_SAMPLES_FILE)))
+        self._workers.use_samples(inputs, targets)
 
     def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Weights and buffers of the whole model by name, and the optimizer's state by parameter.
@@ -472,79 +397,31 @@ class ClusterSession:
     ) -> dict[int, dict[str, Any]]:
         self._check_held(deployment)
         files = {worker: f"stage-{worker}.safetensors" for worker in workers}
-        self._command({worker: Collect(file, in_flight) for worker, file in files.items()})
+        self._workers.command({worker: Collect(file, in_flight) for worker, file in files.items()})
         return {
-            worker: read_checkpoint(self._pool.fetch(worker, file))
+            worker: read_checkpoint(self._workers.fetch(worker, file))
             for worker, file in files.items()
         }
 
-    # Workers
-
     def _check_held(self, deployment: Deployment) -> None:
         """Workers that were replaced hold nothing of an earlier deployment."""
-        if deployment.generation != self._pool.generation:
+        if deployment.generation != self._workers.generation:
             raise WorkerLost(
                 "a worker ended after the placement was deployed, and its stage with it"
             )
-
-    def _transport(self, pipeline: Pipeline) -> Transport:
-        return transport_of(self._devices[worker] for worker in pipeline.workers)
-
-    @property
-    def _all(self) -> range:
-        return range(self.accelerators)
-
-    def _command(
-        self,
-        commands: Mapping[int, Command],
-        on_progress: Callable[[Progress], None] | None = None,
-        feed: Feed | None = None,
-    ) -> dict[int, Any]:
-        if not self._pool.process_ids:
-            self._pool.start()
-        self._inform()
-        return self._pool.command(commands, self._patience(), on_progress, feed)
-
-    def _prepare_workers(self) -> None:
-        """Start or replace workers where that is necessary, and know their devices."""
-        self._pool.start()
-        self._inform()
-
-    def _inform(self) -> None:
-        """Give new workers the model."""
-        if self._informed_generation != self._pool.generation:
-            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
-            answers = self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
-            ready = (answers[worker] for worker in self._all)
-            self._devices = [answer.device for answer in ready if isinstance(answer, Ready)]
-            self._informed_generation = self._pool.generation
-
-    def _patience(self) -> float:
-        if self._timeout_seconds is not None:
-            return self._timeout_seconds
-        if not self.spent.running_seconds:
-            return _FIRST_TIMEOUT_SECONDS
-        return max(_LEAST_TIMEOUT_SECONDS, 20 * self._pool.longest_silence_seconds)
 
     def _captured_for(self, microbatches: int) -> CapturedModel:
         if microbatches not in self._microbatched:
             self._microbatched[microbatches] = capture_microbatch(self.captured, microbatches)
         return self._microbatched[microbatches]
 
-    def _publish(self, file: str, content: object) -> None:
-        path = self._pool.folder / file
-        # Workers may still have the old file mapped, which has to stay as it is.
-        path.unlink(missing_ok=True)
-        write_tree(path, content)
-        self._pool.publish(file)
 
-    def _lend(self, path: Path) -> str:
-        """A file of the user, in the session's folder."""
-        file = self._new_name("checkpoint")
-        (self._pool.folder / file).symlink_to(path.absolute())
-        self._pool.publish(file)
-        return file
-
-    def _new_name(self, purpose: str) -> str:
-        self._deployments += 1
-        return f"{purpose}-{self._deployments}"
+def _device_for(speeds: Sequence[float], device: str) -> DeviceChoice:
+    choice = known_choice(device)
+    if min(speeds) == 1:
+        return choice
+    if choice is DeviceChoice.CUDA:
+        raise InvalidInput(
+            "speeds emulate slower accelerators with CPU workers; leave them out, or use device cpu"
+        )
+    return DeviceChoice.CPU

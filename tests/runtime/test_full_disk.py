@@ -87,7 +87,7 @@ def test_a_worker_that_cannot_write_says_so_and_leaves_nothing(captured: Capture
     with ClusterSession(captured, workers=2) as session:
         deployment = session.deploy(straight(captured, 0, 1))
         resource.prlimit(session.process_ids[1], resource.RLIMIT_FSIZE, (100, 100))
-        folder = Path(session._files.name)
+        folder = session.folder
         before = {path.name for path in folder.iterdir()}
         with pytest.raises(StorageFailure, match=r"worker 1: .* \(File too large\)"):
             session.collect(deployment)
@@ -102,4 +102,4 @@ def test_a_long_answer_that_cannot_be_written_is_told(captured: CapturedModel) -
         resource.prlimit(session.process_ids[0], resource.RLIMIT_FSIZE, (100, 100))
         with pytest.raises(StorageFailure, match=r"worker 0: .* \(File too large\)"):
             session.run(deployment, 200)
-        assert not list(Path(session._files.name).glob("message-*"))
+        assert not list(session.folder.glob("message-*"))

@@ -275,7 +275,9 @@ def test_a_slow_loader_is_not_taken_for_a_hang(captured: CapturedModel) -> None:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
         session.run(deployment, 3, RunOptions(loaded=_slowly(data, 3, seconds=2)))
         assert len(session.process_ids) == 2
-        assert session._pool.longest_silence_seconds < 2, "it would count for later timeouts"
+        assert session._workers._pool.longest_silence_seconds < 2, (
+            "it would count for later timeouts"
+        )
 
 
 @pytest.mark.timeout(60)
@@ -295,7 +297,7 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a file for every minibatch, of 400; also what passes between two cuts goes."""
-    monkeypatch.setattr("drlpp.runtime.session.chunk_minibatches", lambda bytes_: 1)
+    monkeypatch.setattr("drlpp.runtime.session_workers.chunk_minibatches", lambda bytes_: 1)
     folders: list[Path] = []
     counts: list[int] = []
     advance, close = Feed.advance, Feed.close

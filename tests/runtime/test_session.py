@@ -241,7 +241,7 @@ def test_nothing_is_left_behind(captured: CapturedModel) -> None:
     session = ClusterSession(captured, workers=2)
     session.measure(straight(captured, 0, 1), minibatches=4)
     processes = session.process_ids
-    files = Path(session._files.name)
+    files = session.folder
     session.close()
     assert not files.exists()
     assert not [p for p in processes if Path(f"/proc/{p}").exists()]

@@ -1,0 +1,223 @@
+"""The workers of a session, with the model, samples and files that they all need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drlpp.capturing import CapturedModel
+from drlpp.pipeline import Pipeline
+from drlpp.runtime.checkpoint_file import write_tree
+from drlpp.runtime.commands import (
+    Command,
+    LoadModel,
+    LoadSamples,
+    Progress,
+    Ready,
+    Stream,
+)
+from drlpp.runtime.devices import DeviceFacts
+from drlpp.runtime.emulation import cores_for
+from drlpp.runtime.feed import Feed, chunk_minibatches
+from drlpp.runtime.launch import hosts_for
+from drlpp.runtime.pool import WorkerPool
+from drlpp.runtime.run_commands import RunOptions
+from drlpp.runtime.session_folder import SessionFolder
+from drlpp.runtime.transport import Transport, transport_of
+from drlpp.training_options import DeviceChoice
+
+_FIRST_TIMEOUT_SECONDS = 120.0
+_LEAST_TIMEOUT_SECONDS = 20.0
+_MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
+
+
+@dataclass
+class TimeSpent:
+    """Where a session's time went, in seconds: preparing trials, and running them."""
+
+    deploying_seconds: float = 0.0
+    running_seconds: float = 0.0
+
+
+class SessionWorkers:
+    """Workers that are started and replaced where that is necessary, and then know the model.
+
+    Args:
+        captured: the model.
+        speeds: of every worker.
+        device: what they compute on.
+        timeout_seconds: without a word from any worker, after which a trial counts as hung; None
+            to go by what was seen so far.
+
+    Attributes:
+        hosts: where the workers run.
+        devices: of every worker, once they have been prepared.
+        folder: of the session on this host.
+        spent: where the time went.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        speeds: Sequence[float],
+        device: DeviceChoice,
+        timeout_seconds: float | None,
+    ) -> None:
+        self._captured = captured
+        self._device = device
+        self._timeout_seconds = timeout_seconds
+        self._names = 0
+        self._files = SessionFolder()
+        self.folder = Path(self._files.name)
+        self.hosts = hosts_for(len(speeds), self.folder)
+        self.devices: list[DeviceFacts] = []
+        self.spent = TimeSpent()
+        cores = cores_for(speeds, self.hosts.machines)
+        self._pool = WorkerPool(self.hosts.hosts, speeds, cores, self.folder)
+        self._informed_generation = 0
+        self._samples = (captured.task.inputs, captured.task.targets)
+        self._publish(_MODEL_FILE, captured.state | captured.constants)
+        self._publish(_SAMPLES_FILE, self._samples)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that run now."""
+        return self._pool.process_ids
+
+    @property
+    def generation(self) -> int:
+        """Of the workers that run now; it grows when they are replaced."""
+        return self._pool.generation
+
+    def close(self) -> None:
+        """End the workers and remove the files."""
+        self._pool.close()
+        self._files.cleanup()
+
+    # Commands
+
+    def prepare(self) -> None:
+        """Start or replace workers where that is necessary, and know their devices."""
+        self._pool.start()
+        self._inform()
+
+    def command(
+        self,
+        commands: Mapping[int, Command],
+        on_progress: Callable[[Progress], None] | None = None,
+        feed: Feed | None = None,
+    ) -> dict[int, Any]:
+        """Give workers their commands and wait for their answers.
+
+        Raises:
+            RunFailure: if the workers fail.
+        """
+        if not self._pool.process_ids:
+            self._pool.start()
+        self._inform()
+        return self._pool.command(commands, self._patience(), on_progress, feed)
+
+    def execute(
+        self,
+        commands: Mapping[int, Command],
+        on_progress: Callable[[Progress], None] | None = None,
+        feed: Feed | None = None,
+    ) -> dict[int, Any]:
+        """The same for commands that count as running, not as deploying."""
+        begin = time.perf_counter()
+        answers = self.command(commands, on_progress, feed)
+        self.spent.running_seconds += time.perf_counter() - begin
+        return answers
+
+    def _inform(self) -> None:
+        """Give new workers the model."""
+        if self._informed_generation != self._pool.generation:
+            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
+            answers = self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
+            ready = (answers[worker] for worker in self._all)
+            self.devices = [answer.device for answer in ready if isinstance(answer, Ready)]
+            self._informed_generation = self._pool.generation
+
+    @property
+    def _all(self) -> range:
+        return range(self._pool.size)
+
+    def _patience(self) -> float:
+        if self._timeout_seconds is not None:
+            return self._timeout_seconds
+        if not self.spent.running_seconds:
+            return _FIRST_TIMEOUT_SECONDS
+        return max(_LEAST_TIMEOUT_SECONDS, 20 * self._pool.longest_silence_seconds)
+
+    def transport(self, workers: Iterable[int]) -> Transport:
+        """How these workers exchange tensors."""
+        return transport_of(self.devices[worker] for worker in workers)
+
+    def new_name(self, purpose: str) -> str:
+        """A name that the session never uses again."""
+        self._names += 1
+        return f"{purpose}-{self._names}"
+
+    # Samples and files
+
+    def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
+        """Give all workers, and those that replace them, samples to work on."""
+        self._samples = (tuple(inputs), targets)
+        self._publish(_SAMPLES_FILE, self._samples)
+        if self._informed_generation == self._pool.generation:
+            self.command(dict.fromkeys(self._all, LoadSamples(_SAMPLES_FILE)))
+
+    @property
+    def example_order(self) -> Tensor | None:
+        """Makes minibatches of the model's batch size out of the samples; None if they are one."""
+        batch = self._captured.task.batch_size
+        return None if len(self._samples[0][0]) == batch else torch.arange(batch).unsqueeze(0)
+
+    @contextmanager
+    def feeding(
+        self, options: RunOptions, pipeline: Pipeline, minibatches: int, first: int
+    ) -> Iterator[Feed | None]:
+        """The feed of a run whose minibatches are loaded while it goes on."""
+        if options.loaded is None:
+            yield None
+            return
+        task = self._captured.task
+        assert task.targets is not None
+        bytes_ = sum(tensor.nbytes for tensor in (*task.inputs, task.targets))
+        stream = Stream(self.new_name("stream"), chunk_minibatches(bytes_), first)
+        feed = Feed(
+            stream,
+            options.loaded,
+            minibatches - first,
+            pipeline.workers,
+            self.folder,
+            self._pool.publish,
+            self._pool.remove,
+        )
+        with closing(feed):
+            yield feed
+
+    def lend(self, path: Path) -> str:
+        """The name of a file of the user in the session's folder."""
+        file = self.new_name("checkpoint")
+        (self.folder / file).symlink_to(path.absolute())
+        self._pool.publish(file)
+        return file
+
+    def fetch(self, worker: int, file: str) -> Path:
+        """The file that a worker wrote into the folder of its host."""
+        return self._pool.fetch(worker, file)
+
+    def _publish(self, file: str, content: object) -> None:
+        path = self.folder / file
+        # Workers may still have the old file mapped, which has to stay as it is.
+        path.unlink(missing_ok=True)
+        write_tree(path, content)
+        self._pool.publish(file)
