@@ -146,18 +146,29 @@ def run_program(program: Callable[[], object], name: str) -> None:
     Exit code 2 for what the user gave, 1 for what happened while running, 130 for Ctrl-C. Under
     ``torchrun`` the program runs on the first process, and the others keep its workers.
     """
+    launched = "TORCHELASTIC_RUN_ID" in os.environ
+    code = 0
     try:
-        if "TORCHELASTIC_RUN_ID" in os.environ:
+        if launched:
             from drlpp.runtime.launch import join_launch
 
             join_launch()
         program()
+    except SystemExit as ended:
+        # That of typer, or of a process that has kept workers.
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except InvalidInput as error:
-        sys.exit(_tell(name, error, 2))
+        code = _tell(name, error, 2)
     except RunFailure as error:
-        sys.exit(_tell(name, error, 1))
+        code = _tell(name, error, 1)
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
+    if launched:
+        from drlpp.runtime.launch import leave_launch
+
+        leave_launch(code)
+    if code:
+        sys.exit(code)
 
 
 def _tell(name: str, error: DRLPPError, code: int) -> int:

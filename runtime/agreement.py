@@ -55,18 +55,14 @@ def check_agreement(
     own = _hashes(workers, program, actions)
     everyones = [torch.empty_like(own) for _ in workers]
     group.allgather([everyones], [own]).wait()
-    for sender, sends in zip(workers, everyones, strict=True):
-        for receiver, receives in zip(workers, everyones, strict=True):
-            sent, expected = (
-                sends[0, workers.index(receiver)],
-                receives[1, workers.index(sender)],
-            )
-            if sent != expected:
-                raise RunFailure(
-                    f"worker {receiver} expects other messages from worker {sender} than that is "
-                    "going to send: their number, their order, or the shapes or types of their "
-                    "tensors differ; all hosts need the same versions of drlpp and torch"
-                )
+    # (senders, receivers) both, after the second is turned.
+    sent, expected = torch.stack(everyones).unbind(1)
+    for sender, receiver in (sent != expected.T).nonzero().tolist():
+        raise RunFailure(
+            f"worker {workers[receiver]} expects other messages from worker {workers[sender]} than "
+            "that is going to send: their number, their order, or the shapes or types of their "
+            "tensors differ; all hosts need the same versions of drlpp and torch"
+        )
 
 
 def _hashes(

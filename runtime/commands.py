@@ -88,6 +88,11 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Release:
+    """Hold no stage any more."""
+
+
+@dataclass(frozen=True)
 class Run:
     """Perform actions with the deployed stage.
 
@@ -173,7 +178,9 @@ class Stop:
     """End the process."""
 
 
-Command = LoadModel | LoadSamples | Deploy | Run | Collect | ProfileOperators | TimeLink | Stop
+Command = (
+    LoadModel | LoadSamples | Deploy | Release | Run | Collect | ProfileOperators | TimeLink | Stop
+)
 
 
 @dataclass(frozen=True)

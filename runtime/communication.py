@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import islice
@@ -60,10 +60,10 @@ class Mailbox:
         self._program = program
         self._expected = iter([a for a in actions if isinstance(a, Receive)])
         self._posted: deque[tuple[Message, Transfer]] = deque()
-        # More messages than these cannot be on their way: whoever is to receive the oldest has
-        # long answered it.
-        self._most_unconfirmed = 4 * posted + 16
-        self._unconfirmed: deque[Transfer] = deque()
+        # More messages than these are not on their way to one worker: it has received the oldest,
+        # or had the place for it ready, before it could let this one come so far.
+        self._most_unconfirmed = posted
+        self._unconfirmed: defaultdict[int, deque[Transfer]] = defaultdict(deque)
         self.bytes_sent = 0
         self.message_bytes: dict[int, int] = {}
         for action in islice(self._expected, posted):
@@ -88,11 +88,13 @@ class Mailbox:
         bytes_ = sum(tensor.nbytes for tensor in transfer.tensors)
         self.bytes_sent += bytes_
         self.message_bytes[action.to] = max(self.message_bytes.get(action.to, 0), bytes_)
-        self._unconfirmed.append(transfer)
-        while len(self._unconfirmed) > self._most_unconfirmed:
-            self._unconfirmed.popleft().wait()
+        unconfirmed = self._unconfirmed[action.to]
+        unconfirmed.append(transfer)
+        while len(unconfirmed) > self._most_unconfirmed:
+            unconfirmed.popleft().wait()
 
     def drain(self) -> None:
         """Wait until everything sent has arrived."""
-        while self._unconfirmed:
-            self._unconfirmed.popleft().wait()
+        for unconfirmed in self._unconfirmed.values():
+            while unconfirmed:
+                unconfirmed.popleft().wait()

@@ -37,7 +37,8 @@ class Executor:
         mailbox: its messages.
         everyone: the group of all workers of the placement.
         clock: of this run; says when the device performed the actions.
-        on_update: called after every update with the minibatches that the weights contain.
+        on_progress: called after every update with the minibatches that the weights contain, and
+            in an evaluation after every forward with those that are done.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
         received: messages that have arrived and were not used yet.
         processor_seconds: that computing took in every action of the run, without any rest.
@@ -47,7 +48,7 @@ class Executor:
     mailbox: Mailbox
     everyone: dist.ProcessGroup
     clock: Clock
-    on_update: Callable[[int], None]
+    on_progress: Callable[[int], None]
     speed: float = 1.0
     received: dict[Message, list[Tensor]] = field(default_factory=dict)
     processor_seconds: list[float] = field(default_factory=list)
@@ -108,7 +109,7 @@ class Executor:
                 )
             case Update(_, contributions, through):
                 self._trained.update(contributions)
-                self.on_update(through)
+                self.on_progress(through)
 
     def _forward(self, part: Part) -> None:
         program = self.runner.program
@@ -121,6 +122,9 @@ class Executor:
         for target, contents in program.sends.items():
             message = Message("activation", program.stage, target, *part)
             self._outgoing[message] = [outputs[index] for index, _ in contents]
+        if isinstance(self.runner, EvaluationRunner):
+            # There are no updates by which the controller could hear of it.
+            self.on_progress(part[0] + 1)
 
     def _backward(self, part: Part) -> None:
         program = self.runner.program

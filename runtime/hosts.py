@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,18 @@ from drlpp.runtime.commands import Answer, Command
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where the workers of a session find each other, and the secret that makes them belong to it.
+    """Where the workers of a session find each other.
 
     Attributes:
         address: of the machine with the store.
         port: of the store.
-        token: the prefix of everything that the session keeps there; nobody else knows it.
+        token: the prefix of everything that the session keeps there, so that no other session
+            meets it by mistake. The store itself has no password.
     """
 
     address: str
     port: int
-    token: str
+    token: str = field(repr=False)
 
 
 @dataclass(frozen=True)

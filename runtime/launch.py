@@ -7,14 +7,16 @@ connect to the controller, and both sides prove that they know the token in ``DR
 from __future__ import annotations
 
 import atexit
+import hmac
 import os
+import queue
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
@@ -25,16 +27,23 @@ import torch.distributed as dist
 
 from drlpp.errors import HostLost, InvalidInput
 from drlpp.runtime.emulation import available_cores
-from drlpp.runtime.hosts import WorkerHost
-from drlpp.runtime.keeper import Hello, Keeper, Leave, limit_reading, watch_peer
-from drlpp.runtime.local_host import LocalHost, warm_up
-from drlpp.runtime.remote_host import RemoteHost
+from drlpp.runtime.keeper import Keeper
+from drlpp.runtime.keeper_messages import (
+    SILENCE_SECONDS,
+    Hello,
+    Leave,
+    limit_reading,
+    send_message,
+    watch_peer,
+)
+from drlpp.runtime.local_host import warm_up
 
 TOKEN_VARIABLE = "DRLPP_TOKEN"
 
 _GATHERING_SECONDS = 120
+_ACCEPTING_SECONDS = 0.2
 _HANDSHAKE_SECONDS = 5
-_PORT_KEY = "drlpp/controller"
+_ENDED = "ended "
 
 
 @dataclass(frozen=True)
@@ -47,13 +56,15 @@ class Launch:
         node: number of its host.
         controller: address of the host of rank 0.
         token: the secret of the session.
+        attempt: how often ``torchrun`` has started the processes anew.
     """
 
     rank: int
     size: int
     node: int
     controller: str
-    token: bytes
+    token: bytes = field(repr=False)
+    attempt: int = 0
 
     @classmethod
     def from_environment(cls) -> Launch | None:
@@ -69,7 +80,7 @@ class Launch:
             raise InvalidInput(
                 f"{TOKEN_VARIABLE} is {'too short' if token else 'not set'}: processes of torchrun "
                 "accept only each other, by a secret in the environment that is the same on every "
-                f"host, such as what `openssl rand -hex 16` prints"
+                "host, such as what `openssl rand -hex 16` prints"
             )
         return cls(
             rank=int(os.environ["RANK"]),
@@ -77,7 +88,23 @@ class Launch:
             node=int(os.environ["GROUP_RANK"]),
             controller=os.environ["MASTER_ADDR"],
             token=token.encode(),
+            attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
         )
+
+    @property
+    def key(self) -> str:
+        """Under which the controller says where it listens, or that it has ended.
+
+        ``torchrun`` keeps its store from one attempt to the next.
+        """
+        return f"drlpp/controller-{self.attempt}-{self.size}"
+
+    def secret_for(self, address: str, port: int) -> bytes:
+        """What both ends of a connection to that controller have to know.
+
+        Another one cannot pass on what it hears: it has another address.
+        """
+        return hmac.digest(self.token, f"{address}:{port}".encode(), "sha256")
 
     def hello(self, address: str) -> Hello:
         """Who this process is."""
@@ -99,18 +126,25 @@ class Controller:
     Args:
         launch: what ``torchrun`` tells this process.
         store: where it tells the others its port.
+
+    Attributes:
+        in_session: whether a session has the keepers; there is one at a time.
+
+    Raises:
+        InvalidInput: the others cannot reach this host at the address that they know.
     """
 
     def __init__(self, launch: Launch, store: dist.Store) -> None:
         self.launch = launch
-        self._listener = socket.create_server(
-            (socket.gethostbyname(launch.controller), 0), backlog=launch.size
-        )
-        self.hello = launch.hello(self._listener.getsockname()[0])
-        self._keepers: list[tuple[Hello, Connection]] = []
+        self.in_session = False
+        address = _address_of(launch)
+        self._listener = socket.create_server((address, 0), backlog=launch.size)
+        self.hello = launch.hello(address)
+        self._arrived: queue.Queue[tuple[Hello, Connection]] = queue.Queue()
+        self._keepers: dict[int, tuple[Hello, Connection]] = {}
         # The store is kept: it may be this process that serves it.
         self._store = store
-        store.set(_PORT_KEY, str(self.port))
+        store.set(launch.key, str(self.port))
 
     @property
     def port(self) -> int:
@@ -125,18 +159,21 @@ class Controller:
             HostLost: some did not come in time.
         """
         end = time.monotonic() + _GATHERING_SECONDS
-        while len(self._keepers) < self.launch.size - 1:
-            self._listener.settimeout(max(0.01, end - time.monotonic()))
-            try:
-                self._welcome(self._listener.accept()[0])
-            except TimeoutError:
-                known = {hello.rank for hello, _ in self._keepers}
-                missing = [rank for rank in range(1, self.launch.size) if rank not in known]
+        self._listener.settimeout(_ACCEPTING_SECONDS)
+        while missing := sorted(set(range(1, self.launch.size)) - self._keepers.keys()):
+            if time.monotonic() > end:
                 raise HostLost(
                     f"ranks {missing} of {self.launch.size} have not reached the controller at "
                     f"{self.hello.address} within {_GATHERING_SECONDS} s"
-                ) from None
-        return sorted(self._keepers, key=lambda keeper: keeper[0].rank)
+                )
+            with suppress(TimeoutError):
+                peer, _ = self._listener.accept()
+                # A stranger that says little, or slowly, must not keep the others waiting.
+                threading.Thread(target=self._welcome, args=(peer,), daemon=True).start()
+            while not self._arrived.empty():
+                hello, connection = self._arrived.get()
+                self._keepers.setdefault(hello.rank, (hello, connection))
+        return [self._keepers[rank] for rank in sorted(self._keepers)]
 
     def _welcome(self, peer: socket.socket) -> None:
         """Whoever does not know the token is turned away, whatever it sends."""
@@ -144,24 +181,28 @@ class Controller:
         peer.setblocking(True)
         limit_reading(peer, _HANDSHAKE_SECONDS)
         connection = Connection(os.dup(peer.fileno()))
+        secret = self.launch.secret_for(self.hello.address, self.port)
         try:
-            deliver_challenge(connection, self.launch.token)
-            answer_challenge(connection, self.launch.token)
+            deliver_challenge(connection, secret)
+            answer_challenge(connection, secret)
             hello = connection.recv()
         except (AuthenticationError, AssertionError, EOFError, OSError):
             connection.close()
         else:
-            limit_reading(peer, 0)
-            self._keepers.append((hello, connection))
+            limit_reading(peer, SILENCE_SECONDS)
+            self._arrived.put((hello, connection))
         peer.close()
 
-    def close(self) -> None:
-        """Let the other processes go."""
-        for _, connection in self._keepers:
+    def close(self, exit_code: int = 0) -> None:
+        """Let the other processes go, with the exit code of this one."""
+        with suppress(Exception):
+            # Those that have not come yet learn it there; it may be gone already.
+            self._store.set(self.launch.key, f"{_ENDED}{exit_code}")
+        for _, connection in self._keepers.values():
             with suppress(OSError):
-                connection.send(Leave())
+                send_message(connection, (0, Leave(exit_code)))
             connection.close()
-        self._keepers = []
+        self._keepers = {}
         self._listener.close()
 
 
@@ -185,12 +226,32 @@ def join_launch() -> None:
         # torchrun ends processes by SIGTERM; what was learned so far is kept, as after Ctrl-C.
         signal.signal(signal.SIGTERM, _interrupt)
         _controller = Controller(launch, _rendezvous())
-        atexit.register(_controller.close)
+        atexit.register(leave_launch)
         warm_up()
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, _exit)
         sys.exit(keep_workers(launch, _rendezvous()))
+
+
+def leave_launch(exit_code: int | None = None) -> None:
+    """Let the other processes of the launch go; at the end of the program it happens by itself.
+
+    Args:
+        exit_code: that they end with, so that ``torchrun`` sees a failure on every host; by default
+            1 if an exception ends the program.
+    """
+    global _controller
+    if _controller is not None:
+        if exit_code is None:
+            exit_code = int(getattr(sys, "last_value", None) is not None)
+        _controller.close(exit_code)
+        _controller = None
+
+
+def controller() -> Controller | None:
+    """This process, if it is the first of a launch."""
+    return _controller
 
 
 def usual_workers(on_this_machine: int = 4) -> int:
@@ -211,69 +272,8 @@ def usual_workers(on_this_machine: int = 4) -> int:
 
 def restarted() -> bool:
     """Whether ``torchrun`` has started this program anew after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
-@dataclass(frozen=True)
-class Hosts:
-    """The hosts of a session, that of the controller first.
-
-    ``machines`` gives for every worker which machine it runs on, and the cores that may be used
-    there: emulated hosts may share one.
-    """
-
-    hosts: tuple[WorkerHost, ...]
-    machines: tuple[tuple[str, tuple[int, ...]], ...]
-
-    @property
-    def host_names(self) -> tuple[str, ...]:
-        """The name of every worker's host."""
-        names = {worker: host.name for host in self.hosts for worker in host.workers}
-        return tuple(names[worker] for worker in sorted(names))
-
-
-def hosts_for(workers: int, folder: Path) -> Hosts:
-    """Where the workers of a session run: on this machine, or as ``torchrun`` has spread them.
-
-    Args:
-        workers: how many.
-        folder: of the session.
-
-    Raises:
-        InvalidInput: ``torchrun`` has started fewer processes.
-        HostLost: a host does not answer.
-    """
-    here = tuple(available_cores())
-    if _controller is None:
-        machines = (("localhost", here),) * workers
-        return Hosts((LocalHost(range(workers), folder),), machines)
-    if workers > _controller.launch.size:
-        raise InvalidInput(
-            f"{workers} workers were asked for, but torchrun has started "
-            f"{_controller.launch.size} processes, each of which is one; see --nproc-per-node"
-        )
-    keepers = _controller.keepers()[: workers - 1]
-    hellos = [_controller.hello, *(hello for hello, _ in keepers)]
-    names = _names_of(hellos)
-    hosts: list[WorkerHost] = [LocalHost([0], folder, names[0], _controller.hello.address)]
-    folders = {_controller.hello.node: str(folder)}
-    for (hello, connection), name in zip(keepers, names[1:], strict=True):
-        shares_clock = hello.machine == _controller.hello.machine
-        host = RemoteHost(hello, connection, name, folder, shares_clock=shares_clock)
-        folders[hello.node] = host.open(folders.get(hello.node))
-        hosts.append(host)
-    return Hosts(tuple(hosts), tuple((hello.machine, hello.cores) for hello in hellos))
-
-
-def _names_of(hellos: Sequence[Hello]) -> list[str]:
-    """Names of hosts; where several call themselves the same, with their numbers."""
-    nodes: dict[str, set[int]] = {}
-    for hello in hellos:
-        nodes.setdefault(hello.host_name, set()).add(hello.node)
-    return [
-        hello.host_name if len(nodes[hello.host_name]) == 1 else f"{hello.host_name}-{hello.node}"
-        for hello in hellos
-    ]
+    launch = Launch.from_environment()
+    return launch is not None and launch.attempt > 0
 
 
 def keep_workers(launch: Launch, store: dist.Store) -> int:
@@ -287,35 +287,75 @@ def keep_workers(launch: Launch, store: dist.Store) -> int:
         The exit code.
     """
     warm_up()
-    port = int(store.get(_PORT_KEY))
     try:
-        peer = socket.create_connection((launch.controller, port), timeout=_GATHERING_SECONDS)
-    except OSError:
-        # It has ended without any session; torchrun knows whether that was an error.
-        return 0
-    peer.settimeout(None)
-    watch_peer(peer)
-    hello = launch.hello(peer.getsockname()[0])
-    connection = Connection(peer.detach())
-    try:
-        answer_challenge(connection, launch.token)
-        deliver_challenge(connection, launch.token)
+        peer = _reach_controller(launch, store)
+        peer.settimeout(None)
+        watch_peer(peer)
+        hello = launch.hello(peer.getsockname()[0])
+        secret = launch.secret_for(*peer.getpeername()[:2])
+        connection = Connection(peer.detach())
+        answer_challenge(connection, secret)
+        deliver_challenge(connection, secret)
+        return Keeper(hello, connection).serve()
     except AuthenticationError:
-        print(
-            f"rank {launch.rank}: the controller at {launch.controller} has another "
-            f"{TOKEN_VARIABLE}; it has to be the same on every host",
-            file=sys.stderr,
-        )
-        return 2
-    except (EOFError, OSError):
-        return 0
-    try:
-        Keeper(hello, connection).serve()
+        reason = f"has another {TOKEN_VARIABLE}; it has to be the same on every host"
     except (EOFError, OSError) as error:
-        reason = str(error) or "it ended"
-        print(f"rank {launch.rank}: lost the controller: {reason}", file=sys.stderr)
-        return 1
-    return 0
+        if (exit_code := _exit_code_of_controller(launch, store)) is not None:
+            return exit_code
+        reason = f"cannot be reached: {str(error) or 'it ended'}"
+    print(f"rank {launch.rank}: the controller at {launch.controller} {reason}", file=sys.stderr)
+    return 1
+
+
+def _reach_controller(launch: Launch, store: dist.Store) -> socket.socket:
+    """Connect to it, as soon as it listens.
+
+    Raises:
+        OSError: it cannot be reached, or has ended.
+    """
+    end = time.monotonic() + _GATHERING_SECONDS
+    while True:
+        place = store.get(launch.key).decode()
+        if place.startswith(_ENDED):
+            raise ConnectionError("it has ended")
+        try:
+            return socket.create_connection((launch.controller, int(place)), _GATHERING_SECONDS)
+        except ConnectionRefusedError:
+            # The port may be that of a controller that has been replaced since.
+            if time.monotonic() > end:
+                raise
+            time.sleep(_ACCEPTING_SECONDS)
+
+
+def _exit_code_of_controller(launch: Launch, store: dist.Store) -> int | None:
+    """None if it has not ended by itself."""
+    with suppress(Exception):
+        place = store.get(launch.key).decode()
+        if place.startswith(_ENDED):
+            return int(place.removeprefix(_ENDED))
+    return None
+
+
+def _address_of(launch: Launch) -> str:
+    """Of this host, as the others know it.
+
+    Raises:
+        InvalidInput: they know it by a name that means the host itself to each of them.
+    """
+    try:
+        address = socket.gethostbyname(launch.controller)
+    except OSError as error:
+        raise InvalidInput(
+            f"torchrun's address of this host, {launch.controller}, is not known here ({error}); "
+            "give torchrun one that all hosts know by --local-addr"
+        ) from None
+    elsewhere = int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
+    if elsewhere and address.startswith("127.") and address != launch.controller:
+        raise InvalidInput(
+            f"this host takes its own name, {launch.controller}, for {address}, which other hosts "
+            "cannot reach; give torchrun the host's address in the network by --local-addr"
+        )
+    return address
 
 
 def _rendezvous() -> dist.Store:

@@ -13,12 +13,14 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from drlpp.errors import HostLost
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.commands import Command, Stop
 from drlpp.runtime.hosts import Answered, Ended, Event, Post, WorkerHost
 from drlpp.runtime.worker_process import worker_main
 
 _GRACE_SECONDS = 0.5
+_LONGEST_END_SECONDS = 30
 
 
 class LocalHost(WorkerHost):
@@ -120,8 +122,13 @@ class LocalHost(WorkerHost):
         """End all workers at once."""
         for process in self._processes.values():
             process.kill()
-        for process in self._processes.values():
-            process.join()
+        for worker, process in self._processes.items():
+            process.join(_LONGEST_END_SECONDS)
+            if process.is_alive():
+                raise HostLost(
+                    f"worker {worker} (process {process.pid}) does not end, although it was "
+                    "killed: it waits for a driver or a file system"
+                )
             process.close()
         for channel in self._channels.values():
             channel.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from drlpp import errors
-from drlpp.errors import HostLost, TrialTimeout, WorkerLost
+from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.commands import Answer, Command, Failed, Progress, Reading
 from drlpp.runtime.feed import Feed
 from drlpp.runtime.hosts import Ended, Event, Post, StoreAddress, WorkerHost
@@ -182,7 +182,7 @@ class WorkerPool:
             waitables = [waitable for host in self.hosts for waitable in host.waitables()]
             ready = mp_connection.wait(waitables, max(0.0, end - time.monotonic()))
             events = [event for host in self.hosts for event in host.events(ready)]
-            if events or not ready:
+            if events or not ready or time.monotonic() >= end:
                 return events
 
     def _raise_if_one_ends(self, events: Sequence[Event]) -> None:
@@ -241,4 +241,7 @@ class WorkerPool:
                 end(host)
             except HostLost as error:
                 self._lost = self._lost or error
+            except RunFailure as error:
+                # What it was asked before may have failed; the others have to end as well.
+                self._lost = self._lost or HostLost(str(error))
         self._store = None

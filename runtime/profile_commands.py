@@ -21,7 +21,7 @@ from drlpp.runtime.commands import (
 )
 from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.generated_sources import sources_forgotten
-from drlpp.runtime.launch import Hosts
+from drlpp.runtime.session_hosts import Hosts
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.transport import Transport
 from drlpp.training_options import Method

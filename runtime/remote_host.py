@@ -11,10 +11,10 @@ from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from drlpp.errors import HostLost, RunFailure
+from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime.commands import Command, RunResult
 from drlpp.runtime.hosts import Answered, Ended, Event, Post, WorkerHost
-from drlpp.runtime.keeper import (
+from drlpp.runtime.keeper_messages import (
     SILENCE_SECONDS,
     Clock,
     Close,
@@ -34,6 +34,8 @@ from drlpp.runtime.keeper import (
 )
 
 _CLOCK_READINGS = 5
+_START_SECONDS = 120
+"""For workers to be forked, before which the host may have to load torch."""
 
 
 class RemoteHost(WorkerHost):
@@ -66,6 +68,7 @@ class RemoteHost(WorkerHost):
         self._shares_clock = shares_clock
         self._publishes = self._shares_folder = False
         self._lost: HostLost | None = None
+        self._requests = 0
         self._process_ids: tuple[int, ...] = ()
         self._events: deque[Event] = deque()
 
@@ -97,12 +100,12 @@ class RemoteHost(WorkerHost):
 
     def finish_start(self) -> None:
         """Wait until the keeper has started them."""
-        self._process_ids = self._wait_for_reply().process_ids
+        self._process_ids = self._wait_for_reply(_START_SECONDS).process_ids
 
     def is_whole(self) -> bool:
         """Whether the workers run, as far as the keeper has told."""
-        while mp_connection.wait([self._connection], 0):
-            self._events.append(self._receive())
+        while mp_connection.wait(self.waitables(), 0):
+            self._take_in()
         self._note_ends()
         return bool(self._process_ids)
 
@@ -112,12 +115,14 @@ class RemoteHost(WorkerHost):
 
     def waitables(self) -> list[Connection]:
         """The connection to the keeper."""
+        if self._lost:
+            raise self._lost
         return [self._connection]
 
     def events(self, ready: Container[object]) -> list[Event]:
         """What the keeper has told."""
         if self._connection in ready:
-            self._events.append(self._receive())
+            self._take_in()
         self._note_ends()
         found = list(self._events)
         self._events.clear()
@@ -148,9 +153,9 @@ class RemoteHost(WorkerHost):
         """Send the file, unless another keeper of the host does."""
         if not self._publishes:
             return
-        self._send(Publish(path.name, path.stat().st_size))
-        with self._watched():
-            for chunk in chunks_of(path):
+        self._ask(Publish(path.name, path.stat().st_size))
+        for chunk in chunks_of(path):
+            with self._watched():
                 self._connection.send_bytes(chunk)
         self._wait_for_reply()
 
@@ -163,7 +168,12 @@ class RemoteHost(WorkerHost):
         """A copy of the host's file in the session's folder."""
         path = self._folder / file
         if not self._shares_folder:
-            write_file(path, self._chunks(self._ask(Fetch(file)).bytes_))
+            bytes_ = self._ask(Fetch(file)).bytes_
+            try:
+                write_file(path, self._chunks(bytes_))
+            except OSError as error:
+                raise StorageFailure(f"{path}: cannot be written ({error.strerror})") from None
+            self._wait_for_reply()
         return path
 
     def _chunks(self, bytes_: int) -> Iterator[bytes]:
@@ -189,37 +199,49 @@ class RemoteHost(WorkerHost):
         self._send(request)
         return self._wait_for_reply()
 
-    def _wait_for_reply(self) -> Reply:
+    def _send(self, request: Request) -> None:
+        self._requests += 1
+        with self._watched():
+            send_message(self._connection, (self._requests, request))
+
+    def _wait_for_reply(self, limit_seconds: float | None = None) -> Reply:
+        """That to the last request; what workers have told in between is kept."""
+        seconds = SILENCE_SECONDS if limit_seconds is None else limit_seconds
         while True:
             with self._watched():
-                if not self._connection.poll(SILENCE_SECONDS):
-                    raise TimeoutError(f"no answer within {SILENCE_SECONDS} s")
-                message = self._connection.recv()
-            if not isinstance(message, Reply):
-                self._events.append(message)
-            elif message.problem:
-                raise RunFailure(f"host {self.name}: {message.problem}")
-            else:
-                return message
+                if not self._connection.poll(seconds):
+                    raise TimeoutError(f"no answer within {seconds:.0f} s")
+            reply = self._take_in()
+            if reply is None or reply.number != self._requests:
+                continue
+            if reply.problem:
+                failure = StorageFailure if reply.storage else RunFailure
+                raise failure(f"host {self.name}: {reply.problem}")
+            return reply
 
-    def _send(self, request: Request) -> None:
+    def _take_in(self) -> Reply | None:
+        """The next message, which is kept if it is an event and returned if it is a reply."""
         with self._watched():
-            send_message(self._connection, request)
-
-    def _receive(self) -> Event:
-        with self._watched():
-            event: Event = self._connection.recv()
-        return event
+            message = self._connection.recv()
+        if isinstance(message, Reply):
+            return message
+        self._events.append(message)
+        return None
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
+        """Whatever ends an exchange in the middle ends the connection."""
         if self._lost:
             raise self._lost
         try:
             yield
-        except (OSError, EOFError) as error:
-            reason = "it closed the connection" if isinstance(error, EOFError) else str(error)
+        except BaseException as error:
+            closed = isinstance(error, EOFError)
+            reason = "it closed the connection" if closed else str(error) or type(error).__name__
             self._lost = HostLost(
                 f"host {self.name} (rank {self.workers[0]}) cannot be reached: {reason}"
             )
-            raise self._lost from None
+            self._connection.close()
+            if isinstance(error, OSError | EOFError):
+                raise self._lost from None
+            raise

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drlpp.capturing import CapturedModel, capture, capture_microbatch
 from drlpp.cluster import Cluster
-from drlpp.errors import HostLost, InvalidInput, RunFailure, WorkerLost
+from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, WorkerLost
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, LinkUsage, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
@@ -23,6 +23,7 @@ from drlpp.runtime.checkpoint_file import read_checkpoint
 from drlpp.runtime.commands import (
     Collect,
     Progress,
+    Release,
     RunResult,
     TimeLink,
 )
@@ -59,7 +60,7 @@ _LINK_REPEATS = 3
 
 
 class ClusterSession:
-    """Worker processes on this machine that hold one model and take placement after placement.
+    """Worker processes that hold one model and take placement after placement.
 
     Use it as a context manager, or call :meth:`close`::
 
@@ -111,6 +112,8 @@ class ClusterSession:
         self.optimizer = optimizer or OptimizerSpec()
         self.timeline: tuple[TimedAction, ...] = ()
         self._seed = seed
+        # Workers that hold a stage, by their generation.
+        self._holding: dict[int, frozenset[int]] = {}
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
         self._workers = SessionWorkers(self.captured, self.speeds, choice, timeout_seconds)
 
@@ -176,6 +179,7 @@ class ClusterSession:
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.
             HostLost: a host cannot be reached any more.
+            StorageFailure: there is no room for the session's files.
         """
         if minibatches < 1:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
@@ -185,7 +189,7 @@ class ClusterSession:
             options = RunOptions(order=self._workers.example_order)
             schedule, results = self.run(deployment, window.minibatches, options)
             links = self._time_links(deployment, results)
-        except HostLost:
+        except (HostLost, StorageFailure):
             # No placement is to blame, and none will run.
             raise
         except RunFailure as failure:
@@ -273,6 +277,7 @@ class ClusterSession:
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
         self._workers.prepare()
+        lent = self._workers.lend(checkpoint) if checkpoint else None
         cutting = time.perf_counter()
         commands = deployment_commands(
             self._captured_for(method.microbatches),
@@ -282,17 +287,23 @@ class ClusterSession:
             name=self._workers.new_name("deployment"),
             seed=self._seed,
             transport=self._workers.transport(pipeline.workers),
-            checkpoint=self._workers.lend(checkpoint) if checkpoint else None,
+            checkpoint=lent,
             in_flight=in_flight,
         )
         cutting = time.perf_counter() - cutting
-        answers = self._workers.command(commands).values()
+        idle = self._holding.get(self._workers.generation, frozenset()) - commands.keys()
+        answers = self._workers.command({**commands, **dict.fromkeys(idle, Release())})
+        self._holding = {self._workers.generation: frozenset(commands)}
+        deployed = [answers[worker] for worker in commands]
+        if lent:
+            # Workers have it mapped as long as they need it.
+            self._workers.remove(lent)
         times = DeploymentTimes(
             total_seconds=time.perf_counter() - begin,
             cutting_seconds=cutting,
-            loading_seconds=max(answer.loading_seconds for answer in answers),
-            connecting_seconds=max(answer.connecting_seconds for answer in answers),
-            building_seconds=max(answer.building_seconds for answer in answers),
+            loading_seconds=max(one.loading_seconds for one in deployed),
+            connecting_seconds=max(one.connecting_seconds for one in deployed),
+            building_seconds=max(one.building_seconds for one in deployed),
         )
         self.spent.deploying_seconds += times.total_seconds
         return Deployment(placement, pipeline, method, optimizer, self._workers.generation, times)
@@ -398,14 +409,16 @@ class ClusterSession:
         self._check_held(deployment)
         files = {worker: f"stage-{worker}.safetensors" for worker in workers}
         self._workers.command({worker: Collect(file, in_flight) for worker, file in files.items()})
-        return {
-            worker: read_checkpoint(self._workers.fetch(worker, file))
-            for worker, file in files.items()
-        }
+        stages = {}
+        for worker, file in files.items():
+            stages[worker] = read_checkpoint(self._workers.fetch(worker, file))
+            self._workers.remove(file)
+        return stages
 
     def _check_held(self, deployment: Deployment) -> None:
         """Workers that were replaced hold nothing of an earlier deployment."""
-        if deployment.generation != self._workers.generation:
+        held = deployment.generation == self._workers.generation and self._workers.process_ids
+        if not held:
             raise WorkerLost(
                 "a worker ended after the placement was deployed, and its stage with it"
             )

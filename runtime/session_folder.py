@@ -46,10 +46,16 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _remove_if_abandoned(lock: Path) -> None:
-    # It may be in use, another user's, or being removed by someone else.
-    with suppress(OSError), lock.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(lock.parent, ignore_errors=True)
+    # It may be in use, or being removed by someone else; another user's may be anything.
+    with suppress(OSError):
+        if lock.parent.stat().st_uid != os.getuid():
+            return
+        file = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
+        finally:
+            os.close(file)
 
 
 def remove_files_of_dead_controller(folder: Path) -> None:

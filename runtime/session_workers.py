@@ -16,6 +16,7 @@ from drlpp.capturing import CapturedModel
 from drlpp.pipeline import Pipeline
 from drlpp.runtime.checkpoint_file import write_tree
 from drlpp.runtime.commands import (
+    Collect,
     Command,
     LoadModel,
     LoadSamples,
@@ -26,10 +27,10 @@ from drlpp.runtime.commands import (
 from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.emulation import cores_for
 from drlpp.runtime.feed import Feed, chunk_minibatches
-from drlpp.runtime.launch import hosts_for
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session_folder import SessionFolder
+from drlpp.runtime.session_hosts import hosts_for, release_hosts
 from drlpp.runtime.transport import Transport, transport_of
 from drlpp.training_options import DeviceChoice
 
@@ -83,8 +84,12 @@ class SessionWorkers:
         self._pool = WorkerPool(self.hosts.hosts, speeds, cores, self.folder)
         self._informed_generation = 0
         self._samples = (captured.task.inputs, captured.task.targets)
-        self._publish(_MODEL_FILE, captured.state | captured.constants)
-        self._publish(_SAMPLES_FILE, self._samples)
+        try:
+            self._publish(_MODEL_FILE, captured.state | captured.constants)
+            self._publish(_SAMPLES_FILE, self._samples)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def process_ids(self) -> list[int]:
@@ -99,6 +104,7 @@ class SessionWorkers:
     def close(self) -> None:
         """End the workers and remove the files."""
         self._pool.close()
+        release_hosts()
         self._files.cleanup()
 
     # Commands
@@ -122,7 +128,11 @@ class SessionWorkers:
         if not self._pool.process_ids:
             self._pool.start()
         self._inform()
-        return self._pool.command(commands, self._patience(), on_progress, feed)
+        patience = self._patience()
+        if any(isinstance(command, Collect | LoadSamples) for command in commands.values()):
+            # Nobody hears of these until all is read or written, however much it is.
+            patience = max(patience, _FIRST_TIMEOUT_SECONDS)
+        return self._pool.command(commands, patience, on_progress, feed)
 
     def execute(
         self,
@@ -140,7 +150,8 @@ class SessionWorkers:
         """Give new workers the model."""
         if self._informed_generation != self._pool.generation:
             load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
-            answers = self._pool.command(dict.fromkeys(self._all, load), _FIRST_TIMEOUT_SECONDS)
+            patience = max(_FIRST_TIMEOUT_SECONDS, self._timeout_seconds or 0)
+            answers = self._pool.command(dict.fromkeys(self._all, load), patience)
             ready = (answers[worker] for worker in self._all)
             self.devices = [answer.device for answer in ready if isinstance(answer, Ready)]
             self._informed_generation = self._pool.generation
@@ -210,6 +221,10 @@ class SessionWorkers:
         (self.folder / file).symlink_to(path.absolute())
         self._pool.publish(file)
         return file
+
+    def remove(self, file: str) -> None:
+        """Remove a file on every host; who has it mapped can go on reading it."""
+        self._pool.remove(file)
 
     def fetch(self, worker: int, file: str) -> Path:
         """The file that a worker wrote into the folder of its host."""

@@ -31,6 +31,7 @@ from drlpp.runtime.commands import (
     ProfileOperators,
     Progress,
     Ready,
+    Release,
     Run,
     RunResult,
     TimeLink,
@@ -59,6 +60,7 @@ from drlpp.runtime.streaming import StreamedMinibatches
 from drlpp.runtime.transport import (
     Backend,
     BuildGroup,
+    Links,
     build_links,
     build_nccl_group,
     build_sum_group,
@@ -66,6 +68,9 @@ from drlpp.runtime.transport import (
 from drlpp.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
+_MEASURING_SECONDS = 60.0
+"""For workers that measure together to find each other, and for a message between them."""
+
 _PROCESSOR = torch.device("cpu")
 
 
@@ -124,28 +129,33 @@ class Worker:
                 return self._run(command)
             case Collect(file, in_flight):
                 self._collect(file, in_flight=in_flight)
+            case Release():
+                self._release()
             case ProfileOperators():
-                together = None
-                if len(command.workers) > 1:
-                    together = build_sum_group(
-                        command.transport,
-                        command.name,
-                        command.workers,
-                        self._accelerator.device,
-                        self._group_builder(60),
-                    )
-                with computing_on(self._core):
-                    return time_operators(
-                        command,
-                        self._state,
-                        Minibatches(self._samples, self._labels),
-                        self._accelerator,
-                        self._speed,
-                        together,
-                    )
+                return self._profile(command)
             case TimeLink():
                 return self._time_link(command)
         return Done()
+
+    def _profile(self, command: ProfileOperators) -> Answer:
+        together = None
+        if len(command.workers) > 1:
+            together = build_sum_group(
+                command.transport,
+                command.name,
+                command.workers,
+                self._accelerator.device,
+                self._group_builder(_MEASURING_SECONDS),
+            )
+        data = Minibatches(self._samples, self._labels)
+        try:
+            with computing_on(self._core):
+                return time_operators(
+                    command, self._state, data, self._accelerator, self._speed, together
+                )
+        finally:
+            if together is not None:
+                together.abort()
 
     def _load(self, file: str) -> Any:
         return read_checkpoint(self._folder / file)
@@ -154,17 +164,22 @@ class Worker:
         samples, labels = self._load(file)
         self._samples, self._labels = tuple(samples), labels
 
-    def _deploy(self, command: Deploy) -> Deployed:
-        begin = time.perf_counter()
-        # The old stage first: two stages of a large model may not fit.
+    def _release(self) -> None:
+        """Give up the stage, with all memory and connections."""
         if self._connections is not None:
             self._connections.close()
         self._runner = self._connections = None
         self._forget_addresses()
+        self._deployed = None
         self._inbox, self._restored = {}, None
         # Graphs and autograd's hooks refer to themselves.
         gc.collect()
         self._accelerator.give_back_memory()
+
+    def _deploy(self, command: Deploy) -> Deployed:
+        begin = time.perf_counter()
+        # The old stage first: two stages of a large model may not fit.
+        self._release()
         device = self._accelerator.device
         with sources_forgotten():
             program, loss = pickle.loads(command.stage)
@@ -251,7 +266,7 @@ class Worker:
             mailbox,
             self._connections.everyone,
             clock,
-            self._after_update(),
+            self._progress_of(runner),
             self._speed,
             inbox,
         )
@@ -292,22 +307,27 @@ class Worker:
         return self._streamed
 
     def _time_link(self, command: TimeLink) -> Answer:
-        ends = (command.sender, command.receiver)
-        if command.name is not None:
-            build = self._group_builder(60)
-            links = build_links(
-                command.transport,
-                command.name,
-                build(command.name, ends, "gloo"),
-                ends,
-                (ends, ends[::-1]),
-                self._worker,
-                self._accelerator.device,
-                build,
-            )
-        else:
+        if command.name is None:
             assert self._connections is not None
-            links = self._connections.links
+            return self._exchange(self._connections.links, command)
+        ends = (command.sender, command.receiver)
+        build = self._group_builder(_MEASURING_SECONDS)
+        links = build_links(
+            command.transport,
+            command.name,
+            build(command.name, ends, "gloo"),
+            ends,
+            (ends, ends[::-1]),
+            self._worker,
+            self._accelerator.device,
+            build,
+        )
+        try:
+            return self._exchange(links, command)
+        finally:
+            links.close()
+
+    def _exchange(self, links: Links, command: TimeLink) -> Answer:
         if self._worker == command.sender:
             return time_messages(links, command.receiver, command.sizes_bytes, command.repeats)
         answer_messages(links, command.sender, command.sizes_bytes)
@@ -327,11 +347,9 @@ class Worker:
             self._inbox = {Message(*key): tensors for key, tensors in inbox}
             self._runner.load_in_flight_state(restored["stage"], command.plan)
 
-    def _after_update(self) -> Callable[[int], None]:
-        """What follows an update: from time to time the controller is told how far this is."""
+    def _progress_of(self, runner: StageRunner | EvaluationRunner) -> Callable[[int], None]:
+        """What is called as a run goes on: from time to time the controller hears how far it is."""
         assert self._deployed is not None
-        assert self._runner is not None
-        runner = self._runner
         reports = runner.loss is not None and self._worker == self._deployed.replicas[0]
         last = time.monotonic()
 

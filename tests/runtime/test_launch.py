@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import struct
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -29,15 +31,16 @@ from drlpp.runtime import keeper as keeper_module
 from drlpp.runtime import launch as launch_module
 from drlpp.runtime import remote_host as remote_host_module
 from drlpp.runtime.checkpoint_file import write_checkpoint
-from drlpp.runtime.commands import RunResult
+from drlpp.runtime.commands import Failed, RunResult
 from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.emulation import cores_for
 from drlpp.runtime.hosts import Answered
-from drlpp.runtime.keeper import Clock, Hello, Reply
-from drlpp.runtime.launch import Hosts, Launch, join_launch, usual_workers
+from drlpp.runtime.keeper_messages import Clock, Hello, Leave, Reply, place_of
+from drlpp.runtime.launch import Launch, join_launch, usual_workers
 from drlpp.runtime.local_host import LocalHost
 from drlpp.runtime.remote_host import RemoteHost
 from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
+from drlpp.runtime.session_hosts import Hosts
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 from tests.runtime.forked import largest_difference, order, placements, samples
@@ -152,10 +155,10 @@ def test_silent_host_is_lost_in_time(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_host_module, "SILENCE_SECONDS", 1)
-    answer = keeper_module.Keeper._answer
+    carry_out = keeper_module.Keeper._carry_out
     silent = False
     monkeypatch.setattr(
-        keeper_module.Keeper, "_answer", lambda *args: None if silent else answer(*args)
+        keeper_module.Keeper, "_carry_out", lambda *args: None if silent else carry_out(*args)
     )
     with launched([0, 1]), ClusterSession(captured) as session:
         session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)), 4)
@@ -177,8 +180,13 @@ def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:
     host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=False)
 
     def keep() -> None:
-        while isinstance(theirs.recv(), Clock):
-            theirs.send(Reply(seconds=time.perf_counter() + ahead))
+        while True:
+            number, request = theirs.recv()
+            if not isinstance(request, Clock):
+                return
+            # A reply that comes late is not taken for this one.
+            theirs.send(Reply(number - 1, seconds=5.0))
+            theirs.send(Reply(number, seconds=time.perf_counter() + ahead))
 
     keeper = threading.Thread(target=keep)
     keeper.start()
@@ -197,7 +205,7 @@ def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:
         )
     )
     (event,) = host.events([ours])
-    ours.send(None)
+    ours.send((0, None))
     keeper.join(10)
     assert isinstance(event, Answered)
     assert isinstance(event.answer, RunResult)
@@ -239,6 +247,53 @@ def test_keeper_with_another_token_is_told(
     ):
         ClusterSession(captured)
     assert "has another DRLPP_TOKEN" in capfd.readouterr().err
+
+
+def test_a_launch_has_one_session_at_a_time(captured: CapturedModel) -> None:
+    placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
+    with launched([0, 1]):
+        with ClusterSession(captured) as first:
+            with pytest.raises(InvalidInput, match="workers of another session"):
+                ClusterSession(captured)
+            assert isinstance(first.measure(placement, 4), Measurement)
+        with ClusterSession(captured) as second:
+            assert isinstance(second.measure(placement, 4), Measurement)
+
+
+def test_a_large_answer_and_a_file_do_not_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sides send more than the network holds between them."""
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    keeper = keeper_module.Keeper(hello, theirs)
+    serving = threading.Thread(target=keeper.serve)
+    serving.start()
+    assert ours.recv() == hello
+    host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=True)
+    folder = Path(host.open(None))
+    path = tmp_path / "chunk"
+    path.write_bytes(os.urandom(2**24))
+    long = Answered(1, Failed("ModelError", "x" * 2**24))
+    answers = [[long]]
+    monkeypatch.setattr(
+        keeper_module.LocalHost, "events", lambda *_: answers.pop() if answers else []
+    )
+    host.publish(path)
+    assert (folder / "chunk").read_bytes() == path.read_bytes()
+    assert host.events([]) == [long]
+    assert (tmp_path / host.fetch("chunk").name).read_bytes() == path.read_bytes()
+    ours.send_bytes(pickle.dumps((0, Leave(3))))
+    serving.join(30)
+    assert not serving.is_alive()
+    assert not folder.exists()
+
+
+def test_names_of_files_stay_in_the_folder(tmp_path: Path) -> None:
+    assert place_of(tmp_path, "model") == tmp_path / "model"
+    for name in ("../model", "..", "/etc/passwd", "a/b", ""):
+        with pytest.raises(OSError, match="not the name of a file"):
+            place_of(tmp_path, name)
 
 
 def test_more_workers_than_processes_are_refused(captured: CapturedModel) -> None:
