@@ -43,6 +43,10 @@ TOKEN_VARIABLE = "DRLPP_TOKEN"
 _GATHERING_SECONDS = 120
 _ACCEPTING_SECONDS = 0.2
 _HANDSHAKE_SECONDS = 5
+_ENDED_SECONDS = 20
+"""After which a controller that has ended is not replaced any more by one of another attempt."""
+
+_PLACE_KEY, _ATTEMPTS_KEY = "drlpp/controller", "drlpp/attempts"
 _ENDED = "ended "
 
 
@@ -56,7 +60,6 @@ class Launch:
         node: number of its host.
         controller: address of the host of rank 0.
         token: the secret of the session.
-        attempt: how often ``torchrun`` has started the processes anew.
     """
 
     rank: int
@@ -64,7 +67,6 @@ class Launch:
     node: int
     controller: str
     token: bytes = field(repr=False)
-    attempt: int = 0
 
     @classmethod
     def from_environment(cls) -> Launch | None:
@@ -88,16 +90,7 @@ class Launch:
             node=int(os.environ["GROUP_RANK"]),
             controller=os.environ["MASTER_ADDR"],
             token=token.encode(),
-            attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
         )
-
-    @property
-    def key(self) -> str:
-        """Under which the controller says where it listens, or that it has ended.
-
-        ``torchrun`` keeps its store from one attempt to the next.
-        """
-        return f"drlpp/controller-{self.attempt}-{self.size}"
 
     def secret_for(self, address: str, port: int) -> bytes:
         """What both ends of a connection to that controller have to know.
@@ -129,6 +122,8 @@ class Controller:
 
     Attributes:
         in_session: whether a session has the keepers; there is one at a time.
+        attempt: counted from 1; ``torchrun`` keeps its store when it starts a program anew, but
+            counts that on each host by itself.
 
     Raises:
         InvalidInput: the others cannot reach this host at the address that they know.
@@ -144,7 +139,8 @@ class Controller:
         self._keepers: dict[int, tuple[Hello, Connection]] = {}
         # The store is kept: it may be this process that serves it.
         self._store = store
-        store.set(launch.key, str(self.port))
+        self.attempt = store.add(_ATTEMPTS_KEY, 1)
+        store.set(_PLACE_KEY, str(self.port))
 
     @property
     def port(self) -> int:
@@ -197,7 +193,7 @@ class Controller:
         """Let the other processes go, with the exit code of this one."""
         with suppress(Exception):
             # Those that have not come yet learn it there; it may be gone already.
-            self._store.set(self.launch.key, f"{_ENDED}{exit_code}")
+            self._store.set(_PLACE_KEY, f"{_ENDED}{exit_code}")
         for _, connection in self._keepers.values():
             with suppress(OSError):
                 send_message(connection, (0, Leave(exit_code)))
@@ -272,8 +268,7 @@ def usual_workers(on_this_machine: int = 4) -> int:
 
 def restarted() -> bool:
     """Whether ``torchrun`` has started this program anew after a failure."""
-    launch = Launch.from_environment()
-    return launch is not None and launch.attempt > 0
+    return _controller is not None and _controller.attempt > 1
 
 
 def keep_workers(launch: Launch, store: dist.Store) -> int:
@@ -313,16 +308,17 @@ def _reach_controller(launch: Launch, store: dist.Store) -> socket.socket:
     Raises:
         OSError: it cannot be reached, or has ended.
     """
-    end = time.monotonic() + _GATHERING_SECONDS
+    begin = time.monotonic()
     while True:
-        place = store.get(launch.key).decode()
-        if place.startswith(_ENDED):
-            raise ConnectionError("it has ended")
+        place = store.get(_PLACE_KEY).decode()
+        waited = time.monotonic() - begin
         try:
+            if place.startswith(_ENDED):
+                raise ConnectionRefusedError("it has ended")
             return socket.create_connection((launch.controller, int(place)), _GATHERING_SECONDS)
         except ConnectionRefusedError:
-            # The port may be that of a controller that has been replaced since.
-            if time.monotonic() > end:
+            # It may be that of an attempt before, which is being replaced.
+            if waited > (_ENDED_SECONDS if place.startswith(_ENDED) else _GATHERING_SECONDS):
                 raise
             time.sleep(_ACCEPTING_SECONDS)
 
@@ -330,7 +326,7 @@ def _reach_controller(launch: Launch, store: dist.Store) -> socket.socket:
 def _exit_code_of_controller(launch: Launch, store: dist.Store) -> int | None:
     """None if it has not ended by itself."""
     with suppress(Exception):
-        place = store.get(launch.key).decode()
+        place = store.get(_PLACE_KEY).decode()
         if place.startswith(_ENDED):
             return int(place.removeprefix(_ENDED))
     return None
@@ -359,8 +355,17 @@ def _address_of(launch: Launch) -> str:
 
 
 def _rendezvous() -> dist.Store:
-    store: dist.Store
-    store, _, _ = next(dist.rendezvous("env://"))
+    """The store of ``torchrun``, or where it has none, one of the first process.
+
+    Not that of ``env://``, which has a part for each attempt: hosts count attempts differently.
+    """
+    store: dist.Store = dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        and os.environ["RANK"] == "0",
+        wait_for_workers=False,
+    )
     store.set_timeout(timedelta(days=1))
     return store
 

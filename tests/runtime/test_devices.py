@@ -118,7 +118,7 @@ def test_workers_say_that_there_is_no_gpu() -> None:
     """What the user asked for in vain is no failure of a trial."""
     with (
         ClusterSession(PERCEPTRON, 1, device="cuda") as session,
-        pytest.raises(InvalidInput, match="worker 0: device is cuda, but PyTorch finds no GPU"),
+        pytest.raises(InvalidInput, match="device is cuda, but PyTorch finds no GPU"),
     ):
         session.profile()
 

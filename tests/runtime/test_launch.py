@@ -418,3 +418,44 @@ def test_other_processes_of_torchrun_end_with_the_first(tmp_path: Path) -> None:
         )
         assert (result.returncode == 0) == (not arguments), result.stderr
         assert ("program.py: error: no such thing" in result.stderr) == bool(arguments)
+
+
+def test_a_program_that_torchrun_starts_anew_has_its_workers_again(tmp_path: Path) -> None:
+    """Two launchers, as on two hosts, so that the failure of one has to reach the other."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from drlpp.command_line import run_program\n"
+        "from drlpp.errors import RunFailure\n"
+        "def program():\n"
+        "    from drlpp.runtime import ClusterSession, restarted\n"
+        "    from drlpp.placement import Placement\n"
+        "    with ClusterSession('tests.models:perceptron') as session:\n"
+        "        if not restarted():\n"
+        "            raise RunFailure('the first attempt fails')\n"
+        "        placement = Placement.from_assignment([0] * len(session.graph), (0, 0))\n"
+        "        print(type(session.measure(placement, 4)).__name__)\n"
+        "run_program(program, 'program.py')\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    command += ["--nproc-per-node", "1", "--max-restarts", "1", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", endpoint, "--local-addr", "127.0.0.1", str(program)]
+    launchers = [
+        subprocess.Popen(
+            command,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        outputs = [launcher.communicate(timeout=110) for launcher in launchers]
+    finally:
+        for launcher in launchers:
+            launcher.kill()
+    assert [launcher.returncode for launcher in launchers] == [0, 0], outputs
+    assert "".join(stdout for stdout, _ in outputs).split() == ["Measurement"]
+    assert any("the first attempt fails" in stderr for _, stderr in outputs)

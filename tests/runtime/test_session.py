@@ -15,7 +15,7 @@ from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.commands import Progress
 from drlpp.spans import PREDICTION, spans_of, time_use
 from drlpp.task import ModelReference
@@ -118,6 +118,46 @@ def test_minibatches_of_a_measurement_have_their_size_whatever_the_samples(
         )
         outcome = session.measure(straight(captured, 0, 1), minibatches=4)
     assert isinstance(outcome, Measurement)
+
+
+def test_an_evaluation_is_no_silence(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ClusterSession(captured, workers=2) as session:
+        deployment = session.deploy(straight(captured, 0, 1))
+        heard: list[int] = []
+        command = session._workers.command
+
+        def listening(commands, on_progress=None, feed=None):  # type: ignore[no-untyped-def]
+            return command(commands, lambda progress: heard.append(progress.through), feed)
+
+        monkeypatch.setattr(session._workers, "command", listening)
+        while not heard:
+            session.evaluate(deployment, 1000, RunOptions())
+    assert 0 < heard[0] <= 1000
+
+
+def test_a_worker_that_a_placement_leaves_idle_gives_up_its_stage(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    session.deploy(straight(captured, 0, 1))
+    with_stage = _open_files(session.process_ids[1])
+    deployment = session.deploy(straight(captured, 0))
+    assert _open_files(session.process_ids[1]) < with_stage, "its connections are closed"
+    session.run(deployment, 2)
+
+
+def _open_files(process: int) -> int:
+    return len(os.listdir(f"/proc/{process}/fd"))
+
+
+def test_a_deployment_does_not_outlive_its_workers(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=2) as session:
+        deployment = session.deploy(straight(captured, 0, 1))
+        os.kill(session.process_ids[0], signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(WorkerLost):
+                session.run(deployment, 50)
 
 
 def test_sync_refuses_stale_schedules(captured: CapturedModel, session: ClusterSession) -> None:
