@@ -23,7 +23,8 @@ from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, run_reference
 from drlpp.training_options import Method
 
-CHECKED_UPDATES = 3
+_CHECKED_ROUNDS = 3
+"""Updates per stage that weights are compared after: stages of 1F1B fall behind by one each."""
 _WARM_UP_UPDATES = 2
 
 
@@ -95,6 +96,15 @@ class SideBySide:
 
     # Whether they all compute the same
 
+    @property
+    def checked_updates(self) -> int:
+        """After how many updates weights are compared.
+
+        The first of n stages makes n forwards before its first update. What asynchronous methods
+        keep and predict for stale weights shows only in updates well beyond these.
+        """
+        return _CHECKED_ROUNDS * self.session.accelerators
+
     def difference(self, case: Case, contender: Contender) -> float:
         """Of the weights after a few updates from those that they should be: plain PyTorch's.
 
@@ -104,11 +114,11 @@ class SideBySide:
         if contender.ours:
             placement = placement_of(self.captured.graph, case.blocks, case.replicas)
             deployment = self.session.deploy(placement, contender.ours, self.settings.optimizer)
-            self.session.run(deployment, CHECKED_UPDATES)
+            self.session.run(deployment, self.checked_updates)
             found, _ = self.session.collect(deployment)
         else:
             assert contender.theirs
-            arguments = (contender.theirs, contender.microbatches, CHECKED_UPDATES)
+            arguments = (contender.theirs, contender.microbatches, self.checked_updates)
             results = self.baselines.run(self._run(case, *arguments, check=True))
             found = {n: torch.from_numpy(w) for r in results for n, w in r.weights.items()}
         wanted = self._wanted(case, contender)
@@ -130,7 +140,7 @@ class SideBySide:
             self.captured,
             placement,
             data,
-            CHECKED_UPDATES,
+            self.checked_updates,
             method=contender.ours,
             optimizer=optimizer,
         )
@@ -138,16 +148,16 @@ class SideBySide:
 
     @cached_property
     def _plain(self) -> dict[str, Tensor]:
-        return plain_weights(self.captured, self.settings.optimizer)
+        return plain_weights(self.captured, self.settings.optimizer, self.checked_updates)
 
 
-def plain_weights(captured: CapturedModel, spec: OptimizerSpec) -> dict[str, Tensor]:
-    """After a few updates of the module in an ordinary loop."""
+def plain_weights(captured: CapturedModel, spec: OptimizerSpec, updates: int) -> dict[str, Tensor]:
+    """After ``updates`` of the module in an ordinary loop."""
     task = captured.reference.build()
     assert task.loss is not None
     assert task.targets is not None
     optimizer = spec.find()(task.module.parameters(), **spec.complete)
-    for _ in range(CHECKED_UPDATES):
+    for _ in range(updates):
         optimizer.zero_grad()
         task.loss(task.module(*task.inputs), task.targets).backward()
         optimizer.step()
