@@ -6,6 +6,7 @@
 Placements take turns, straight and replicated ones. Times are medians over the deployments after
 the first of each. What a worker holds after the second deployment of a placement is compared with
 what it holds after the last one of the same placement: memory, threads, open files and sockets.
+The exit code is 1 if a goal is not met.
 """
 
 from __future__ import annotations
@@ -122,6 +123,7 @@ def main(
         print(json.dumps(found, indent=1))
     else:
         build_console().print(text_of(report))
+    raise typer.Exit(0 if all(report.verdicts.values()) else 1)
 
 
 def deploy_again_and_again(session: ClusterSession, deployments: int) -> DeploymentReport:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,16 +12,19 @@ import torch
 from torch import Tensor
 
 from benchmarks.emulated_cluster import control_groups
+from benchmarks.emulated_cluster.control_groups import check_quotas
 from benchmarks.speed_baselines import BaselineName, BaselineRun
 from benchmarks.speed_models import placement_of, reference
 from benchmarks.speed_processes import BaselineProcesses
 from benchmarks.speed_samples import Case, Contender, Settings
 from drlpp.capturing import CapturedModel, capture
-from drlpp.errors import RunFailure
+from drlpp.cluster import MOST_LOAD
+from drlpp.errors import InvalidCluster, RunFailure
 from drlpp.measurement import FailedMeasurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, run_reference
+from drlpp.runtime.emulation import available_cores, cores_for
 from drlpp.training_options import Method
 
 _CHECKED_ROUNDS = 3
@@ -164,16 +168,35 @@ def plain_weights(captured: CapturedModel, spec: OptimizerSpec, updates: int) ->
     return {name: value.detach() for name, value in task.module.named_parameters()}
 
 
+def check_cores(speeds: Sequence[float]) -> None:
+    """Whether every worker can share a core with others, which emulated ones have to.
+
+    Raises:
+        InvalidCluster: saying what would be right.
+    """
+    cores = available_cores()
+    if None in cores_for(speeds, [("localhost", cores)] * len(speeds)):
+        most = MOST_LOAD / math.ceil(len(speeds) / len(cores))
+        raise InvalidCluster(
+            f"{len(speeds)} workers of speed {max(speeds):g} do not fit {len(cores)} cores, each "
+            f"of which can give {MOST_LOAD:g} of itself away; use a speed of at most {most:g}"
+        )
+
+
 @contextmanager
 def side_by_side(settings: Settings, model: str, accelerators: int) -> Iterator[SideBySide]:
     """A cluster with this many accelerators for one model.
 
     Raises:
-        RunFailure: if accelerators cannot be emulated as the settings want it.
+        InvalidCluster: if the accelerators do not fit this machine's cores.
+        RunFailure: if they cannot be emulated as the settings want it.
     """
-    captured = capture(reference(model, settings.models[model]))
     quotas = [settings.speed] * accelerators
     dilates = settings.emulation == "dilation"
+    check_quotas(quotas)
+    if dilates:
+        check_cores(quotas)
+    captured = capture(reference(model, settings.models[model]))
     speeds = quotas if dilates else [1.0] * accelerators
     with ExitStack() as stack:
         session = stack.enter_context(
