@@ -14,7 +14,7 @@ from benchmarks.deployment_speed import (
     some_placements,
     text_of,
 )
-from benchmarks.process_resources import ProcessResources
+from benchmarks.process_facts import ProcessFacts, facts_of
 from benchmarks.speed_models import reference
 from drlpp.command_line import build_console
 from drlpp.errors import InvalidInput
@@ -53,7 +53,7 @@ def test_nothing_is_left_behind(session: ClusterSession) -> None:
 def test_a_missed_goal_is_told_by_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, seconds: float, code: int
 ) -> None:
-    process = ProcessResources(memory_bytes=10, private_bytes=5, threads=1, descriptors=3)
+    process = ProcessFacts(10, 5, open_files=3, threads=1, processor_seconds=0.1)
     report = DeploymentReport(
         model="toy",
         parameter_bytes=4,
@@ -69,8 +69,8 @@ def test_a_missed_goal_is_told_by_the_exit_code(
 
 def test_nothing_is_left_behind_by_runs(session: ClusterSession) -> None:
     def held() -> list[tuple[int, int]]:
-        found = map(ProcessResources.of, session.process_ids)
-        return [(resources.threads, resources.descriptors) for resources in found]
+        found = map(facts_of, session.process_ids)
+        return [(facts.threads, facts.open_files) for facts in found]
 
     placement, *_ = some_placements(len(session.graph), 3)
     seen = []
