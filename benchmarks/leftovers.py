@@ -12,7 +12,6 @@ from pathlib import Path
 from benchmarks.faults import workers_of_this_process
 from benchmarks.process_facts import children_of
 
-
 _TORCHS = "torchinductor*"
 """Torch's cache is there for everyone, as is the source text that PyG writes of a layer."""
 
