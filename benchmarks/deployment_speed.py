@@ -6,6 +6,7 @@
 Placements take turns, straight and replicated ones. Times are medians over the deployments after
 the first of each. What a worker holds after the second deployment of a placement is compared with
 what it holds after the last one of the same placement: memory, threads, open files and sockets.
+The exit code is 1 if a goal is not met.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.console import Group
 from rich.filesize import decimal
 from rich.table import Table
 
-from benchmarks.process_resources import ProcessResources
+from benchmarks.process_facts import ProcessFacts, facts_of
 from drlpp.command_line import Size, SizeOption, build_console, run_program
 from drlpp.errors import InvalidInput
 from drlpp.placement import Placement
@@ -46,8 +47,8 @@ class Held:
 
     configuration: str
     process: str
-    early: ProcessResources
-    late: ProcessResources
+    early: ProcessFacts
+    late: ProcessFacts
 
     @property
     def growth(self) -> float:
@@ -90,8 +91,7 @@ class DeploymentReport:
     def leaves_nothing(self) -> bool:
         """Whether threads, open files and sockets, and the session's files, are as many."""
         return self.files[0] == self.files[1] and all(
-            (held.early.threads, held.early.descriptors)
-            == (held.late.threads, held.late.descriptors)
+            (held.early.threads, held.early.open_files) == (held.late.threads, held.late.open_files)
             for held in self.held
         )
 
@@ -122,6 +122,7 @@ def main(
         print(json.dumps(found, indent=1))
     else:
         build_console().print(text_of(report))
+    raise typer.Exit(0 if all(report.verdicts.values()) else 1)
 
 
 def deploy_again_and_again(session: ClusterSession, deployments: int) -> DeploymentReport:
@@ -138,7 +139,7 @@ def deploy_again_and_again(session: ClusterSession, deployments: int) -> Deploym
             f"be a multiple of that, {3 * len(placements)} or more"
         )
     times: list[DeploymentTimes] = []
-    early: dict[str, dict[str, ProcessResources]] = {}
+    early: dict[str, dict[str, ProcessFacts]] = {}
     held: list[Held] = []
     files = [0, 0]
     for turn in range(rounds):
@@ -179,12 +180,11 @@ def some_placements(operators: int, workers: int) -> list[Placement]:
     ]
 
 
-def _resources(session: ClusterSession) -> dict[str, ProcessResources]:
+def _resources(session: ClusterSession) -> dict[str, ProcessFacts]:
     found = {
-        f"worker {worker}": ProcessResources.of(process)
-        for worker, process in enumerate(session.process_ids)
+        f"worker {worker}": facts_of(process) for worker, process in enumerate(session.process_ids)
     }
-    return found | {"controller": ProcessResources.of(os.getpid())}
+    return found | {"controller": facts_of(os.getpid())}
 
 
 def text_of(report: DeploymentReport) -> Group:
@@ -213,7 +213,7 @@ def text_of(report: DeploymentReport) -> Group:
             decimal(row.early.private_bytes),
             decimal(row.late.private_bytes),
             f"{row.early.threads} → {row.late.threads}",
-            f"{row.early.descriptors} → {row.late.descriptors}",
+            f"{row.early.open_files} → {row.late.open_files}",
         )
     lines = [f"{text}: {'met' if met else 'not met'}" for text, met in report.verdicts.items()]
     return Group(times, held, *lines)

@@ -4,7 +4,8 @@
 
 Every fault has to end with a readable reason of the right kind; no process, file, port or shared
 memory may be left; the training has to go on from its last checkpoint and end with the bits of one
-that nothing happened to; after a measurement the next one has to succeed. The model is small
+that nothing happened to; after a measurement the next one has to succeed; an agent's run has to
+lose no measurement and make none twice. The model is small
 (`tests.models:perceptron`, 2-1), so what is timed is how long it takes until a fault is noticed,
 with a patience of 10 s for workers that say nothing. The exit code is 1 if anything went otherwise.
 """
@@ -15,6 +16,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -22,6 +24,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from benchmarks.fault_agent import AgentTrials
 from benchmarks.fault_trials import FaultTrials, Trial
 from benchmarks.faults import EXPECTED
 from benchmarks.temporary_files import temporary_files_in
@@ -35,14 +38,26 @@ _EPOCHS = 2
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
-def trials_of(trials: FaultTrials, count: int) -> Iterator[Trial]:
+def trials_of(trials: FaultTrials, agents: AgentTrials, count: int) -> Iterator[Trial]:
     """``count`` trials of every kind, the kinds in turns."""
     for seed in range(count):
         for kind in EXPECTED:
-            yield trials.training(kind, seed)
+            yield attempted(kind, "training", partial(trials.training, kind, seed))
         for kind in MEASURED:
-            yield trials.measuring(kind, seed)
-        yield trials.killed_controller(seed)
+            yield attempted(kind, "measuring", partial(trials.measuring, kind, seed))
+        for during in ("training", "measuring"):
+            yield attempted("controller", during, partial(trials.killed_controller, during, seed))
+        for kind in ("controller", "killed"):
+            yield attempted(kind, "learning", partial(agents.trial, kind, seed))
+
+
+def attempted(kind: str, during: str, trial: Callable[[], Trial]) -> Trial:
+    """A trial, or one that is not as expected because it raised: the others go on."""
+    try:
+        return trial()
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        return Trial(kind, during, type(error).__name__, reason, 0.0, went_on=False)
 
 
 def table_of(trials: Sequence[Trial]) -> Table:
@@ -91,7 +106,7 @@ def main(
             _EPOCHS,
             Path(folder),
         )
-        for trial in trials_of(trials, count):
+        for trial in trials_of(trials, AgentTrials(Path(folder)), count):
             found.append(trial)
             file.write(json.dumps(asdict(trial)) + "\n")
             file.flush()

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.faults import EXPECTED, allow_files, release, strike, workers_of_this_process
-from benchmarks.process_facts import children_of
+from benchmarks.faults import EXPECTED, allow_files, release, strike
+from benchmarks.leftovers import descendants, everything_gone, wait_until_gone
 from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
 from drlpp.errors import RunFailure
@@ -45,12 +44,12 @@ class Trial:
 
     Attributes:
         kind: of the fault.
-        during: "training" or "measuring".
+        during: "training", "measuring", or "learning" for an agent's run.
         failure: the kind of failure that was told; empty if none was.
         reason: the sentence that a user reads.
         seconds: from the fault to that sentence; of a killed controller, until all is gone.
         went_on: whether the training resumed and ended with the bits of one without a fault, or
-            the next measurement succeeded.
+            the next measurement succeeded, or the agent's run lost and repeated no measurement.
         left: processes, files and ports that were left behind.
     """
 
@@ -65,8 +64,10 @@ class Trial:
     @property
     def as_expected(self) -> bool:
         """The right reason, everything went on, and nothing is left."""
-        expected = "" if self.kind == "controller" else EXPECTED[self.kind].kind
-        return self.failure == expected and self.went_on and not self.left
+        told = "" if self.kind == "controller" else EXPECTED[self.kind].kind
+        # An agent's worker may be killed where nothing is measured, and is replaced.
+        known = {told, ""} if self.during == "learning" else {told}
+        return self.failure in known and self.went_on and not self.left
 
 
 class FaultTrials:
@@ -163,32 +164,41 @@ class FaultTrials:
         went_on = isinstance(next_one, Measurement)
         return Trial(kind, "measuring", outcome.failure, outcome.reason, seconds, went_on, left)
 
-    def killed_controller(self, seed: int) -> Trial:
-        """A whole training program killed at a random moment, and what remains of it."""
-        chance = random.Random(seed)
-        out = self._folder / f"controller-{seed}"
-        temporary = self._folder / f"temporary-{seed}"
+    def killed_controller(self, during: str, seed: int) -> Trial:
+        """A program that trains or measures, killed at a random moment, and what remains of it.
+
+        Afterwards the training resumes, or a new session measures.
+        """
+        chance = random.Random(f"{during} {seed}")
+        out = self._folder / f"controller-{during}-{seed}"
+        temporary = self._folder / f"temporary-{during}-{seed}"
         temporary.mkdir()
         path = self._folder / "placement.json"
         if not path.exists():
             write_document(path, self._document)
-        program = [sys.executable, "-m", "benchmarks.fault_trials", str(path), self._data]
+        program = [sys.executable, "-m", "benchmarks.fault_trials", during, str(path)]
         with subprocess.Popen(
-            [*program, str(self._epochs), str(out)],
+            [*program, self._data, str(self._epochs), str(out)],
             env={**os.environ, "TMPDIR": str(temporary)},
             stdout=subprocess.PIPE,
             text=True,
         ) as controller:
             assert controller.stdout is not None
-            controller.stdout.readline()
+            if not controller.stdout.readline():
+                raise RuntimeError(f"the program for {during} ended before it began")
             time.sleep(chance.uniform(0, 0.8 * self._seconds))
             family = descendants(controller.pid)
             begin = time.perf_counter()
             controller.send_signal(signal.SIGKILL)
             controller.wait()
-        left = _wait_until_gone(family, temporary)
+        left = wait_until_gone(family, temporary)
         seconds = time.perf_counter() - begin
-        return Trial("controller", "training", "", "", seconds, self._goes_on(out), left)
+        went_on = self._goes_on(out) if during == "training" else self._measures()
+        return Trial("controller", during, "", "", seconds, went_on, left)
+
+    def _measures(self) -> bool:
+        with ClusterSession(self.captured, len(ACCELERATORS), optimizer=self.optimizer) as session:
+            return isinstance(session.measure(self.placement, 10), Measurement)
 
     def _goes_on(self, out: Path) -> bool:
         release(self.triggers)
@@ -239,67 +249,7 @@ class _Strike:
             self._timer.join()
 
 
-@contextmanager
-def everything_gone() -> Iterator[list[str]]:
-    """A list that is filled, behind the block, with what the block has left behind."""
-    left: list[str] = []
-    before = _possessions()
-    yield left
-    left += sorted(_possessions() - before)
-
-
-def _possessions() -> set[str]:
-    """Workers, temporary folders, shared memory, and connections of this process."""
-    workers = {f"worker process {process}" for process in workers_of_this_process()}
-    folders = Path(tempfile.gettempdir()).glob("drlpp-session-*")
-    shared = Path("/dev/shm").glob("*")
-    sockets = sum("socket:" in _target(link) for link in Path("/proc/self/fd").iterdir())
-    kept = {f"{number} sockets" for number in range(sockets)}
-    return workers | {str(path) for path in (*folders, *shared)} | kept
-
-
-def _target(link: Path) -> str:
-    try:
-        return os.readlink(link)
-    except OSError:
-        return ""
-
-
-def descendants(process: int) -> set[int]:
-    """All processes that descend from one."""
-    found: set[int] = set()
-    waiting = [process]
-    while waiting:
-        try:
-            below = children_of(waiting.pop())
-        except OSError:
-            continue
-        found.update(below)
-        waiting += below
-    return found
-
-
-def _wait_until_gone(family: set[int], temporary: Path, seconds: float = 30) -> list[str]:
-    """Wait for processes and files to go; what is left after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while True:
-        left = [f"process {process}" for process in family if _runs(process)]
-        # Beside torch's cache, which is there for everyone.
-        left += [p.name for p in temporary.iterdir() if not p.name.startswith("torchinductor")]
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.02)
-
-
-def _runs(process: int) -> bool:
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-def _program(placement: str, data: str, epochs: str, out: str) -> None:
+def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
     """A training that says when it begins, to be killed."""
     trainer = PipelineTrainer(
         read_document(placement, PlacementFile),
@@ -310,5 +260,19 @@ def _program(placement: str, data: str, epochs: str, out: str) -> None:
     trainer.fit(data, epochs=int(epochs))
 
 
+def _measuring_program(placement: str) -> None:
+    """Measurements without an end, to be killed."""
+    document = read_document(placement, PlacementFile)
+    model, optimizer = document.model, document.optimizer
+    with ClusterSession(model, len(ACCELERATORS), optimizer=optimizer) as session:
+        session.deploy(document.placement)
+        print("begins", flush=True)
+        while True:
+            session.measure(document.placement, _MINIBATCHES)
+
+
 if __name__ == "__main__":
-    _program(*sys.argv[1:])
+    if sys.argv[1] == "training":
+        _training_program(*sys.argv[2:])
+    else:
+        _measuring_program(sys.argv[2])

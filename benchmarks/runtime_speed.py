@@ -9,7 +9,8 @@ comes to what the busiest worker computes; how much faster it is than schedules 
 runtime's and those of ``torch.distributed.pipelining``, and than ``DistributedDataParallel``, with
 the same model, cuts, optimizer and samples for every update; what weight prediction costs. All run
 on the same emulated accelerators, in turns. Before that, each of them has to train to the weights
-that plain PyTorch gives (for asynchronous methods, the reference executor).
+that plain PyTorch gives (for asynchronous methods, the reference executor). The exit code is 1 if a
+goal is not met.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import torch
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 
 from benchmarks.speed_report import (
     NUMERICS_GOAL,
@@ -93,15 +94,19 @@ def main(
     document = measure(settings.model_copy(update=changes), out, progress)
     if as_json:
         print(json.dumps(as_plain(document), indent=1))
-        return
-    console = build_console()
+    else:
+        build_console().print(text_of(document))
+    raise typer.Exit(0 if all(verdict.met for verdict in verdicts_of(rows_of(document))) else 1)
+
+
+def text_of(document: SpeedSamples) -> Group:
+    """Medians, verdicts, and where the samples were taken."""
     rows = rows_of(document)
-    console.print(table_of(rows))
-    console.print(verdict_table(list(verdicts_of(rows))))
-    machine = document.machine
-    console.print(
-        f"{machine.processor}, {machine.cores} cores; Python {machine.python}, torch "
-        f"{machine.torch}; {machine.date}; accelerators of {settings.speed:g} cores by {emulation}"
+    settings = document.settings
+    return Group(
+        table_of(rows),
+        verdict_table(list(verdicts_of(rows))),
+        f"{document.machine}; accelerators of {settings.speed:g} cores by {settings.emulation}",
     )
 
 
@@ -109,7 +114,8 @@ def measure(settings: Settings, path: Path, progress: Console) -> SpeedSamples:
     """Take all samples that ``path`` does not have yet; it is written after each.
 
     Raises:
-        InvalidInput: the file has samples of other settings.
+        InvalidInput: the file has samples of other settings or, while some are missing, of another
+            machine; or the accelerators do not fit this machine's cores.
         RunFailure: something cannot be run, or does not give the right weights.
     """
     document = SpeedSamples(settings=settings, machine=this_machine())
@@ -122,6 +128,11 @@ def measure(settings: Settings, path: Path, progress: Console) -> SpeedSamples:
             missing = list(_missing(document, settings.cases(model, accelerators)))
             if not missing:
                 continue
+            if document.samples and not document.machine.is_like(this_machine()):
+                raise InvalidInput(
+                    f"{path} has samples of another machine ({document.machine}); go on there, or "
+                    "name another file with --out"
+                )
             with side_by_side(settings, model, accelerators) as cluster:
                 pairs = dict.fromkeys((case, contender) for case, contender, _ in missing)
                 differences = document.differences | check_numerics(cluster, pairs)

@@ -9,7 +9,7 @@ training goes on from its checkpoint. Every minute, between two turns, the memor
 threads of the controller, of the server that forks the workers and of every worker are written
 down, with the files of the session and the speed of the trainings since; the end is a table of the
 beginning beside the end, and a verdict. The exit code is 1 if anything grew, or failed for another
-reason than a kill.
+reason than a kill, or if not every kill was told as one.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class Soak:
         self.session = session
         self.turns = 0
         self._failures: list[str] = []
+        self._kills = 0
         self._data = data
         self._folder = folder
         self._random = random.Random(seed)
@@ -76,14 +77,22 @@ class Soak:
         self._generation = 0
         self._known: list[int] = []
 
-    def turn(self, *, kill: bool) -> None:
-        """Train, with a worker killed meanwhile or not, then redeploy a few times."""
+    def turn(self, *, kill: bool) -> bool:
+        """Train, with a worker killed meanwhile or not, then redeploy a few times.
+
+        Returns:
+            Whether a worker was killed; it is not if the training ended first.
+        """
         name = list(PLACEMENTS)[self.turns % len(PLACEMENTS)]
+        kills = self._kills
         with tempfile.TemporaryDirectory(prefix="training-", dir=self._folder) as training:
             if kill:
                 with self._killing():
                     self._train(name, Path(training))
-            self._speeds += self._train(name, Path(training))
+            # The rest of a training that was killed is no measure of the whole.
+            speeds = self._train(name, Path(training))
+            if not kill:
+                self._speeds += speeds
         # Measurements repeat one minibatch; trainings have left all of their samples.
         task = self.session.captured.task
         assert task.targets is not None
@@ -95,6 +104,7 @@ class Soak:
             if not isinstance(outcome, Measurement):
                 self._failures.append(outcome.reason)
         self.turns += 1
+        return self._kills > kills
 
     def sample(self, hours: float) -> Sample:
         """The processes as they are now, and the speed since the last sample."""
@@ -104,6 +114,7 @@ class Soak:
         servers = [child for child in children_of(os.getpid()) if child not in self._known]
         speeds, self._speeds = self._speeds, []
         failures, self._failures = self._failures, []
+        kills, self._kills = self._kills, 0
         return Sample(
             hours=hours,
             turns=self.turns,
@@ -115,6 +126,7 @@ class Soak:
             shared_memory_files=len(list(Path("/dev/shm").iterdir())),
             speeds=speeds,
             failures=failures,
+            kills=kills,
         )
 
     def _train(self, name: str, folder: Path) -> list[TurnSpeed]:
@@ -148,6 +160,7 @@ class Soak:
         def strike() -> None:
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
+                self._kills += 1
 
         timer = threading.Timer(self._random.uniform(0.5, 3), strike)
         timer.start()
@@ -176,6 +189,7 @@ class Soak:
 def _sum_of(facts: list[ProcessFacts]) -> ProcessFacts:
     return ProcessFacts(
         memory_bytes=sum(one.memory_bytes for one in facts),
+        private_bytes=sum(one.private_bytes for one in facts),
         open_files=sum(one.open_files for one in facts),
         threads=sum(one.threads for one in facts),
         processor_seconds=sum(one.processor_seconds for one in facts),
@@ -198,8 +212,7 @@ def soak(hours: float, out: Path, sample_seconds: float = 60) -> list[Sample]:
         state.turn(kill=False)
         while (passed := time.monotonic() - begin) < hours * 3600 or not samples:
             kill = passed > (kills + 1) / (_KILLS + 1) * hours * 3600
-            kills += kill
-            state.turn(kill=kill)
+            kills += state.turn(kill=kill)
             if passed >= next_sample:
                 next_sample = passed + sample_seconds
                 samples.append(state.sample((time.monotonic() - begin) / 3600))

@@ -45,6 +45,7 @@ class Sample:
         shared_memory_files: in ``/dev/shm``, those of other programs as well.
         speeds: of the trainings since the last sample.
         failures: why trainings and measurements failed since the last sample.
+        kills: workers that the soak has killed since the last sample.
     """
 
     hours: float
@@ -57,6 +58,7 @@ class Sample:
     shared_memory_files: int
     speeds: list[TurnSpeed]
     failures: list[str]
+    kills: int
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _speeds(samples: Sequence[Sample], placement: str) -> list[TurnSpeed]:
 def table_of(samples: Sequence[Sample]) -> Table:
     """The beginning beside the end."""
     last = samples[-1]
-    kills = sum(_was_kill(failure) for sample in samples for failure in sample.failures)
+    kills = sum(sample.kills for sample in samples)
     table = Table(title=f"{last.turns} turns in {last.hours:.2f} h, {kills} workers killed")
     for column in ("", "start", "end", "growth", "allowed"):
         table.add_column(column)
@@ -181,10 +183,20 @@ def findings_of(samples: Sequence[Sample]) -> list[str]:
         if row.grew
     ]
     failures = [failure for sample in samples for failure in sample.failures]
-    return grown + [f"failed: {failure}" for failure in failures if not _was_kill(failure)]
+    others = [f"failed: {failure}" for failure in failures if not _was_killed(failure)]
+    return [*grown, *others, *_findings_of_kills(samples)]
 
 
-def _was_kill(failure: str) -> bool:
+def _findings_of_kills(samples: Sequence[Sample]) -> list[str]:
+    """Others kill too, the kernel when memory is short: as many have to be told as were made."""
+    made = sum(sample.kills for sample in samples)
+    told = sum(_was_killed(failure) for sample in samples for failure in sample.failures)
+    if not made:
+        return ["no worker was killed, so nothing is known of what a kill leaves behind"]
+    return [] if made == told else [f"failures by SIGKILL: {told}, workers killed: {made}"]
+
+
+def _was_killed(failure: str) -> bool:
     return failure.endswith("was killed by SIGKILL")
 
 

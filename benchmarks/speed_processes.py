@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -72,16 +73,27 @@ class BaselineProcesses:
         Raises:
             RunFailure: a process ended or did not answer; none is to be used after that.
         """
-        for pipe in self._pipes:
-            pipe.send(run)
         results = []
+        for rank, pipe in enumerate(self._pipes):
+            with self._telling_of_loss(run, rank):
+                pipe.send(run)
         for rank, pipe in enumerate(self._pipes):
             if not pipe.poll(self.timeout_seconds):
                 raise TrialTimeout(
                     f"{run.name}: process {rank} did not answer within {self.timeout_seconds:.0f} s"
                 )
-            try:
+            with self._telling_of_loss(run, rank):
                 results.append(pipe.recv())
-            except EOFError:
-                raise WorkerLost(f"{run.name}: process {rank} ended; see above why") from None
         return results
+
+    @contextmanager
+    def _telling_of_loss(self, run: BaselineRun, rank: int) -> Iterator[None]:
+        try:
+            yield
+        # At its end, or, where it has left something unread or is written to, a broken connection.
+        except (EOFError, ConnectionError):
+            self._processes[rank].join(_GRACE_SECONDS)
+            code = self._processes[rank].exitcode
+            raise WorkerLost(
+                f"{run.name}: process {rank} ended with exit code {code}; see above why"
+            ) from None

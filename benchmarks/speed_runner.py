@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,19 +12,23 @@ import torch
 from torch import Tensor
 
 from benchmarks.emulated_cluster import control_groups
+from benchmarks.emulated_cluster.control_groups import check_quotas
 from benchmarks.speed_baselines import BaselineName, BaselineRun
 from benchmarks.speed_models import placement_of, reference
 from benchmarks.speed_processes import BaselineProcesses
 from benchmarks.speed_samples import Case, Contender, Settings
 from drlpp.capturing import CapturedModel, capture
-from drlpp.errors import RunFailure
+from drlpp.cluster import MOST_LOAD
+from drlpp.errors import InvalidCluster, RunFailure
 from drlpp.measurement import FailedMeasurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, run_reference
+from drlpp.runtime.emulation import available_cores, cores_for
 from drlpp.training_options import Method
 
-CHECKED_UPDATES = 3
+_CHECKED_ROUNDS = 3
+"""Updates per stage that weights are compared after: stages of 1F1B fall behind by one each."""
 _WARM_UP_UPDATES = 2
 
 
@@ -95,6 +100,15 @@ class SideBySide:
 
     # Whether they all compute the same
 
+    @property
+    def checked_updates(self) -> int:
+        """After how many updates weights are compared.
+
+        The first of n stages makes n forwards before its first update. What asynchronous methods
+        keep and predict for stale weights shows only in updates well beyond these.
+        """
+        return _CHECKED_ROUNDS * self.session.accelerators
+
     def difference(self, case: Case, contender: Contender) -> float:
         """Of the weights after a few updates from those that they should be: plain PyTorch's.
 
@@ -104,11 +118,11 @@ class SideBySide:
         if contender.ours:
             placement = placement_of(self.captured.graph, case.blocks, case.replicas)
             deployment = self.session.deploy(placement, contender.ours, self.settings.optimizer)
-            self.session.run(deployment, CHECKED_UPDATES)
+            self.session.run(deployment, self.checked_updates)
             found, _ = self.session.collect(deployment)
         else:
             assert contender.theirs
-            arguments = (contender.theirs, contender.microbatches, CHECKED_UPDATES)
+            arguments = (contender.theirs, contender.microbatches, self.checked_updates)
             results = self.baselines.run(self._run(case, *arguments, check=True))
             found = {n: torch.from_numpy(w) for r in results for n, w in r.weights.items()}
         wanted = self._wanted(case, contender)
@@ -130,7 +144,7 @@ class SideBySide:
             self.captured,
             placement,
             data,
-            CHECKED_UPDATES,
+            self.checked_updates,
             method=contender.ours,
             optimizer=optimizer,
         )
@@ -138,20 +152,35 @@ class SideBySide:
 
     @cached_property
     def _plain(self) -> dict[str, Tensor]:
-        return plain_weights(self.captured, self.settings.optimizer)
+        return plain_weights(self.captured, self.settings.optimizer, self.checked_updates)
 
 
-def plain_weights(captured: CapturedModel, spec: OptimizerSpec) -> dict[str, Tensor]:
-    """After a few updates of the module in an ordinary loop."""
+def plain_weights(captured: CapturedModel, spec: OptimizerSpec, updates: int) -> dict[str, Tensor]:
+    """After ``updates`` of the module in an ordinary loop."""
     task = captured.reference.build()
     assert task.loss is not None
     assert task.targets is not None
     optimizer = spec.find()(task.module.parameters(), **spec.complete)
-    for _ in range(CHECKED_UPDATES):
+    for _ in range(updates):
         optimizer.zero_grad()
         task.loss(task.module(*task.inputs), task.targets).backward()
         optimizer.step()
     return {name: value.detach() for name, value in task.module.named_parameters()}
+
+
+def check_cores(speeds: Sequence[float]) -> None:
+    """Whether every worker can share a core with others, which emulated ones have to.
+
+    Raises:
+        InvalidCluster: saying what would be right.
+    """
+    cores = available_cores()
+    if None in cores_for(speeds, [("localhost", cores)] * len(speeds)):
+        most = MOST_LOAD / math.ceil(len(speeds) / len(cores))
+        raise InvalidCluster(
+            f"{len(speeds)} workers of speed {max(speeds):g} do not fit {len(cores)} cores, each "
+            f"of which can give {MOST_LOAD:g} of itself away; use a speed of at most {most:g}"
+        )
 
 
 @contextmanager
@@ -159,11 +188,15 @@ def side_by_side(settings: Settings, model: str, accelerators: int) -> Iterator[
     """A cluster with this many accelerators for one model.
 
     Raises:
-        RunFailure: if accelerators cannot be emulated as the settings want it.
+        InvalidCluster: if the accelerators do not fit this machine's cores.
+        RunFailure: if they cannot be emulated as the settings want it.
     """
-    captured = capture(reference(model, settings.models[model]))
     quotas = [settings.speed] * accelerators
     dilates = settings.emulation == "dilation"
+    check_quotas(quotas)
+    if dilates:
+        check_cores(quotas)
+    captured = capture(reference(model, settings.models[model]))
     speeds = quotas if dilates else [1.0] * accelerators
     with ExitStack() as stack:
         session = stack.enter_context(

@@ -150,6 +150,16 @@ class Machine(Record):
     torch: str
     date: str
 
+    def __str__(self) -> str:
+        return (
+            f"{self.processor}, {self.cores} cores; Python {self.python}, torch {self.torch}; "
+            f"{self.date}"
+        )
+
+    def is_like(self, other: Machine) -> bool:
+        """Whether samples of both can be compared: all but the date is the same."""
+        return self.model_copy(update={"date": other.date}) == other
+
 
 class SpeedSamples(Document):
     """All samples, as a file that an interrupted run goes on from.

@@ -27,6 +27,9 @@ from pydantic import Field, model_validator
 from drlpp.errors import InvalidCluster
 from drlpp.files import Document, Record
 
+MOST_LOAD = 0.9
+"""Of a core, by emulated accelerators that share it: a pass waits for others' passes sometimes."""
+
 
 class Link(Record):
     """A connection between two accelerators: seconds = latency + bytes / bandwidth.

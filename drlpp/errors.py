@@ -35,7 +35,7 @@ class InvalidPlacement(InvalidInput):
 
 
 class InvalidCluster(InvalidInput):
-    """A cluster description that contradicts itself or the placement."""
+    """A cluster description that contradicts itself, the placement or the machine."""
 
 
 class NothingFits(InvalidInput):

@@ -166,6 +166,9 @@ class _Flattening:
         match tree:
             case None | bool() | int() | float() | str():
                 return tree
+            case Tensor() if tree.is_complex():
+                # Safetensors has no complex numbers of double precision.
+                return {"complex": self._tensor(torch.view_as_real(tree.detach().resolve_conj()))}
             case Tensor():
                 return self._tensor(tree.detach())
             case Mapping():
@@ -227,6 +230,8 @@ def _rebuilt(description: Any, tensors: Mapping[str, Tensor], depth: int = 0) ->
             if sorted(order) != list(range(stored.dim())):
                 raise ValueError(f"the order {order} of a tensor of shape {tuple(stored.shape)}")
             return stored.permute([order.index(dim) for dim in range(stored.dim())])
+        case {"complex": pairs}:
+            return torch.view_as_complex(_rebuilt(pairs, tensors, depth + 1))
         case {"tensor": name}:
             return tensors[name]
     raise ValueError("unknown kind of container")

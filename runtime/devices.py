@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.runtime.clocks import Clock, ProcessorClock, StreamClock
 from drlpp.training_options import DeviceChoice
 
@@ -163,7 +163,8 @@ def accelerator_of(choice: str, place: int) -> Accelerator:
         place: number of the worker among those of its host, which take the host's GPUs in turns.
 
     Raises:
-        InvalidInput: for another choice, or where no GPU can be had.
+        InvalidInput: for another choice.
+        InvalidCluster: where no GPU can be had.
     """
     if known_choice(choice) is DeviceChoice.CPU:
         return Processor()
@@ -173,7 +174,7 @@ def accelerator_of(choice: str, place: int) -> Accelerator:
     if torch.cuda.is_available():
         return Gpu(place % torch.cuda.device_count())
     if choice == "cuda":
-        raise InvalidInput(
+        raise InvalidCluster(
             "device is cuda, but PyTorch finds no GPU on this host; use device auto or cpu, or a "
             "PyTorch that was built for the GPU's driver"
         )

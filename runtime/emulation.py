@@ -14,10 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from drlpp.cluster import MOST_LOAD
 from drlpp.errors import InvalidInput
-
-_MOST_LOAD = 0.9
-"""Of a core, by the workers that share it; a pass has to wait for others' passes sometimes."""
 
 
 def available_cores() -> list[int]:
@@ -35,7 +33,7 @@ def cores_for(
         machines: of every worker, by name, and the cores that may be used there.
     """
     free = {
-        machine: dict.fromkeys(sorted(cores, reverse=True), _MOST_LOAD)
+        machine: dict.fromkeys(sorted(cores, reverse=True), MOST_LOAD)
         for machine, cores in machines
     }
     found: list[int | None] = []

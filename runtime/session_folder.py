@@ -11,12 +11,15 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
 
 _PREFIX = "drlpp-session-"
 _LOCK = "lock"
+_DYING_SECONDS = 2.0
+_POLL_SECONDS = 0.02
 
 
 class SessionFolder(tempfile.TemporaryDirectory[str]):
@@ -64,6 +67,11 @@ def remove_files_of_dead_controller(folder: Path) -> None:
     Args:
         folder: of the session; it stays if it is another process's, as that of a keeper may be.
     """
+    # A process that dies may end its workers' connections before it gives up its lock.
+    give_up = time.monotonic() + _DYING_SECONDS
     _remove_if_abandoned(folder / _LOCK)
+    while folder.exists() and time.monotonic() < give_up:
+        time.sleep(_POLL_SECONDS)
+        _remove_if_abandoned(folder / _LOCK)
     # The socket of the server that workers are forked from.
     shutil.rmtree(util.get_temp_dir(), ignore_errors=True)

@@ -14,7 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.errors import InvalidInput, ModelError, OutOfMemory, RunFailure, StorageFailure
+from drlpp.errors import (
+    InvalidCluster,
+    InvalidInput,
+    ModelError,
+    OutOfMemory,
+    RunFailure,
+    StorageFailure,
+)
 from drlpp.runtime.agreement import check_agreement
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
@@ -108,8 +115,9 @@ class Worker:
         """The answer that tells of an error."""
         summary = " ".join(str(error).split())[:500]
         if isinstance(error, RunFailure | InvalidInput):
-            # Whose disk is full depends on the worker, all else that is foreseen does not.
-            whose = f"worker {self._worker}: " if isinstance(error, StorageFailure) else ""
+            # Disks and GPUs depend on the worker, all else that is foreseen does not.
+            of_worker = isinstance(error, StorageFailure | InvalidCluster)
+            whose = f"worker {self._worker}: " if of_worker else ""
             return Failed(type(error).__name__, whose + summary)
         kind = OutOfMemory if is_out_of_memory(error) else ModelError
         return Failed(kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}")

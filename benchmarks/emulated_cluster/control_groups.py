@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.emulated_cluster.names import name_in, new_name
+from drlpp.cluster import MOST_LOAD
 from drlpp.errors import InvalidCluster, RunFailure
-
-MOST_LOAD = 0.9
-"""Of the machine's cores, by all accelerators together."""
 
 PERIOD_SECONDS = 0.01
 _PRECEDENCE = 100

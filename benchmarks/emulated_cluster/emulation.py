@@ -135,7 +135,7 @@ class EmulatedCluster:
             "TP_SOCKET_IFNAME": interface,
         }
         folder = Path(tempfile.mkdtemp(dir=self._folder))
-        self._jobs.append(Job(command, self._places(), environment, folder))
+        self._jobs.append(Job(command, self._places(), environment, folder, self._name))
         return self._jobs[-1]
 
     def run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,6 @@ from drlpp.errors import RunFailure, TrialTimeout, WorkerLost
 TOKEN = "DRLPP_TOKEN"
 """The environment variable with the secret that the processes of one run know each other by."""
 
-_RENDEZVOUS_PORT = 29400
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
 _FAILED_RANK = re.compile(r"Root Cause.*?rank\s*: (\d+) ", re.DOTALL)
@@ -51,7 +51,7 @@ class Job:
         places: of every host.
         environment: of every process.
         folder: for what the processes print: ``rank-N.log`` and, of torchrun, ``HOST.log``.
-        port: of the rendezvous, on the first host.
+        name: of the cluster; hosts of another one are refused at the rendezvous.
     """
 
     def __init__(
@@ -60,16 +60,17 @@ class Job:
         places: Sequence[Place],
         environment: Mapping[str, str],
         folder: Path,
-        port: int = _RENDEZVOUS_PORT,
+        name: str,
     ) -> None:
         self._places = places
         self._folder = folder
         self._printed = 0
         environment = {**environment, TOKEN: secrets.token_hex(32), "OMP_NUM_THREADS": "1"}
         self._launchers: list[subprocess.Popen[bytes]] = []
+        rendezvous = (f"{places[0].address}:{_free_port()}", name)
         for number, place in enumerate(places):
             script = _script_of(command, place, folder)
-            launcher = [*place.prefix, *_torchrun(places, number, port), "bash", str(script)]
+            launcher = [*place.prefix, *_torchrun(places, number, *rendezvous), "bash", str(script)]
             with (folder / f"{place.host}.log").open("wb") as log:
                 self._launchers.append(
                     subprocess.Popen(
@@ -154,15 +155,22 @@ class Job:
         return WorkerLost(f"the command failed: {who} {_last_words(text)}")
 
 
-def _torchrun(places: Sequence[Place], number: int, port: int) -> list[str]:
+def _free_port() -> int:
+    """On every address of this machine: dilated clusters share them."""
+    with socket.create_server(("", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+def _torchrun(places: Sequence[Place], number: int, endpoint: str, name: str) -> list[str]:
     place = places[number]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", str(len(places)), "--node-rank", str(number)),
         *("--nproc-per-node", str(place.accelerators)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{places[0].address}:{port}"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
         # All hosts have this machine's name, by which torchrun would look for the first.
-        *("--rdzv-conf", f"is_host={number == 0}", "--rdzv-id", "drlpp"),
+        *("--rdzv-conf", f"is_host={number == 0}", "--rdzv-id", name),
         *("--local-addr", place.address, "--no-python"),
     ]
 

@@ -1,16 +1,26 @@
 """Deploying a small model again and again leaves nothing behind."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
+from typer.testing import CliRunner
 
-from benchmarks.deployment_speed import deploy_again_and_again, some_placements, text_of
-from benchmarks.process_resources import ProcessResources
+from benchmarks import deployment_speed
+from benchmarks.deployment_speed import (
+    DeploymentReport,
+    Held,
+    deploy_again_and_again,
+    some_placements,
+    text_of,
+)
+from benchmarks.process_facts import ProcessFacts, facts_of
 from benchmarks.speed_models import reference
 from drlpp.command_line import build_console
 from drlpp.errors import InvalidInput
 from drlpp.measurement import Measurement
 from drlpp.runtime import ClusterSession
+from drlpp.runtime.deployment import DeploymentTimes
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +34,8 @@ def test_nothing_is_left_behind(session: ClusterSession) -> None:
     report = deploy_again_and_again(session, 32)
     assert report.leaves_nothing, report.held
     assert len(report.held) == 4 * 4, "of four placements on three workers and the controller"
+    # The goal is 1% of 200 deployments of a large model. A worker of a toy is still settling after
+    # its second deployment, which is a larger part of the little that it holds.
     assert report.growth < 0.05
     assert len(report.times) == 28
     for times in report.times:
@@ -37,10 +49,28 @@ def test_nothing_is_left_behind(session: ClusterSession) -> None:
     assert "open files and sockets: met" in printed.get()
 
 
+@pytest.mark.parametrize(("seconds", "code"), [(0.9, 0), (1.1, 1)])
+def test_a_missed_goal_is_told_by_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, code: int
+) -> None:
+    process = ProcessFacts(10, 5, open_files=3, threads=1, processor_seconds=0.1)
+    report = DeploymentReport(
+        model="toy",
+        parameter_bytes=4,
+        times=(DeploymentTimes(seconds, 0.1, 0.1, 0.1, 0.1),),
+        held=(Held("straight", "worker 0", process, process),),
+        files=(1, 1),
+    )
+    monkeypatch.setattr(deployment_speed, "ClusterSession", lambda *_: nullcontext())
+    monkeypatch.setattr(deployment_speed, "deploy_again_and_again", lambda *_: report)
+    result = CliRunner().invoke(deployment_speed.app, [])
+    assert result.exit_code == code, result.output
+
+
 def test_nothing_is_left_behind_by_runs(session: ClusterSession) -> None:
     def held() -> list[tuple[int, int]]:
-        found = map(ProcessResources.of, session.process_ids)
-        return [(resources.threads, resources.descriptors) for resources in found]
+        found = map(facts_of, session.process_ids)
+        return [(facts.threads, facts.open_files) for facts in found]
 
     placement, *_ = some_placements(len(session.graph), 3)
     seen = []

@@ -140,14 +140,25 @@ def test_a_name_says_who_built_the_cluster() -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="1.6 cores are needed")
-def test_dilated_hosts_need_no_root() -> None:
-    with EmulatedCluster(two_hosts(), dilated=True) as emulated:
-        assert "time dilation" in emulated.description
-        printed = emulated.run([sys.executable, "-c", ALL_REDUCE], timeout=90)
+def test_dilated_hosts_need_no_root_and_do_not_meet_others() -> None:
+    """Two clusters at once share their addresses, but do not meet."""
+    pair = two_hosts(accelerators=1)
+    with (
+        EmulatedCluster(two_hosts(), dilated=True) as four,
+        EmulatedCluster(pair, dilated=True) as two,
+    ):
+        assert "time dilation" in four.description
+        jobs = [emulated.start([sys.executable, "-c", ALL_REDUCE]) for emulated in (four, two)]
+        printed = [job.wait(90) for job in jobs]
         with pytest.raises(InvalidInput, match="no links"):
-            emulated.cut("host-0")
-    rows = json.loads(printed.splitlines()[-1])
-    assert [row[:2] for row in rows] == [[1, 0], [2, 0], [3, 1], [4, 1]]
+            four.cut("host-0")
+    places, tokens = [], []
+    for text in printed:
+        rows = [row for row in json.loads(text.splitlines()[-1]) if row[0]]
+        places.append([row[:2] for row in rows])
+        tokens.append({row[2] for row in rows})
+    assert places == [[[1, 0], [2, 0], [3, 1], [4, 1]], [[1, 0], [2, 1]]]
+    assert [len(token) for token in tokens] == [1, 1]
     assert names_left(os.getpid()) == []
 
 
@@ -155,6 +166,7 @@ def test_dilated_hosts_need_no_root() -> None:
 
 
 @needs_kernel
+@pytest.mark.slow
 def test_quotas_hold() -> None:
     quotas = [0.2, 0.1]
     processes = [busy(20), busy(20)]
@@ -187,6 +199,7 @@ def test_every_kind_of_way_is_checked_once() -> None:
 
 
 @needs_kernel
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_links_and_speeds_are_as_asked() -> None:
     def link(megabits: float, microseconds: float) -> Link:

@@ -1,18 +1,22 @@
 """The benchmark of the runtime's speed at its smallest: what is compared, and that it is equal."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from benchmarks import runtime_speed
 from benchmarks.runtime_speed import FULL, SHORT, as_plain, check_numerics, measure, this_machine
 from benchmarks.speed_models import placement_of, reference
 from benchmarks.speed_report import NUMERICS_GOAL, rows_of, verdicts_of
+from benchmarks.speed_runner import check_cores
 from benchmarks.speed_samples import Case, Contender, Sample, SpeedSamples
 from drlpp.capturing import capture
 from drlpp.errors import InvalidInput, RunFailure
+from drlpp.files import write_document
 from drlpp.training_options import Method
 
 SMALLEST = SHORT.model_copy(
@@ -67,6 +71,50 @@ def test_a_run_goes_on_where_it_was_interrupted(
     assert measure(SMALLEST, path, QUIET) == measured
     with pytest.raises(InvalidInput, match="other settings"):
         measure(SMALLEST.model_copy(update={"minibatches": 3}), path, QUIET)
+
+
+def test_samples_of_another_machine_are_not_gone_on_with(tmp_path: Path) -> None:
+    here = this_machine()
+    assert here.is_like(here.model_copy(update={"date": "1970-01-01"}))
+    sample = Sample(
+        case=EVEN,
+        contender=Contender(theirs="data parallel"),
+        repetition=0,
+        seconds=1,
+        busiest_seconds=1,
+    )
+    there = here.model_copy(update={"cores": here.cores + 1})
+    document = SpeedSamples(settings=SMALLEST, machine=there, samples=(sample,))
+    write_document(tmp_path / "samples.json", document)
+    with pytest.raises(InvalidInput, match=f"another machine .*{here.cores + 1} cores"):
+        measure(SMALLEST, tmp_path / "samples.json", QUIET)
+
+
+def test_accelerators_that_do_not_fit_the_cores_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    check_cores([0.45] * 4)
+    # 1.5 of 1.8 cores, but no core can give two halves away.
+    with pytest.raises(InvalidInput, match=r"3 workers of speed 0\.5 .* at most 0\.45"):
+        check_cores([0.5] * 3)
+    for emulation in ("dilation", "control-groups"):
+        settings = SMALLEST.model_copy(update={"emulation": emulation, "speed": 0.95})
+        with pytest.raises(InvalidInput, match=r"add up to 1\.9 cores"):
+            measure(settings, tmp_path / "samples.json", QUIET)
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(1.01, 0), (2.0, 1)])
+def test_a_missed_goal_is_told_by_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, code: int
+) -> None:
+    vanilla = Contender(ours=Method(policy="vanilla"))
+    sample = Sample(case=EVEN, contender=vanilla, repetition=0, seconds=seconds, busiest_seconds=1)
+    document = SpeedSamples(settings=SMALLEST, machine=this_machine(), samples=(sample,))
+    monkeypatch.setattr(runtime_speed, "measure", lambda *_: document)
+    result = CliRunner().invoke(runtime_speed.app, [])
+    assert result.exit_code == code, result.output
+    assert str(this_machine().torch) in result.output
 
 
 def test_weights_that_differ_end_the_comparison() -> None:

@@ -11,9 +11,11 @@ from benchmarks.soak import soak
 from benchmarks.soak_report import Sample, TurnSpeed, findings_of
 from drlpp.runtime.trainer import TrainingPlan
 
+KILLED = "worker 1 was killed by SIGKILL"
+
 
 def sample(number: int, generation: int = 1, memory: int = 10**8, files: int = 20) -> Sample:
-    process = ProcessFacts(memory, files, 8, 1.0)
+    process = ProcessFacts(memory, memory, files, 8, 1.0)
     return Sample(
         hours=number / 60,
         turns=number,
@@ -24,7 +26,8 @@ def sample(number: int, generation: int = 1, memory: int = 10**8, files: int = 2
         session_files=5,
         shared_memory_files=number,
         speeds=[TurnSpeed("1-1", 10.0, 0.1)],
-        failures=[],
+        failures=[KILLED] if number == 1 else [],
+        kills=int(number == 1),
     )
 
 
@@ -49,9 +52,17 @@ def test_what_grew_is_named() -> None:
 
 def test_a_failure_is_told_unless_a_worker_was_killed_on_purpose() -> None:
     samples = [sample(number) for number in range(9)]
-    samples[3].failures.append("worker 1 was killed by SIGKILL")
     samples[4].failures.append("workers [1] did not answer within 20 s")
     assert findings_of(samples) == ["failed: workers [1] did not answer within 20 s"]
+
+
+def test_kills_by_others_and_kills_that_are_not_told_are_findings() -> None:
+    samples = [sample(number) for number in range(9)]
+    samples[3].failures.append(KILLED)
+    assert findings_of(samples) == ["failures by SIGKILL: 2, workers killed: 1"]
+    samples[3:5] = [replace(one, failures=[], kills=1) for one in samples[3:5]]
+    assert findings_of(samples) == ["failures by SIGKILL: 1, workers killed: 3"]
+    assert "no worker was killed" in findings_of(samples[5:])[0]
 
 
 def test_new_workers_begin_with_new_memory() -> None:
@@ -68,6 +79,6 @@ def test_a_soak_survives_killed_workers(tmp_path: Path, monkeypatch: pytest.Monk
     samples = soak(0.02, tmp_path / "soak.jsonl", sample_seconds=5)
     assert samples[-1].generation > 1
     failures = [failure for one in samples for failure in one.failures]
-    assert failures
+    assert len(failures) == sum(one.kills for one in samples) > 0
     assert all(failure.endswith("was killed by SIGKILL") for failure in failures)
     assert len((tmp_path / "soak.jsonl").read_text().splitlines()) == len(samples) + 1

@@ -29,7 +29,12 @@ PLAIN = st.one_of(
     st.text(),
 )
 KEYS = st.recursive(PLAIN, lambda inner: st.tuples(inner, inner), max_leaves=4)
-DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+DTYPES = st.sampled_from(
+    [
+        *(torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.complex128),
+        *(torch.int64, torch.bool),
+    ]
+)
 TENSORS = st.builds(
     lambda shape, dtype: torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype),
     st.lists(st.integers(0, 3), max_size=4),
@@ -73,12 +78,14 @@ def test_a_tree_comes_back_as_it_was(
 
 def test_the_layout_of_a_tensor_belongs_to_it(tmp_path: Path) -> None:
     images = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    tree = [images, torch.randn(4, 6).T, torch.randn(3).expand(2, 3)]
+    spectrum = torch.randn(3, 2, dtype=torch.complex128).mH
+    tree = [images, torch.randn(4, 6).T, torch.randn(3).expand(2, 3), spectrum]
     write_tree(tmp_path / "tree", tree)
-    channels_last, transposed, expanded = read_checkpoint(tmp_path / "tree")
+    channels_last, transposed, expanded, conjugate = read_checkpoint(tmp_path / "tree")
     assert same(channels_last, images)
     assert same(transposed, tree[1])
     assert torch.equal(expanded, tree[2])
+    assert same(conjugate, spectrum)
 
 
 def test_what_stands_in_several_places_is_written_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from drlpp.runtime.clocks import ProcessorClock
 from drlpp.runtime.executor import Executor
 from drlpp.schedule import Forward
 from drlpp.spans import FORWARD, WAITING, spans_of, time_use
@@ -21,15 +22,17 @@ def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
         nonlocal now
         now += seconds
 
-    clock = SimpleNamespace(perf_counter=lambda: now, thread_time=lambda: 0.0)
-    monkeypatch.setattr("drlpp.runtime.executor.time", clock)
+    clock = SimpleNamespace(perf_counter=lambda: now)
+    monkeypatch.setattr("drlpp.runtime.clocks.time", clock)
     runner = SimpleNamespace(
         program=SimpleNamespace(receives={}, sends={}),
         wait_for=lambda minibatch: passes(5),
         forward=lambda part, received: passes(2),
     )
     mailbox = SimpleNamespace(drain=lambda: None)
-    executor = Executor(cast(Any, runner), cast(Any, mailbox), cast(Any, None), lambda _: None)
+    executor = Executor(
+        cast(Any, runner), cast(Any, mailbox), cast(Any, None), ProcessorClock(), lambda _: None
+    )
     actions = [Forward(0, 0), Forward(1, 0)]
     times = executor.run(actions)
     assert times == [(5, 7), (12, 14)]

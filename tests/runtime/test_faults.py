@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.fault_trials import FaultTrials, everything_gone
+from benchmarks.fault_injection import attempted
+from benchmarks.fault_trials import FaultTrials, Trial
 from benchmarks.faults import EXPECTED
+from benchmarks.leftovers import everything_gone
 from benchmarks.temporary_files import temporary_files_in
 from drlpp.task import ModelReference
 
@@ -36,9 +38,21 @@ def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
     assert trial.as_expected, trial
 
 
-def test_a_killed_controller_leaves_nothing_and_its_training_goes_on(trials: FaultTrials) -> None:
-    trial = trials.killed_controller(seed=101)
+@pytest.mark.parametrize("during", ["training", "measuring"])
+def test_a_killed_controller_leaves_nothing_and_its_work_goes_on(
+    trials: FaultTrials, during: str
+) -> None:
+    trial = trials.killed_controller(during, seed=101)
     assert trial.as_expected, trial
+
+
+def test_a_fault_that_never_happens_is_a_trial_that_is_not_as_expected() -> None:
+    def ends_first() -> Trial:
+        raise RuntimeError("20 trainings ended before the fault")
+
+    trial = attempted("killed", "training", ends_first)
+    assert not trial.as_expected
+    assert "before the fault" in trial.reason
 
 
 def test_a_trial_notices_what_is_left_behind(trials: FaultTrials) -> None:

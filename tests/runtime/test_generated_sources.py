@@ -13,6 +13,7 @@ from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.deployment import deployment_commands
 from drlpp.runtime.generated_sources import sources_forgotten
+from drlpp.runtime.transport import Transport
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
@@ -34,6 +35,7 @@ def test_a_deployment_keeps_no_sources() -> None:
         OptimizerSpec(),
         name="deployment",
         seed=0,
+        transport=Transport(),
         checkpoint=None,
         in_flight=False,
     )

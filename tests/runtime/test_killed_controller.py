@@ -5,12 +5,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from multiprocessing import util
 from pathlib import Path
 
 import pytest
 
-from drlpp.runtime.session_folder import SessionFolder, remove_abandoned
+from drlpp.runtime.session_folder import (
+    SessionFolder,
+    remove_abandoned,
+    remove_files_of_dead_controller,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = """
@@ -46,6 +52,23 @@ def test_folders_of_the_living_are_kept_and_those_of_the_dead_removed(tmp_path: 
         assert not list(tmp_path.iterdir())
     finally:
         tempfile.tempdir = before
+
+
+def test_workers_wait_until_a_dying_controller_gives_up_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(util, "get_temp_dir", lambda: str(tmp_path / "socket"))
+    folder = SessionFolder()
+    dying = threading.Timer(0.2, lambda: os.close(folder._lock))
+    dying.start()
+    try:
+        remove_files_of_dead_controller(Path(folder.name))
+    finally:
+        dying.join()
+        folder._lock = -1
+    assert not Path(folder.name).exists()
+    folder.cleanup()
 
 
 @pytest.mark.parametrize("worker_is", ["running", "frozen"])

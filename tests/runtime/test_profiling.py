@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from drlpp.capturing import capture
@@ -112,6 +114,17 @@ def test_a_link_is_what_a_large_message_takes_more() -> None:
     link = link_of(LinkTimes({1024: 0.5, 4 * 1024 * 1024: 2.5}))
     assert link.latency_seconds == 0.5
     assert link.bandwidth_bytes_per_second == 2 * 1024 * 1024
+
+
+@given(st.floats(1e-6, 10), st.floats(1e-6, 10))
+def test_no_link_is_much_faster_than_its_large_message_was(small: float, large: float) -> None:
+    """Noise may make the small message the slower one."""
+    link = link_of(LinkTimes({1024: small, 4 * 1024 * 1024: large}))
+    achieved = 4 * 1024 * 1024 / large
+    assert link.bandwidth_bytes_per_second <= 10 * achieved * (1 + 1e-9)
+    assert link.latency_seconds == min(small, large)
+    if large > 2 * small:
+        assert link.seconds(4 * 1024 * 1024) == pytest.approx(large)
 
 
 def test_slower_workers_take_their_time() -> None:

@@ -29,11 +29,14 @@ from drlpp.task import ModelReference, Task
 from tests.drlpp.tiny_models import MODELS, tiny
 
 GPU = torch.device("cuda", 0)
+contiguous = torch.ops.aten.contiguous.default
 
 
 @pytest.fixture(autouse=True)
 def generators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "default_generators", (torch.Generator(),))
+    # The method asks CUDA for the device before the tensor, real or fake, has a say.
+    monkeypatch.setattr(Tensor, "contiguous", lambda tensor: contiguous(tensor))
 
 
 class Maker(nn.Module):

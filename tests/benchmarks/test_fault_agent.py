@@ -1,0 +1,34 @@
+"""Runs of the agent that are killed, and what counts as kept."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fault_agent import AgentTrials, is_kept
+from drlpp.envs.measurements_file import Entry
+from drlpp.measurement import FailedMeasurement
+from drlpp.placement import Placement
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["controller", "killed"])
+def test_a_killed_run_loses_and_repeats_nothing(victim: str) -> None:
+    # The names of sockets may not be long.
+    with tempfile.TemporaryDirectory(prefix="drlpp-faults-") as folder:
+        trial = AgentTrials(Path(folder)).trial(victim, seed=3)
+    assert trial.as_expected, trial
+
+
+def test_lost_and_repeated_measurements_are_noticed() -> None:
+    entries = [
+        Entry(
+            placement=Placement.from_assignment([0] * count, (0,)),
+            outcome=FailedMeasurement(failure="worker_lost", reason="gone"),
+        )
+        for count in range(1, 15)
+    ]
+    assert is_kept(entries[:5], entries)
+    assert not is_kept(entries[:5], entries[1:])
+    assert not is_kept(entries[:5], [*entries, entries[0]])
+    assert not is_kept(entries[:5], entries[:6])
