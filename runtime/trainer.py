@@ -22,7 +22,7 @@ from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.held_out import mean_loss, mean_score
 from drlpp.runtime.session import ClusterSession
-from drlpp.runtime.training_data import TrainingData
+from drlpp.runtime.training_data import LoaderState, TrainingData
 from drlpp.runtime.training_log import TrainingLog
 from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
 from drlpp.schedule import Part
@@ -157,7 +157,7 @@ class Trainer:
                 saved["position"],
                 saved["losses"],
             )
-            data = saved["data"]
+            data = LoaderState(*saved["data"])
         except Exception as error:
             raise InvalidFile(
                 f"{self.checkpoint}: not a checkpoint of drlpp train ({type(error).__name__})"
