@@ -147,7 +147,7 @@ def train(
         else None,
         synchronous_epochs=synchronous_epochs,
         checkpoint_every=checkpoint_every,
-        early_stopping=None if early_stopping is None else EarlyStopping.after(early_stopping),
+        early_stopping=None if early_stopping is None else EarlyStopping(patience=early_stopping),
         workers=workers,
         device=device,
         out=out or placement.parent / "training",

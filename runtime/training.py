@@ -98,12 +98,10 @@ class PipelineTrainer:
         seed: int = 0,
         observer: Observer | None = None,
     ) -> None:
-        for name, number in (
-            ("synchronous_epochs", synchronous_epochs),
-            ("checkpoint_every", checkpoint_every),
-        ):
-            if number < 0:
-                raise InvalidInput(f"{name} is {number}; 0 or more is expected")
+        check_count("synchronous_epochs", synchronous_epochs, least=0)
+        check_count("checkpoint_every", checkpoint_every, least=0)
+        if not 0 <= check_count("seed", seed, least=0) <= LARGEST_SEED:
+            raise InvalidInput(f"seed is {seed}; at most {LARGEST_SEED} is possible")
         given = None if isinstance(placement, PlacementFile) else placement
         self.document = (
             placement if isinstance(placement, PlacementFile) else read_placement(placement)
@@ -164,8 +162,9 @@ class PipelineTrainer:
             InvalidInput: anything given does not fit.
             RunFailure: the workers or the loader failed; ``out`` holds the last checkpoint.
         """
-        if epochs < 1:
-            raise InvalidInput(f"epochs is {epochs}; at least 1 is needed")
+        check_count("epochs", epochs, least=1)
+        if minibatches is not None:
+            check_count("minibatches", minibatches, least=1)
         plan = TrainingPlan(
             epochs,
             self.learning_rate,
@@ -217,6 +216,16 @@ class PipelineTrainer:
         task = self.captured.task
         assert task.targets is not None
         name = data if isinstance(data, str) else None
+        if not isinstance(data, str | Data | Loader):
+            raise InvalidInput(
+                f"data to train on is a {type(data).__name__}; expected a name, "
+                "package.module:factory, drlpp.data.Data, or a torch.utils.data.DataLoader, such "
+                "as DataLoader(TensorDataset(inputs, targets), batch_size)"
+            )
+        if not isinstance(held_out, Loader | None):
+            raise InvalidInput(
+                f"held_out is a {type(held_out).__name__}; expected a torch.utils.data.DataLoader"
+            )
         found: Data | Loaders | Loader
         found = load_data(data, task.inputs, task.targets) if isinstance(data, str) else data
         if isinstance(found, Loader):
@@ -234,8 +243,6 @@ class PipelineTrainer:
                 )
             check_data(name or "in memory", found, task.inputs, task.targets)
             return SamplesInMemory(name or "in memory", found, task.batch_size, self.seed)
-        if minibatches is not None and minibatches < 1:
-            raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
         return LoadedData(
             name or "DataLoader",
             found,
