@@ -134,10 +134,12 @@ def _as_samples(inputs: Tensor | Sequence[Tensor], targets: Tensor) -> Samples:
 
 def _check_type(name: str, part: str, samples: object) -> None:
     if (
-        not isinstance(samples, tuple)
-        or len(samples) != 2
-        or not isinstance(samples[0], tuple | list)
-        or not all(isinstance(value, Tensor) and value.dim() for value in (*samples[0], samples[1]))
+        not isinstance(samples, Samples)
+        or not isinstance(samples.inputs, tuple | list)
+        or not all(
+            isinstance(value, Tensor) and value.dim()
+            for value in (*samples.inputs, samples.targets)
+        )
     ):
         raise InvalidInput(
             f"data {name!r}: what is given to {part} is no Samples((inputs, ...), targets) with a "

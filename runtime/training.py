@@ -98,10 +98,9 @@ class PipelineTrainer:
         seed: int = 0,
         observer: Observer | None = None,
     ) -> None:
-        check_count("synchronous_epochs", synchronous_epochs, least=0)
-        check_count("checkpoint_every", checkpoint_every, least=0)
-        if not 0 <= check_count("seed", seed, least=0) <= LARGEST_SEED:
-            raise InvalidInput(f"seed is {seed}; at most {LARGEST_SEED} is possible")
+        _check_count("synchronous_epochs", synchronous_epochs, least=0)
+        _check_count("checkpoint_every", checkpoint_every, least=0)
+        _check_seed(seed)
         given = None if isinstance(placement, PlacementFile) else placement
         self.document = (
             placement if isinstance(placement, PlacementFile) else read_placement(placement)
@@ -162,9 +161,9 @@ class PipelineTrainer:
             InvalidInput: anything given does not fit.
             RunFailure: the workers or the loader failed; ``out`` holds the last checkpoint.
         """
-        check_count("epochs", epochs, least=1)
+        _check_count("epochs", epochs, least=1)
         if minibatches is not None:
-            check_count("minibatches", minibatches, least=1)
+            _check_count("minibatches", minibatches, least=1)
         plan = TrainingPlan(
             epochs,
             self.learning_rate,
@@ -290,6 +289,19 @@ class PipelineTrainer:
                 for minibatch in data.held_out()
             ]
         return mean_score(scores, data.held_out_samples)
+
+
+def _check_count(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int):
+        raise InvalidInput(f"{name} is {value!r}; a whole number is expected")
+    if value < least:
+        raise InvalidInput(f"{name} is {value}; at least {least} is needed")
+
+
+def _check_seed(seed: object) -> None:
+    """Before anything is drawn with it: torch's generators take 64 bits."""
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+        raise InvalidInput(f"seed is {seed!r}; a whole number from -2^63 to 2^64 - 1 is expected")
 
 
 def _resolved(

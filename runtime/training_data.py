@@ -85,7 +85,7 @@ class TrainingData(ABC):
 
 def epoch_seed(seed: int, epoch: int) -> int:
     """Of the order of samples; epoch 0 stands for what comes before, and for held-out data."""
-    return seed * 1_000_003 + epoch
+    return (seed * 1_000_003 + epoch) % 2**64
 
 
 class SamplesInMemory(TrainingData):
