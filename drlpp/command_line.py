@@ -16,6 +16,8 @@ from drlpp.errors import DRLPPError, InvalidInput, RunFailure
 from drlpp.task import ModelReference, Option
 from drlpp.training_options import DeviceChoice
 
+_INTERRUPTED = 130
+
 
 class Size(StrEnum):
     """Sizes of the zoo's models."""
@@ -157,7 +159,21 @@ def run_program(program: Callable[[], object], name: str) -> None:
     except RunFailure as error:
         sys.exit(_tell(name, error, 1))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(_tell_of_interrupt(name))
+    except SystemExit as stop:
+        # typer makes this of Ctrl-C.
+        if stop.code == _INTERRUPTED:
+            _tell_of_interrupt(name)
+        raise
+
+
+def _tell_of_interrupt(name: str) -> int:
+    print(
+        f"{name}: interrupted; a training, or a run of an agent, goes on where it was last saved "
+        "by the same command with --resume",
+        file=sys.stderr,
+    )
+    return _INTERRUPTED
 
 
 def _tell(name: str, error: DRLPPError, code: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +69,8 @@ class PipelineTrainer:
             rounded up to whole updates of all stages. Weights of minibatches in flight are kept
             around a checkpoint, which takes memory that the method itself does not need.
         workers: how many; has to be the number that the placement knows, which is the default.
-        device: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are any.
-        device: that workers compute on, as in :class:`~drlpp.runtime.ClusterSession`; a checkpoint
-            goes on on any.
+        device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
+            any; a checkpoint goes on on any.
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
             another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says.
@@ -183,8 +183,8 @@ class PipelineTrainer:
             restarted=restarted(),
         )
         with (
-            # TensorBoard's files, for instance; checkpoints tell more of themselves.
-            telling_of_storage(folder),
+            # What is written into the folder tells of itself.
+            telling_of_storage(Path(tempfile.gettempdir())),
             ClusterSession(
                 self.captured,
                 self.document.cluster.accelerators,

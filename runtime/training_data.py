@@ -304,7 +304,7 @@ class LoadedData(TrainingData):
         else:
             self._note(
                 "the training loader is read once to count its minibatches; where it never ends, "
-                "say how many make an epoch (minibatches)"
+                "say how many make an epoch (minibatches, or --minibatches)"
             )
             with undisturbed(self._train):
                 count = sum(1 for _ in self._whole(epoch=1))

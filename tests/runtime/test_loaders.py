@@ -100,7 +100,7 @@ def test_small_minibatches_are_left_out_of_training_and_that_is_said(
     found = trainer.fit(loader, epochs=2)
     assert notes == [
         "the training loader is read once to count its minibatches; where it never ends, say how "
-        "many make an epoch (minibatches)",
+        "many make an epoch (minibatches, or --minibatches)",
         "a minibatch of 3 samples is left out of every epoch: the model is captured for "
         "minibatches of 8",
     ]
