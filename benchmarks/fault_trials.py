@@ -265,10 +265,11 @@ def _measuring_program(placement: str) -> None:
     document = read_document(placement, PlacementFile)
     model, optimizer = document.model, document.optimizer
     with ClusterSession(model, len(ACCELERATORS), optimizer=optimizer) as session:
-        session.deploy(document.placement)
+        placement = document.resolve(session.graph)
+        session.deploy(placement)
         print("begins", flush=True)
         while True:
-            session.measure(document.placement, _MINIBATCHES)
+            session.measure(placement, _MINIBATCHES)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.profile import Profile
 from drlpp.run_folder import RunRecord
-from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
+from drlpp.runtime.checkpoint_file import write_checkpoint
+from drlpp.runtime.training_checkpoint import read_training_checkpoint
+from drlpp.runtime.training_reports import EpochReport
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
@@ -129,7 +131,18 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
         ],
         "edges": [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in range(3)],
     }
-    tree = {"model": {"w": torch.ones(3, 2)}, "epochs": [{"loss": 0.5}], "losses": {(0, 1): 1.0}}
+    report = EpochReport(1, 0.5, None, None, 10.0)
+    tree = {
+        "model": captured.state,
+        "optimizer": {name: {"step": torch.ones(())} for name in captured.state},
+        "in_flight": {0: {"stage": None}, 1: {"stage": {(1, 0): torch.ones(2)}}},
+        "deployed": "here",
+        "epochs": [asdict(report)],
+        "began": 0,
+        "position": 1,
+        "losses": {(0, 0): 1.0},
+        "data": ((torch.Generator().get_state(),), "first"),
+    }
 
     def written(name: str, write: Callable[[Path], Any]) -> bytes:
         path = folder / name
@@ -172,7 +185,7 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
             (written("measurements.jsonl", measurements),),
         ),
         "checkpoint": Loader(
-            _read_every_tensor,
+            lambda path: _read_every_tensor(path, captured.state),
             ".safetensors",
             (written("tree.safetensors", lambda path: write_checkpoint(path, tree)),),
         ),
@@ -185,7 +198,7 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
     }
 
 
-def _read_every_tensor(path: Path) -> None:
+def _read_every_tensor(path: Path, state: Mapping[str, torch.Tensor]) -> None:
     def visit(tree: Any) -> None:
         if isinstance(tree, torch.Tensor):
             tree.clone()
@@ -196,7 +209,7 @@ def _read_every_tensor(path: Path) -> None:
             for value in tree:
                 visit(value)
 
-    visit(read_checkpoint(path))
+    visit(dict(read_training_checkpoint(path, state, minibatches=3)))
 
 
 def mutated(valid: bytes, chance: random.Random) -> bytes:

@@ -78,9 +78,16 @@ def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> No
 def train(
     placement: Annotated[Path, typer.Argument(help="A placement.json.")],
     data: Annotated[
-        str, typer.Option(help="A name (digits), or package.module:factory.")
+        str,
+        typer.Option(
+            help="A name (digits), or package.module:factory, which returns samples or loaders."
+        ),
     ] = "digits",
     epochs: Annotated[int, typer.Option(help="How often all samples are seen.")] = 5,
+    minibatches: Annotated[
+        int | None,
+        typer.Option(help="Of an epoch, where a loader gives more or never ends; else all."),
+    ] = None,
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; else as measured.")] = None,
     method_option: MethodOptions = [],  # noqa: B006 - typer copies it
     optimizer: Annotated[
@@ -113,7 +120,7 @@ def train(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Number of workers, if not the placement's.")
+        int | None, typer.Option(help="Has to be the number that the placement is for.")
     ] = None,
     device: DeviceOption = DeviceChoice.AUTO,
     out: Annotated[
@@ -140,6 +147,7 @@ def train(
         document,
         data=data,
         epochs=epochs,
+        minibatches=minibatches,
         method=choose_method(policy, method_options, document.method),
         optimizer=document.optimizer.changed(optimizer, optimizer_options(optimizer_option, lr)),
         learning_rate=LearningRateSchedule.parse(lr_schedule, **schedule_options)
@@ -147,7 +155,7 @@ def train(
         else None,
         synchronous_epochs=synchronous_epochs,
         checkpoint_every=checkpoint_every,
-        early_stopping=None if early_stopping is None else EarlyStopping.after(early_stopping),
+        early_stopping=None if early_stopping is None else EarlyStopping(patience=early_stopping),
         workers=workers,
         device=device,
         out=out or placement.parent / "training",

@@ -16,6 +16,8 @@ from drlpp.errors import DRLPPError, InvalidInput, RunFailure
 from drlpp.task import ModelReference, Option
 from drlpp.training_options import DeviceChoice
 
+_INTERRUPTED = 130
+
 
 class Size(StrEnum):
     """Sizes of the zoo's models."""
@@ -155,14 +157,20 @@ def run_program(program: Callable[[], object], name: str) -> None:
             join_launch()
         program()
     except SystemExit as ended:
-        # That of typer, or of a process that has kept workers.
+        # That of typer, which makes one of Ctrl-C too, or of a process that has kept workers.
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except InvalidInput as error:
         code = _tell(name, error, 2)
     except RunFailure as error:
         code = _tell(name, error, 1)
     except KeyboardInterrupt:
-        code = 130
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
+        print(
+            f"{name}: interrupted; a training, or a run of an agent, goes on where it was last "
+            "saved by the same command with --resume",
+            file=sys.stderr,
+        )
     if launched:
         from drlpp.runtime.launch import leave_launch
 

@@ -124,11 +124,28 @@ def check_data(
         InvalidInput: if it does not fit.
     """
     for part, samples in data._asdict().items():
+        _check_type(name, part, samples)
         _check_fit(name, part, samples, example_inputs, example_targets)
 
 
 def _as_samples(inputs: Tensor | Sequence[Tensor], targets: Tensor) -> Samples:
     return Samples((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), targets)
+
+
+def _check_type(name: str, part: str, samples: object) -> None:
+    if (
+        not isinstance(samples, Samples)
+        or not isinstance(samples.inputs, tuple | list)
+        or not all(
+            isinstance(value, Tensor) and value.dim()
+            for value in (*samples.inputs, samples.targets)
+        )
+    ):
+        raise InvalidInput(
+            f"data {name!r}: what is given to {part} is no Samples((inputs, ...), targets) with a "
+            "tuple of tensors as inputs and a tensor as targets, the samples as first dimension of "
+            "each"
+        )
 
 
 def _check_fit(

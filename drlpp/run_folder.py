@@ -1,4 +1,8 @@
-"""The output folder of a run: claimed once, resumed by the same run only."""
+"""The output folder of a run: claimed once, resumed by the same run only.
+
+A run that has not kept anything yet, because it failed before its first checkpoint for instance,
+is no reason to keep the folder: the same command may begin anew in it, with other settings too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from typing import Any, ClassVar
 
 from drlpp.errors import InvalidInput
 from drlpp.files import Document, read_document, write_document
+
+_RECORD, _EVENTS = "run.json", "events.out.tfevents.*"
 
 
 class RunRecord(Document):
@@ -29,6 +35,8 @@ def open_run_folder(
 ) -> Path:
     """Claim ``folder`` for a run, or go on with the run that it holds.
 
+    A run of the same command that has kept nothing but TensorBoard's events is begun anew.
+
     Args:
         folder: for everything that the run writes.
         command: that was given.
@@ -39,7 +47,7 @@ def open_run_folder(
     Raises:
         InvalidInput: the folder holds something else, or a run with other settings.
     """
-    record_path = folder / "run.json"
+    record_path = folder / _RECORD
     resume = resume or (restarted and record_path.exists())
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
@@ -53,6 +61,11 @@ def open_run_folder(
         write_document(record_path, RunRecord(command=command, settings=dict(settings)))
         return folder
     record = read_document(record_path, RunRecord)
+    if record.command == command and not _kept_anything(folder):
+        for events in folder.glob(_EVENTS):
+            events.unlink()
+        write_document(record_path, RunRecord(command=command, settings=dict(settings)))
+        return folder
     if not resume:
         raise InvalidInput(
             f"{folder} holds another run ({record.command}); go on with it by --resume, or give "
@@ -69,3 +82,8 @@ def open_run_folder(
                 f"resumed with {settings.get(key)!r}"
             )
     return folder
+
+
+def _kept_anything(folder: Path) -> bool:
+    """Whether there is more than the record of the run and TensorBoard's events."""
+    return any(file.name != _RECORD and not file.match(_EVENTS) for file in folder.iterdir())

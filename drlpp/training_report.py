@@ -30,6 +30,7 @@ def train_and_report(
     optimizer: OptimizerSpec,
     data: str,
     epochs: int,
+    minibatches: int | None,
     **options: Any,
 ) -> None:
     """Train with the placement in ``path``, and print how it goes.
@@ -38,7 +39,7 @@ def train_and_report(
         path: of the placement, for error messages.
         document: what it contains.
         method, optimizer, options: as in :class:`drlpp.runtime.PipelineTrainer`.
-        data, epochs: as in :meth:`drlpp.runtime.PipelineTrainer.fit`.
+        data, epochs, minibatches: as in :meth:`drlpp.runtime.PipelineTrainer.fit`.
     """
     console = build_console()
     banner = (
@@ -102,7 +103,7 @@ def train_and_report(
             observer=Observer(on_begin, on_progress, on_epoch, on_other_placement, on_note),
             **options,
         )
-        result = trainer.fit(data, epochs=epochs)
+        result = trainer.fit(data, epochs=epochs, minibatches=minibatches)
     if result.module_score is not None:
         console.print(
             f"the weights loaded into {document.model.name}'s own module: "

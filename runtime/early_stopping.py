@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidInput
 from drlpp.files import Record
@@ -19,23 +20,35 @@ class EarlyStopping(Record):
         patience: epochs to wait for something better.
         min_delta: what an epoch has to be better by to count as better.
         monitor: ``score`` (more is better) or ``loss`` (less is better), both on held-out data;
-            by default the score where the model's task has one.
+            by default the score where the model's task has one. A value that is not a number is
+            worse than any other.
+
+    Raises:
+        InvalidInput: one of these is out of range.
     """
 
     patience: int = Field(default=3, ge=1)
     min_delta: float = Field(default=0.0, ge=0)
     monitor: Literal["score", "loss"] | None = None
 
-    @classmethod
-    def after(cls, patience: int) -> EarlyStopping:
-        """By the number of epochs alone, as a user types it.
-
-        Raises:
-            InvalidInput: it is less than 1.
-        """
-        if patience < 1:
-            raise InvalidInput(f"early stopping after {patience} epochs; at least 1 is needed")
-        return cls(patience=patience)
+    def __init__(
+        self,
+        patience: int = 3,
+        min_delta: float = 0.0,
+        monitor: Literal["score", "loss"] | None = None,
+    ) -> None:
+        values: dict[str, Any] = {
+            "patience": patience,
+            "min_delta": min_delta,
+            "monitor": monitor,
+        }
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InvalidInput(
+                f"early stopping with {first['loc'][0]} {first['input']!r}: {first['msg']}"
+            ) from None
 
     def best(self, reports: Sequence[EpochReport]) -> EpochReport:
         """The best epoch; the first of those that are equally good.
@@ -61,4 +74,6 @@ class EarlyStopping(Record):
                 f"early stopping monitors the held-out {monitor}, which this training does not "
                 "have; give held-out data, and a task with a score to monitor one"
             )
+        if math.isnan(value):
+            return -math.inf
         return value if monitor == "score" else -value

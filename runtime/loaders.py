@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence, Sized
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Generator as TorchGenerator
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from drlpp.data import Samples
 from drlpp.errors import DataError, DRLPPError, InvalidInput
+from drlpp.runtime.loader_state import begin_epoch
 
 Unpack = Callable[[Any], tuple[Any, Tensor]]
 """Makes ``(inputs, targets)`` of what a loader gives; inputs are a tensor or several."""
 
 Loader = DataLoader
 
+_FRAME = re.compile(r'  File ".*", line \d+, in ')
 
-def iterate(loader: Loader, seed: int) -> Generator[Any]:
-    """What a loader gives, as if ``torch.manual_seed(seed)`` preceded it.
 
-    torch's global generator is lent to the loader while it works, and given back in between, so
-    that neither it nor anyone else notices the other.
+def iterate(loader: Loader, seed: int, epoch: int = 1) -> Generator[Any]:
+    """What a loader gives in an epoch, as if ``torch.manual_seed(seed)`` preceded it.
+
+    Samplers and data sets with ``set_epoch`` are told the epoch; it is counted from 1 here and
+    from 0 there. torch's global generator is lent to the loader while it works, and given back in
+    between, so that neither it nor anyone else notices the other.
 
     Raises:
         DataError: the loader, its dataset or a process of it raised.
@@ -37,6 +40,7 @@ def iterate(loader: Loader, seed: int) -> Generator[Any]:
             torch.set_rng_state(state)
             try:
                 if iterator is None:
+                    begin_epoch(loader, epoch - 1)
                     iterator = iter(loader)
                 batch = next(iterator)
             except StopIteration:
@@ -44,42 +48,41 @@ def iterate(loader: Loader, seed: int) -> Generator[Any]:
             except DRLPPError:
                 raise
             except Exception as error:
-                # A loader's process sends its whole traceback as the text of what it raised.
-                reason = str(error).strip().splitlines() or [""]
                 raise DataError(
                     f"the loader raised {type(error).__name__} after {count} minibatches: "
-                    f"{reason[-1]}"
+                    f"{_message_of(error)}"
                 ) from error
             state = torch.get_rng_state()
         yield batch
         count += 1
 
 
-def generators_of(loader: Loader) -> list[TorchGenerator]:
-    """Generators of its own that a loader or its samplers draw from, each once."""
-    samplers = [
-        loader.sampler,
-        loader.batch_sampler,
-        getattr(loader.batch_sampler, "sampler", None),
-    ]
-    found = [getattr(owner, "generator", None) for owner in (loader, *samplers)]
-    return list({id(g): g for g in found if isinstance(g, TorchGenerator)}.values())
+def _message_of(error: Exception) -> str:
+    """What an error says, in one line.
 
-
-@contextmanager
-def undisturbed(loader: Loader) -> Iterator[None]:
-    """Around an iteration that the next must not notice."""
-    generators = generators_of(loader)
-    states = [generator.get_state() for generator in generators]
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
+    A loader's process sends its whole traceback as the text of what it raised. The message in it
+    begins behind the last line that is indented as a traceback's are.
+    """
+    lines = str(error).strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
+    if frames and lines[0].startswith("Caught "):
+        # Behind a frame its line of code, and marks below it.
+        first = next(
+            (n for n in range(frames[-1] + 1, len(lines)) if not lines[n].startswith(" ")),
+            len(lines) - 1,
+        )
+        lines = lines[first:]
+        lines[0] = lines[0].partition(": ")[2]
+    return " ".join(line.strip() for line in lines)
 
 
 def known_samples(loader: Loader) -> int | None:
-    """How many samples an epoch gives, None where only loading them would tell."""
+    """How many samples an epoch gives, None where only loading them would tell.
+
+    A function that collates samples may make more or fewer of them.
+    """
+    if loader.collate_fn is not default_collate:
+        return None
     batches = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset) or type(batches) is not BatchSampler:
         return None
@@ -105,22 +108,14 @@ class Unpacker:
         self.batch_size = len(inputs[0])
 
     def __call__(self, batch: object) -> Samples:
-        """The samples of a batch, however many.
+        """The samples of a batch, however many, in memory that the loader does not use again.
 
         Raises:
             InvalidInput: they do not suit the model.
         """
         values = self._taken_apart(batch)
-        found = [
-            (tuple(value.shape[1:]), str(value.dtype).removeprefix("torch."))
-            if isinstance(value, Tensor)
-            else type(value).__name__
-            for value in values
-        ]
-        wanted = [
-            (tuple(value.shape[1:]), str(value.dtype).removeprefix("torch."))
-            for value in self._expected
-        ]
+        found = [_kind_of(value) for value in values]
+        wanted = [_kind_of(value) for value in self._expected]
         if found != wanted:
             raise InvalidInput(
                 f"the loader gives samples of shapes and types {found}, but the model's inputs and "
@@ -132,7 +127,13 @@ class Unpacker:
                 f"the loader gives a batch whose tensors have {sorted(lengths)} samples; they "
                 "have to be equally many"
             )
-        return Samples(tuple(values[:-1]), values[-1])
+        copies = [value.clone() for value in values]
+        return Samples(tuple(copies[:-1]), copies[-1])
+
+    @property
+    def keeps_count(self) -> bool:
+        """Whether a batch of n samples becomes n samples; a user's function may do anything."""
+        return self._unpack is None
 
     def _taken_apart(self, batch: object) -> list[Tensor]:
         if self._unpack is None:
@@ -150,6 +151,15 @@ class Unpacker:
                 f"of a batch, which is a {type(batch).__name__}"
             ) from error
         return [*_flat([inputs]), targets]
+
+
+def _kind_of(value: object) -> object:
+    """Shape and type of the samples in a tensor, or what it is instead."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if not value.dim():
+        return "a single number"
+    return tuple(value.shape[1:]), str(value.dtype).removeprefix("torch.")
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

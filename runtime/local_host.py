@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
+import threading
 import types
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -59,6 +60,7 @@ class LocalHost(WorkerHost):
         """Start the workers; none runs."""
         # Made before the first worker, so that all know its name and can remove it.
         util.get_temp_dir()
+        warm_up()
         for post in posts:
             ours, theirs = self._context.Pipe()
             process = self._context.Process(
@@ -147,7 +149,24 @@ class LocalHost(WorkerHost):
 def warm_up() -> None:
     """Start the server that workers are forked from; it loads torch while others go on."""
     _forking_context()
-    forkserver.ensure_running()
+    with _interrupts_ignored():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Have a process that starts here ignore Ctrl-C, which reaches the whole process group.
+
+    Otherwise the server, which ignores it only when all is imported, prints where it was.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _forking_context() -> ForkServerContext:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +15,18 @@ from drlpp.errors import InvalidFile, NotFinite
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
-from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint, write_state_dict
+from drlpp.runtime.checkpoint_file import write_checkpoint, write_state_dict
 from drlpp.runtime.commands import Progress, RunResult
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.held_out import mean_loss, mean_score
 from drlpp.runtime.session import ClusterSession
-from drlpp.runtime.training_data import TrainingData
+from drlpp.runtime.training_checkpoint import (
+    TrainingCheckpoint,
+    check_finite,
+    read_training_checkpoint,
+)
+from drlpp.runtime.training_data import LoaderState, TrainingData
 from drlpp.runtime.training_log import TrainingLog
 from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
 from drlpp.schedule import Part
@@ -115,7 +119,13 @@ class Trainer:
     def train(self, placement: Placement) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
         saved = self._restore()
-        same = saved is not None and saved["deployed"] == _identity(placement, self.session)
+        same = saved is not None and saved.deployed == _identity(placement, self.session)
+        workers = placement.pipeline(self.session.graph).workers
+        if saved is not None and same and saved.in_flight.keys() != set(workers):
+            raise InvalidFile(
+                f"{self.checkpoint}: has minibatches in flight of workers "
+                f"{sorted(saved.in_flight)}, but its placement uses {sorted(workers)}"
+            )
         deployment = self.session.deploy(
             placement, checkpoint=self.checkpoint if saved else None, in_flight=same
         )
@@ -134,14 +144,16 @@ class Trainer:
                     self._progress = _Progress([*self._progress.reports, report])
                     if stopping and stopping.best(self.reports) == report:
                         # Before the checkpoint: an epoch that is done has its weights kept.
-                        write_state_dict(self.best, self.session.collect(deployment)[0])
+                        state = self.session.collect(deployment)[0]
+                        check_finite(state, self.session.captured.state)
+                        write_state_dict(self.best, state)
                     self._save(deployment)
                 self.observer.on_epoch(report)
         if stopping:
-            return torch.load(self.best, weights_only=True)
+            return self._read_best()
         return self.session.collect(deployment)[0]
 
-    def _restore(self) -> Mapping[str, Any] | None:
+    def _restore(self) -> TrainingCheckpoint | None:
         if not self.checkpoint.exists():
             if (older := self.folder / "checkpoint.pt").exists():
                 raise InvalidFile(
@@ -149,21 +161,29 @@ class Trainer:
                     "with that version, or begin in another folder"
                 )
             return None
-        saved = read_checkpoint(self.checkpoint)
+        state = self.session.captured.state
+        saved = read_training_checkpoint(self.checkpoint, state, self._count)
+        self._progress = _Progress(saved.epochs, saved.began, saved.position, saved.losses)
+        self.data.load_state(LoaderState(*saved.data))
+        if self.plan.early_stopping and saved.epochs:
+            # That it can be read is found out before training goes on.
+            self._read_best()
+        return saved
+
+    def _read_best(self) -> dict[str, Tensor]:
         try:
-            self._progress = _Progress(
-                [EpochReport(**report) for report in saved["epochs"]],
-                saved["began"],
-                saved["position"],
-                saved["losses"],
-            )
-            data = saved["data"]
+            state = torch.load(self.best, weights_only=True)
+            expected = self.session.captured.state
+            if {n: v.shape for n, v in state.items()} != {n: v.shape for n, v in expected.items()}:
+                raise InvalidFile("it has other weights than the model")
+        # Whatever a damaged file makes torch say.
         except Exception as error:
             raise InvalidFile(
-                f"{self.checkpoint}: not a checkpoint of drlpp train ({type(error).__name__})"
+                f"{self.best}: the weights of the best epoch so far cannot be read "
+                f"({' '.join(str(error).split())[:200]}); put the file back, or train in another "
+                "folder"
             ) from None
-        self.data.load_state(data)
-        return saved
+        return state
 
     @contextmanager
     def _telling_how_to_stay_finite(self, epoch: int) -> Iterator[None]:
@@ -179,9 +199,7 @@ class Trainer:
 
     def _save(self, deployment: Deployment) -> None:
         saved = self.session.checkpoint(deployment)
-        for name in saved["optimizer"]:
-            if not saved["model"][name].isfinite().all():
-                raise NotFinite(f"parameter {name} has values that are not finite")
+        check_finite(saved["model"], self.session.captured.state)
         saved["deployed"] = _identity(deployment.placement, self.session)
         saved["epochs"] = [asdict(report) for report in self._progress.reports]
         saved["began"] = self._progress.began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +69,8 @@ class PipelineTrainer:
             rounded up to whole updates of all stages. Weights of minibatches in flight are kept
             around a checkpoint, which takes memory that the method itself does not need.
         workers: how many; has to be the number that the placement knows, which is the default.
-        device: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are any.
-        device: that workers compute on, as in :class:`~drlpp.runtime.ClusterSession`; a checkpoint
-            goes on on any.
+        device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
+            any; a checkpoint goes on on any.
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
             another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says.
@@ -98,12 +98,9 @@ class PipelineTrainer:
         seed: int = 0,
         observer: Observer | None = None,
     ) -> None:
-        for name, number in (
-            ("synchronous_epochs", synchronous_epochs),
-            ("checkpoint_every", checkpoint_every),
-        ):
-            if number < 0:
-                raise InvalidInput(f"{name} is {number}; 0 or more is expected")
+        _check_count("synchronous_epochs", synchronous_epochs, least=0)
+        _check_count("checkpoint_every", checkpoint_every, least=0)
+        _check_seed(seed)
         given = None if isinstance(placement, PlacementFile) else placement
         self.document = (
             placement if isinstance(placement, PlacementFile) else read_placement(placement)
@@ -164,8 +161,9 @@ class PipelineTrainer:
             InvalidInput: anything given does not fit.
             RunFailure: the workers or the loader failed; ``out`` holds the last checkpoint.
         """
-        if epochs < 1:
-            raise InvalidInput(f"epochs is {epochs}; at least 1 is needed")
+        _check_count("epochs", epochs, least=1)
+        if minibatches is not None:
+            _check_count("minibatches", minibatches, least=1)
         plan = TrainingPlan(
             epochs,
             self.learning_rate,
@@ -185,8 +183,8 @@ class PipelineTrainer:
             restarted=restarted(),
         )
         with (
-            # TensorBoard's files, for instance; checkpoints tell more of themselves.
-            telling_of_storage(folder),
+            # What is written into the folder tells of itself.
+            telling_of_storage(Path(tempfile.gettempdir())),
             ClusterSession(
                 self.captured,
                 self.document.cluster.accelerators,
@@ -217,6 +215,16 @@ class PipelineTrainer:
         task = self.captured.task
         assert task.targets is not None
         name = data if isinstance(data, str) else None
+        if not isinstance(data, str | Data | Loader):
+            raise InvalidInput(
+                f"data to train on is a {type(data).__name__}; expected a name, "
+                "package.module:factory, drlpp.data.Data, or a torch.utils.data.DataLoader, such "
+                "as DataLoader(TensorDataset(inputs, targets), batch_size)"
+            )
+        if not isinstance(held_out, Loader | None):
+            raise InvalidInput(
+                f"held_out is a {type(held_out).__name__}; expected a torch.utils.data.DataLoader"
+            )
         found: Data | Loaders | Loader
         found = load_data(data, task.inputs, task.targets) if isinstance(data, str) else data
         if isinstance(found, Loader):
@@ -234,8 +242,6 @@ class PipelineTrainer:
                 )
             check_data(name or "in memory", found, task.inputs, task.targets)
             return SamplesInMemory(name or "in memory", found, task.batch_size, self.seed)
-        if minibatches is not None and minibatches < 1:
-            raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
         return LoadedData(
             name or "DataLoader",
             found,
@@ -283,6 +289,19 @@ class PipelineTrainer:
                 for minibatch in data.held_out()
             ]
         return mean_score(scores, data.held_out_samples)
+
+
+def _check_count(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int):
+        raise InvalidInput(f"{name} is {value!r}; a whole number is expected")
+    if value < least:
+        raise InvalidInput(f"{name} is {value}; at least {least} is needed")
+
+
+def _check_seed(seed: object) -> None:
+    """Before anything is drawn with it: torch's generators take 64 bits."""
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+        raise InvalidInput(f"seed is {seed!r}; a whole number from -2^63 to 2^64 - 1 is expected")
 
 
 def _resolved(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,16 +14,24 @@ from torch import Tensor
 from drlpp.data import Data, Loaders, Samples
 from drlpp.errors import InvalidInput
 from drlpp.runtime.held_out import evaluation_order
-from drlpp.runtime.loaders import (
-    Loader,
-    Unpacker,
-    generators_of,
-    iterate,
-    known_samples,
-    undisturbed,
-)
+from drlpp.runtime.loader_state import generators_of, undisturbed
+from drlpp.runtime.loaders import Loader, Unpacker, iterate, known_samples
 from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session import ClusterSession
+
+_MOST_HELD_OUT_SAMPLES = 1_000_000
+
+
+class LoaderState(NamedTuple):
+    """What a checkpoint keeps of a loader.
+
+    Attributes:
+        generators: states of its own generators at the beginning of the epoch that is not yet done.
+        first_minibatch: a hash of that epoch's first minibatch, empty where none has been loaded.
+    """
+
+    generators: tuple[Tensor, ...] = ()
+    first_minibatch: str = ""
 
 
 class TrainingData(ABC):
@@ -65,17 +75,17 @@ class TrainingData(ABC):
     def held_out(self) -> Iterator[Samples]:
         """The same, for this process."""
 
-    def state(self) -> list[Tensor]:
+    def state(self) -> LoaderState:
         """What a checkpoint needs to go on with the same samples."""
-        return []
+        return LoaderState()
 
-    def load_state(self, state: list[Tensor]) -> None:
+    def load_state(self, state: LoaderState) -> None:
         """Take over what :meth:`state` gave."""
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
     """Of the order of samples; epoch 0 stands for what comes before, and for held-out data."""
-    return seed * 1_000_003 + epoch
+    return (seed * 1_000_003 + epoch) % 2**64
 
 
 class SamplesInMemory(TrainingData):
@@ -156,11 +166,19 @@ class LoadedData(TrainingData):
         self._seed = seed
         self._note = note
         self._noted = False
-        self._states = self._current_states()
+        self._state = self._current_state()
         self._check_first(self._train, one_by_one=True)
         if self._held_out is not None:
             self._check_first(self._held_out, one_by_one=False)
-        self.minibatches = self._count_minibatches() if minibatches is None else minibatches
+        known = self._known_minibatches()
+        if minibatches is None:
+            minibatches = self._count_minibatches(known)
+        elif known is not None and minibatches > known:
+            raise InvalidInput(
+                f"minibatches is {minibatches}, but the loader gives {known} of "
+                f"{self.batch_size} samples in an epoch"
+            )
+        self.minibatches = minibatches
         self.held_out_samples = self._count_held_out()
 
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
@@ -189,32 +207,51 @@ class LoadedData(TrainingData):
             for indices in evaluation_order(len(rest), self.batch_size):
                 yield _chosen(rest, indices)
 
-    def state(self) -> list[Tensor]:
-        """Of the loader's own generators, where the epoch begins that is not yet done."""
-        return self._states
+    def state(self) -> LoaderState:
+        """Of the epoch that is not yet done."""
+        return self._state
 
-    def load_state(self, state: list[Tensor]) -> None:
+    def load_state(self, state: LoaderState) -> None:
         """Go on there."""
         generators = generators_of(self._train)
-        if len(state) != len(generators):
+        if len(state.generators) != len(generators):
             raise InvalidInput(
-                f"the checkpoint's loader had {len(state)} generators of its own, this one has "
-                f"{len(generators)}; give the same kind of loader"
+                f"the checkpoint's loader had {len(state.generators)} generators of its own, this "
+                f"one has {len(generators)}; give the same kind of loader"
             )
-        for generator, known in zip(generators, state, strict=True):
-            generator.set_state(known)
-        self._states = self._current_states()
+        for generator, known in zip(generators, state.generators, strict=True):
+            try:
+                generator.set_state(known)
+            except (RuntimeError, TypeError) as error:
+                raise InvalidInput(
+                    "the checkpoint's state of the loader's generator does not fit: "
+                    f"{' '.join(str(error).split())}"
+                ) from None
+        self._state = state
 
     def _epoch(self, epoch: int, begin: int) -> Generator[Samples]:
-        self._states = self._current_states()
+        known = self._state.first_minibatch
+        self._state = self._current_state()
         try:
-            yield from islice(self._whole(epoch), begin, self.minibatches)
+            for number, minibatch in enumerate(islice(self._whole(epoch), self.minibatches)):
+                if number == 0:
+                    self._state = self._state._replace(first_minibatch=_hash_of(minibatch))
+                    if begin and known not in ("", self._state.first_minibatch):
+                        raise InvalidInput(
+                            f"the loader gives other minibatches in epoch {epoch} than when the "
+                            "checkpoint was written, so that samples would be missed or counted "
+                            "twice; its order and whatever is random in its samples has to "
+                            "follow from torch's global generator, from torch.Generator "
+                            "attributes of its own, or from set_epoch(epoch)"
+                        )
+                if number >= begin:
+                    yield minibatch
         finally:
             # Whoever let go of this has all the minibatches of the epoch.
-            self._states = self._current_states()
+            self._state = self._current_state()
 
     def _whole(self, epoch: int) -> Generator[Samples]:
-        for batch in iterate(self._train, epoch_seed(self._seed, epoch)):
+        for batch in iterate(self._train, epoch_seed(self._seed, epoch), epoch):
             minibatch = self._unpack(batch)
             if len(minibatch) > self.batch_size:
                 raise self._too_large(minibatch)
@@ -247,14 +284,28 @@ class LoadedData(TrainingData):
         if one_by_one and len(samples) > self.batch_size:
             raise self._too_large(samples)
 
-    def _count_minibatches(self) -> int:
-        samples, batches = known_samples(self._train), self._train.batch_size
-        if samples is not None and batches == self.batch_size:
-            count, rest = divmod(samples, self.batch_size)
-            if rest:
+    def _known_minibatches(self) -> int | None:
+        """Of an epoch of the training loader, None where only loading them would tell."""
+        samples = self._known_samples(self._train)
+        # The loader's own attribute is None where it was given a sampler of batches.
+        batch_size = getattr(self._train.batch_sampler, "batch_size", None)
+        if samples is None or batch_size != self.batch_size:
+            return None
+        return samples // self.batch_size
+
+    def _known_samples(self, loader: Loader) -> int | None:
+        return known_samples(loader) if self._unpack.keeps_count else None
+
+    def _count_minibatches(self, known: int | None) -> int:
+        count = known
+        if count is not None:
+            if rest := (self._known_samples(self._train) or 0) % self.batch_size:
                 self._note_left_out(f"the last minibatch of {rest} samples")
         else:
-            self._note("the training loader is read once to count its minibatches")
+            self._note(
+                "the training loader is read once to count its minibatches; where it never ends, "
+                "say how many make an epoch (minibatches, or --minibatches)"
+            )
             with undisturbed(self._train):
                 count = sum(1 for _ in self._whole(epoch=1))
         if not count:
@@ -267,16 +318,39 @@ class LoadedData(TrainingData):
     def _count_held_out(self) -> int:
         if self._held_out is None:
             return 0
-        known = known_samples(self._held_out)
+        known = self._known_samples(self._held_out)
         if known is not None:
             return known
         self._note("the held-out loader is read once to count its samples")
+        count = 0
         with undisturbed(self._held_out):
-            batches = iterate(self._held_out, epoch_seed(self._seed, 0))
-            return sum(len(self._unpack(batch)) for batch in batches)
+            for batch in iterate(self._held_out, epoch_seed(self._seed, 0)):
+                count += len(self._unpack(batch))
+                if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
+                    raise InvalidInput(
+                        f"the held-out loader gave more than {_MOST_HELD_OUT_SAMPLES} samples and "
+                        "has no length, so it may never end; give a data set with __len__, or "
+                        "fewer samples"
+                    )
+        return count
 
-    def _current_states(self) -> list[Tensor]:
-        return [generator.get_state() for generator in generators_of(self._train)]
+    def _current_state(self) -> LoaderState:
+        generators = generators_of(self._train)
+        return LoaderState(tuple(generator.get_state() for generator in generators))
+
+
+def _has_length(loader: Loader) -> bool:
+    try:
+        return len(loader) >= 0
+    except TypeError:
+        return False
+
+
+def _hash_of(samples: Samples) -> str:
+    digest = hashlib.sha256()
+    for tensor in (*samples.inputs, samples.targets):
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _joined(parts: list[Samples]) -> Samples:

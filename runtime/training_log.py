@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,7 @@ from drlpp.runtime.run_timeline import timeline_of
 from drlpp.runtime.training_reports import EpochReport
 from drlpp.schedule import Schedule
 from drlpp.spans import spans_of, time_use
+from drlpp.storage import telling_of_storage
 
 
 class TrainingLog:
@@ -24,10 +26,23 @@ class TrainingLog:
     ``time/samples_per_second``, and for every worker ``utilisation/worker_0`` and so on, the part
     of its time that it computed, ``bubble/worker_0``, the rest, and ``memory_bytes/worker_0``, the
     most that it had resident.
+
+    Raises:
+        StorageFailure: the disk is full or cannot be written, also in every method.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._board = SummaryWriter(str(folder))
+        self._folder = folder
+        with self._writing():
+            self._board = SummaryWriter(str(folder))
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return telling_of_storage(self._folder)
+
+    def _write(self, values: Mapping[str, float], step: int) -> None:
+        with self._writing():
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
 
     def __enter__(self) -> Self:
         return self
@@ -38,13 +53,13 @@ class TrainingLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._board.close()
+        with self._writing():
+            self._board.close()
 
     def minibatches(self, losses: Sequence[float], rates: Sequence[float], first: int) -> None:
         """Losses and learning rates of minibatches from number ``first`` of the training on."""
         for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
-            self._board.add_scalar("train/loss", loss, step)
-            self._board.add_scalar("train/learning_rate", rate, step)
+            self._write({"train/loss": loss, "train/learning_rate": rate}, step)
 
     def workers(self, epoch: int, schedule: Schedule, results: Mapping[int, RunResult]) -> None:
         """Where the time of every worker went in an epoch, and its memory."""
@@ -52,10 +67,13 @@ class TrainingLog:
         if timeline:
             end = max(timed.end for timed in timeline)
             for use in time_use(spans_of(timeline), 0.0, end):
-                self._board.add_scalar(f"utilisation/worker_{use.worker}", use.utilisation, epoch)
-                self._board.add_scalar(f"bubble/worker_{use.worker}", use.bubble, epoch)
+                used = {
+                    f"utilisation/worker_{use.worker}": use.utilisation,
+                    f"bubble/worker_{use.worker}": use.bubble,
+                }
+                self._write(used, epoch)
         for worker, result in results.items():
-            self._board.add_scalar(f"memory_bytes/worker_{worker}", result.peak_memory_bytes, epoch)
+            self._write({f"memory_bytes/worker_{worker}": result.peak_memory_bytes}, epoch)
 
     def epoch(self, report: EpochReport, batch_size: int) -> None:
         """What an epoch came to."""
@@ -65,6 +83,5 @@ class TrainingLog:
             "time/minibatches_per_second": report.minibatches_per_second,
             "time/samples_per_second": batch_size * report.minibatches_per_second,
         }
-        for name, value in values.items():
-            if value is not None:
-                self._board.add_scalar(name, value, report.epoch)
+        known = {name: value for name, value in values.items() if value is not None}
+        self._write(known, report.epoch)

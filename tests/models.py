@@ -1,9 +1,11 @@
 """Small models that the tests of several folders share."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from drlpp.task import Task
 
@@ -73,3 +75,18 @@ def separable_loaders(example_inputs: tuple[Tensor, ...]) -> tuple[DataLoader, D
     batch_size = len(example_inputs[0])
     train, test = (TensorDataset(*part) for part in separable(example_inputs))
     return DataLoader(train, batch_size, shuffle=True), DataLoader(test, batch_size)
+
+
+class _Endless(IterableDataset[tuple[Tensor, Tensor]]):
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            yield from zip(self.inputs, self.targets, strict=True)
+
+
+def separable_without_end(example_inputs: tuple[Tensor, ...]) -> tuple[DataLoader, None]:
+    """The same again and again, and nothing held out."""
+    train, _ = separable(example_inputs)
+    return DataLoader(_Endless(*train), len(example_inputs[0])), None

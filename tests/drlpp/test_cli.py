@@ -2,11 +2,14 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 from drlpp.cli import main
+from drlpp.command_line import run_program
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -81,3 +84,24 @@ def test_damaged_files_are_told(
     graph.write_text(damage(graph.read_text()))  # type: ignore[operator]
     assert run(monkeypatch, "show", str(graph)) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("through_typer", [False, True])
+def test_ctrl_c_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, through_typer: bool
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    program: Callable[[], object] = interrupted
+    if through_typer:
+        program = typer.Typer()
+        program.command()(interrupted)
+    monkeypatch.setattr(sys, "argv", ["drlpp"])
+    with pytest.raises(SystemExit) as stop:
+        run_program(program, "drlpp")
+    assert stop.value.code == 130
+    told = capsys.readouterr().err
+    assert told.startswith("drlpp: interrupted; ")
+    assert "--resume" in told
+    assert told.count("\n") == 1

@@ -129,6 +129,9 @@ def test_a_truncated_placement_is_told(
     ("more", "message"),
     [
         (["--workers", "6"], "6 workers were asked for, but the placement is for 2"),
+        (["--minibatches", "0"], "minibatches is 0; at least 1 is needed"),
+        (["--minibatches", "3"], "unpack and minibatches belong to loaders"),
+        (["--seed", "99999999999999999999"], "seed is 99999999999999999999; a whole number"),
         (["--epochs", "0"], "epochs is 0; at least 1 is needed"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown"),
         (["--lr", "-3"], "optimizer sgd: Invalid learning rate: -3.0"),
@@ -155,7 +158,7 @@ def test_a_truncated_placement_is_told(
             "gives the learning rate -",
         ),
         (["--checkpoint-every", "-5"], "checkpoint_every is -5"),
-        (["--early-stopping", "0"], "early stopping after 0 epochs; at least 1 is needed"),
+        (["--early-stopping", "0"], "early stopping with patience 0: "),
     ],
 )
 def test_bad_options_are_one_line_and_claim_no_folder(
@@ -189,6 +192,22 @@ def test_loaders_of_a_factory_are_trained_with(
     assert status == 0, told.err
     assert told.out.count("held-out loss") == 2
     assert (tmp_path / "training" / "best.pt").exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_loader_without_end_has_epochs_of_a_given_length(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    content: dict[str, Any],
+) -> None:
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(content))
+    options = ["--data", "tests.models:separable_without_end", "--epochs", "2"]
+    status, told = _train(monkeypatch, capsys, path, *options, "--minibatches", "5")
+    assert status == 0, told.err
+    assert "is read once" not in told.out
+    assert told.out.count("epoch ") == 2
 
 
 def test_a_file_in_the_way_of_the_output_folder(

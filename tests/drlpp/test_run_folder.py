@@ -28,6 +28,7 @@ def test_a_taken_folder_is_refused(
     tmp_path: Path, command: str, settings: dict[str, object], resume: bool, message: str
 ) -> None:
     open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False)
+    (tmp_path / "run" / "checkpoint.safetensors").touch()
     with pytest.raises(InvalidInput, match=message):
         open_run_folder(tmp_path / "run", command, settings, resume=resume)
 
@@ -49,3 +50,16 @@ def test_another_attempt_begins_the_run_or_goes_on_with_it(tmp_path: Path) -> No
         open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False, restarted=True)
     with pytest.raises(InvalidInput, match="a run of train"):
         open_run_folder(tmp_path / "run", "learn", SETTINGS, resume=False, restarted=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_kept_nothing_is_begun_anew(tmp_path: Path, resume: bool) -> None:
+    folder = open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False)
+    (folder / "events.out.tfevents.1").touch()
+    other = {**SETTINGS, "seed": 1}
+    open_run_folder(folder, "train", other, resume=resume)
+    assert [file.name for file in folder.iterdir()] == ["run.json"]
+    (folder / "checkpoint.safetensors").touch()
+    open_run_folder(folder, "train", other, resume=True)
+    with pytest.raises(InvalidInput, match="seed = 1; it cannot be resumed with 0"):
+        open_run_folder(folder, "train", SETTINGS, resume=True)

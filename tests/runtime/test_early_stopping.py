@@ -1,5 +1,6 @@
 """Early stopping: when training ends, and whose weights are the result."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing import CapturedModel, capture
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime import EarlyStopping, EpochReport, PipelineTrainer
+from drlpp.runtime import EarlyStopping, EpochReport, Observer, PipelineTrainer
 from drlpp.task import ModelReference
 from tests.runtime.killing import killed_after_saving
 from tests.runtime.loading import DATA, data_for, loaders_for, placement_file, same
@@ -34,6 +35,9 @@ def reports(*scores: float) -> list[EpochReport]:
         (EarlyStopping(patience=2, min_delta=0.5), [1, 1.4, 1.4], 1, True),
         (EarlyStopping(patience=2, min_delta=0.5), [1, 1.4, 1.8], 3, False),
         (EarlyStopping(patience=1), [1], 1, False),
+        (EarlyStopping(patience=2), [math.nan, 1, 0], 2, False),
+        (EarlyStopping(patience=2), [1, math.nan, 2], 3, False),
+        (EarlyStopping(patience=2), [math.nan, math.nan, math.nan], 1, True),
     ],
 )
 def test_it_ends_after_epochs_that_were_no_better(
@@ -106,5 +110,28 @@ def test_what_cannot_be_monitored_is_told_before_training(
     loader = DataLoader(TensorDataset(*task.inputs, task.targets), task.batch_size)
     with pytest.raises(InvalidInput, match=r"monitors the score, but model .* has none"):
         trainer.fit(loader, loader, epochs=2)
-    with pytest.raises(InvalidInput, match="early stopping after 0 epochs; at least 1"):
-        EarlyStopping.after(0)
+    with pytest.raises(InvalidInput, match=r"early stopping with patience 0: .* greater than"):
+        EarlyStopping(patience=0)
+    with pytest.raises(InvalidInput, match="early stopping with monitor 'accuracy'"):
+        EarlyStopping(monitor="accuracy")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("damaged", [None, b"half", {"other": torch.zeros(2)}])
+def test_the_weights_of_the_best_epoch_are_looked_for_before_training_goes_on(
+    captured: CapturedModel, tmp_path: Path, damaged: bytes | dict[str, torch.Tensor] | None
+) -> None:
+    options = {"early_stopping": EarlyStopping(), "out": tmp_path}
+    document = placement_file(captured, 0)
+    PipelineTrainer(document, **options).fit(DATA, epochs=1)
+    best = tmp_path / "best.pt"
+    best.unlink()
+    if isinstance(damaged, bytes):
+        best.write_bytes(damaged)
+    elif damaged is not None:
+        torch.save(damaged, best)
+    seen: list[EpochReport] = []
+    observer = Observer(on_epoch=seen.append)
+    again = PipelineTrainer(document, resume=True, observer=observer, **options)
+    with pytest.raises(InvalidFile, match=r"best.pt: the weights of the best epoch so far cannot"):
+        again.fit(DATA, epochs=2)
+    assert not seen

@@ -21,7 +21,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
     folder = tmp_path_factory.mktemp("faults")
     model = ModelReference(name="tests.models:perceptron", options={"layers": 2})
     with temporary_files_in(folder):
-        yield FaultTrials(model, "benchmarks.faults:samples", 1, folder, patience_seconds=3)
+        yield FaultTrials(model, "benchmarks.faults:samples", 1, folder)
 
 
 # TensorBoard's thread says so as well when it cannot write.

@@ -1,8 +1,10 @@
 """A disk that is full at a checkpoint, or that a worker cannot write to."""
 
+import errno
 import os
 import resource
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,3 +105,29 @@ def test_a_long_answer_that_cannot_be_written_is_told(captured: CapturedModel) -
         with pytest.raises(StorageFailure, match=r"worker 0: .* \(File too large\)"):
             session.run(deployment, 200)
         assert not list(session.folder.glob("message-*"))
+
+
+def _no_space(*args: object, **options: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("failing", "named"),
+    [
+        ("drlpp.runtime.training_log.SummaryWriter.add_scalar", "out"),
+        ("drlpp.runtime.training_log.SummaryWriter", "out"),
+        ("drlpp.runtime.session.ClusterSession.deploy", "temporary"),
+    ],
+)
+def test_the_folder_that_is_full_is_named(
+    captured: CapturedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: str,
+    named: str,
+) -> None:
+    folders = {"out": tmp_path / "out", "temporary": Path(tempfile.gettempdir())}
+    monkeypatch.setattr(failing, _no_space)
+    with pytest.raises(StorageFailure) as raised:
+        train(file_of(captured, straight(captured, 0)), data=DATA, epochs=1, out=folders["out"])
+    assert str(raised.value) == f"{folders[named]}: cannot be written (No space left on device)"

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+)
 
 from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import InvalidInput
@@ -53,6 +60,41 @@ class Flowing(IterableDataset[tuple[Tensor, Tensor]]):
         yield from (self.samples[index] for index in torch.randperm(len(self.samples)).tolist())
 
 
+class Shuffling(Sampler[list[int]]):
+    """Batches in an order by a generator, under a name of its own."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self.chance = torch.Generator().manual_seed(3)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(self.samples, generator=self.chance)
+        yield from order.view(-1, 8).tolist()
+
+
+class Within(Sampler[list[int]]):
+    """The same batches."""
+
+    def __init__(self, batches: Shuffling) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from self.batches
+
+
+class Counting(Sampler[list[int]]):
+    """Batches in an order of each epoch's own, that nobody else knows of."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self.epochs = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.epochs += 1
+        generator = torch.Generator().manual_seed(self.epochs)
+        yield from torch.randperm(self.samples, generator=generator).view(-1, 8).tolist()
+
+
 def noisy(captured: CapturedModel) -> Noisy:
     train = data_for(captured).train
     return Noisy(train.inputs[0], train.targets)
@@ -66,7 +108,19 @@ LOADERS: dict[str, Callable[[Noisy], DataLoader]] = {
     "in processes": lambda samples: DataLoader(
         samples, batch_size=8, shuffle=True, num_workers=2, prefetch_factor=3
     ),
+    "in processes that stay": lambda samples: DataLoader(
+        samples, batch_size=8, shuffle=True, num_workers=2, persistent_workers=True
+    ),
     "iterable": lambda samples: DataLoader(Flowing(samples), batch_size=8),
+    "by the epoch": lambda samples: DataLoader(
+        samples, batch_size=8, sampler=DistributedSampler(samples, num_replicas=1, rank=0)
+    ),
+    "by a batch sampler's generator": lambda samples: DataLoader(
+        samples, batch_sampler=Shuffling(len(samples))
+    ),
+    "by one within another": lambda samples: DataLoader(
+        samples, batch_sampler=Within(Shuffling(len(samples)))
+    ),
 }
 
 
@@ -117,6 +171,23 @@ def test_random_samples_and_orders_are_the_same_again(
     whole, rest = _killed_and_resumed(train, tmp_path, stopped_after)
     assert same(rest.state_dict, whole.state_dict)
     assert whole.epochs[0].loss != whole.epochs[1].loss
+
+
+def test_a_loader_that_goes_on_elsewhere_is_refused(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """Killed within the second epoch, which a new loader takes for its first."""
+    document = placement_file(captured, 0, 1, method=STASH)
+
+    def train(**options: Path | bool | int) -> TrainingResult:
+        samples = noisy(captured)
+        loader = DataLoader(samples, batch_sampler=Counting(len(samples)))
+        return PipelineTrainer(document, out=tmp_path, **options).fit(loader, epochs=2)
+
+    with killed_after_saving(4):
+        train(checkpoint_every=5)
+    with pytest.raises(InvalidInput, match="gives other minibatches in epoch 2 than when"):
+        train(resume=True)
 
 
 def test_nobody_notices_whose_random_numbers_a_loader_draws(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ def test_small_minibatches_are_left_out_of_training_and_that_is_said(
     trainer = PipelineTrainer(document, out=tmp_path / "some", observer=observer)
     found = trainer.fit(loader, epochs=2)
     assert notes == [
-        "the training loader is read once to count its minibatches",
+        "the training loader is read once to count its minibatches; where it never ends, say how "
+        "many make an epoch (minibatches, or --minibatches)",
         "a minibatch of 3 samples is left out of every epoch: the model is captured for "
         "minibatches of 8",
     ]
@@ -126,10 +128,13 @@ class Endless(IterableDataset[tuple[Tensor, Tensor]]):
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         inputs, targets = self.data.train.inputs[0], self.data.train.targets
-        count = 0
-        while True:
-            yield inputs[count % 96], targets[count % 96]
-            count += 1
+        for number in count():
+            yield inputs[number % 96], targets[number % 96]
+
+
+class Ending(Endless):
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from islice(super().__iter__(), 96)
 
 
 def test_an_endless_stream_has_epochs_of_a_given_length(
@@ -147,10 +152,92 @@ def test_an_endless_stream_has_epochs_of_a_given_length(
 def test_a_loader_shorter_than_an_epoch_ends_training(
     captured: CapturedModel, tmp_path: Path
 ) -> None:
-    train, _ = loaders_for(data_for(captured))
+    stream = DataLoader(Ending(data_for(captured)), batch_size=8)
     trainer = PipelineTrainer(placement_file(captured, 0, 1, method=STASH), out=tmp_path)
     with pytest.raises(DataError, match="the data ended after 12 minibatches of a run of 13"):
-        trainer.fit(train, epochs=1, minibatches=13)
+        trainer.fit(stream, epochs=1, minibatches=13)
+
+
+def test_more_minibatches_than_a_loader_has_are_refused_before_the_folder_is_claimed(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    train, _ = loaders_for(data_for(captured))
+    out = tmp_path / "out"
+    with pytest.raises(InvalidInput, match="minibatches is 13, but the loader gives 12 of 8"):
+        PipelineTrainer(placement_file(captured, 0), out=out).fit(train, minibatches=13)
+    assert not out.exists()
+
+
+def test_a_held_out_stream_without_an_end_is_refused(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drlpp.runtime.training_data._MOST_HELD_OUT_SAMPLES", 100)
+    train, _ = loaders_for(data_for(captured))
+    stream = DataLoader(Endless(data_for(captured)), batch_size=8)
+    with pytest.raises(InvalidInput, match="more than 100 samples and has no length"):
+        PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out").fit(train, stream)
+
+
+def _twice(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    inputs, targets = zip(*samples, strict=True)
+    return torch.stack([*inputs, *inputs]), torch.stack([*targets, *targets])
+
+
+def _half(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return batch[0][::2], batch[1][::2]
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_samples_are_counted_and_not_indices(
+    captured: CapturedModel, tmp_path: Path, unpacked: bool
+) -> None:
+    """A collate function that makes two samples of one, and an unpack that leaves every second."""
+    train, test = (TensorDataset(part.inputs[0], part.targets) for part in data_for(captured))
+    if unpacked:
+        trained, held_out = DataLoader(train, 16), DataLoader(test, 16)
+        options: dict[str, Any] = {"unpack": _half}
+        seen = [_half(batch) for batch in held_out]
+    else:
+        trained = DataLoader(train, 4, collate_fn=_twice)
+        held_out = DataLoader(test, 4, collate_fn=_twice)
+        options = {}
+        seen = list(held_out)
+    document = placement_file(captured, 0, 1, method=STASH)
+    found = PipelineTrainer(document, out=tmp_path).fit(trained, held_out, epochs=1, **options)
+    task = captured.reference.build()
+    task.module.load_state_dict(found.state_dict)
+    inputs, targets = (torch.cat(values) for values in zip(*seen, strict=True))
+    assert task.loss is not None
+    wanted = task.loss(task.module(inputs), targets).item()
+    assert found.epochs[0].held_out_loss == pytest.approx(wanted, rel=1e-5)
+
+
+class Reusing(IterableDataset[tuple[Tensor, Tensor]]):
+    """Minibatches that all stand in the same memory, one after another."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        inputs, targets = self.samples.inputs[0][:8].clone(), self.samples.targets[:8].clone()
+        for begin in range(0, len(self.samples) // 8 * 8, 8):
+            inputs.copy_(self.samples.inputs[0][begin : begin + 8])
+            targets.copy_(self.samples.targets[begin : begin + 8])
+            yield inputs, targets
+
+
+def test_a_loader_may_use_its_memory_again(captured: CapturedModel, tmp_path: Path) -> None:
+    data = data_for(captured)
+    document = placement_file(captured, 0, 1, method=STASH)
+    reusing = [DataLoader(Reusing(samples), batch_size=None) for samples in data]
+    found = PipelineTrainer(document, out=tmp_path / "1").fit(*reusing, epochs=1)
+    plain = [
+        DataLoader(TensorDataset(samples.inputs[0], samples.targets), 8, drop_last=True)
+        for samples in data
+    ]
+    wanted = PipelineTrainer(document, out=tmp_path / "2").fit(*plain, epochs=1)
+    assert same(found.state_dict, wanted.state_dict)
+    assert found.epochs[0].held_out_loss == wanted.epochs[0].held_out_loss
 
 
 @pytest.mark.parametrize("batch_size", [3, 29, 50])
@@ -193,6 +280,7 @@ LABELS = torch.zeros(96, dtype=torch.int64)
         (_loader(torch.zeros(0, 16), LABELS[:0]), "gives no minibatch at all"),
         (DataLoader([{"x": 1.0}] * 96, 8), "batches of type dict; expected"),
         (DataLoader([("one", 1)] * 96, 8), "'str'"),
+        (DataLoader([(torch.zeros(8, 16), torch.tensor(1))] * 9, None), "a single number"),
     ],
 )
 def test_what_does_not_suit_the_model_is_refused_before_the_folder_is_claimed(
@@ -235,7 +323,7 @@ class Breaking(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _unreadable() -> None:
-    raise OSError("picture 70 is damaged")
+    raise OSError("picture 70 is damaged:\n  it ends after 12 bytes")
 
 
 @pytest.mark.timeout(60)
@@ -255,7 +343,9 @@ def test_a_loader_that_raises_ends_training_and_its_workers(
     trainer = PipelineTrainer(placement_file(captured, 0, 1, method=STASH), out=tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClusterSession, "deploy", deploy)
-        with pytest.raises(DataError, match=r"raised OSError after 8 .*: picture 70 is damaged"):
+        with pytest.raises(
+            DataError, match=r"raised OSError after 8 .*: picture 70 is damaged: it ends"
+        ):
             trainer.fit(loader, epochs=1)
     assert len(seen[0]) == 2
     assert not any(Path(f"/proc/{process}").exists() for process in seen[0])
@@ -271,11 +361,14 @@ def _slowly(data: Data, minibatches: int, seconds: float) -> Iterator[Samples]:
 @pytest.mark.timeout(60)
 def test_a_slow_loader_is_not_taken_for_a_hang(captured: CapturedModel) -> None:
     data = data_for(captured)
-    with ClusterSession(captured, 2, method=STASH, timeout_seconds=1.5) as session:
+    with ClusterSession(captured, 2, method=STASH) as session:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
-        session.run(deployment, 3, RunOptions(loaded=_slowly(data, 3, seconds=2)))
+        # From here on: starting and deploying may take its time.
+        session._workers._timeout_seconds = 3
+        session._workers._pool.longest_silence_seconds = 0.0
+        session.run(deployment, 2, RunOptions(loaded=_slowly(data, 2, seconds=4)))
         assert len(session.process_ids) == 2
-        assert session._workers._pool.longest_silence_seconds < 2, (
+        assert session._workers._pool.longest_silence_seconds < 4, (
             "it would count for later timeouts"
         )
 
@@ -287,8 +380,9 @@ def test_a_worker_that_hangs_is_noticed_while_data_is_there(
     data = data_for(captured)
     monkeypatch.setattr(Feed, "heard", lambda feed, worker, reading: None)
     monkeypatch.setattr("drlpp.runtime.feed._AHEAD", -1)
-    with ClusterSession(captured, 2, method=STASH, timeout_seconds=1.5) as session:
+    with ClusterSession(captured, 2, method=STASH) as session:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
+        session._workers._timeout_seconds = 1.5
         with pytest.raises(TrialTimeout, match="did not answer within"):
             session.run(deployment, 6, RunOptions(loaded=_slowly(data, 6, seconds=0)))
 
@@ -324,11 +418,14 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
 def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) -> None:
     seen: list[ProgressReport] = []
     stream = DataLoader(Endless(data_for(captured)), batch_size=8)
-    trainer = PipelineTrainer(
-        placement_file(captured, 0, 1), out=tmp_path, observer=Observer(on_progress=seen.append)
-    )
-    trainer.fit(stream, epochs=1, minibatches=1500)
-    assert seen
+    observer = Observer(on_progress=seen.append)
+    # Reports come every quarter of a second, in which fast workers are done.
+    for attempt in count():
+        if seen:
+            break
+        out = tmp_path / str(attempt)
+        trainer = PipelineTrainer(placement_file(captured, 0, 1), out=out, observer=observer)
+        trainer.fit(stream, epochs=1, minibatches=1500)
     assert all(0 < report.done <= report.minibatches == 1500 for report in seen)
     assert all(0 < report.loss < 5 for report in seen)
     assert all(report.minibatches_per_second > 0 for report in seen)

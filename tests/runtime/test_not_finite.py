@@ -9,7 +9,7 @@ from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import NotFinite
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, EarlyStopping
 from drlpp.runtime.checkpoint_file import read_checkpoint
 from drlpp.task import ModelReference
 from tests.runtime.loading import train
@@ -25,6 +25,14 @@ def large(
     inputs = 1e4 * torch.randn(16, example_inputs[0].shape[1])
     targets = torch.arange(16) % 5
     return (inputs, targets), (inputs[:8], targets[:8])
+
+
+def one_minibatch(
+    example_inputs: tuple[torch.Tensor, ...],
+) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    """Of which the only update is the last."""
+    _, held_out = large(example_inputs)
+    return held_out, held_out
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +65,24 @@ def test_a_loss_that_is_not_a_number_stops_at_its_minibatch(
     assert all(value.isfinite().all() for value in saved["model"].values())
 
 
+@pytest.mark.parametrize(("data", "checkpoint_every"), [("large", 1), ("one_minibatch", 0)])
 def test_weights_that_are_not_finite_are_no_checkpoint(
-    captured: CapturedModel, tmp_path: Path
+    captured: CapturedModel, tmp_path: Path, data: str, checkpoint_every: int
 ) -> None:
     """The update after the last loss makes them so, which no loss has told yet."""
     document = file_of(captured, straight(captured, 0), optimizer=HUGE)
-    with pytest.raises(NotFinite, match=r"epoch 1: parameter \S+ has values that .* may help$"):
-        train(document, data=f"{__name__}:large", epochs=1, checkpoint_every=1, out=tmp_path)
+    stopping = EarlyStopping(monitor="score")
+    with pytest.raises(NotFinite, match=r"epoch 1: \S+ has values that .* may help$"):
+        train(
+            document,
+            data=f"{__name__}:{data}",
+            epochs=1,
+            checkpoint_every=checkpoint_every,
+            early_stopping=stopping,
+            out=tmp_path,
+        )
     assert not (tmp_path / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "best.pt").exists()
 
 
 def test_a_measurement_goes_on(captured: CapturedModel) -> None:

@@ -1,16 +1,18 @@
 """Training with a placement: it learns, resumes exactly, and gives back the user's own weights."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing import CapturedModel, capture
-from drlpp.data import load_data
+from drlpp.data import Data, Samples, load_data
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime import Observer, TrainingResult
+from drlpp.runtime import Observer, PipelineTrainer, TrainingResult
 from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
@@ -223,10 +225,66 @@ def test_a_rate_that_changes_is_not_lost_for_predictions(
 
 def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: Path) -> None:
     document = placement_file(captured, 0)
-    with pytest.raises(InvalidInput, match="checkpoint_every is -1; 0 or more is expected"):
+    with pytest.raises(InvalidInput, match="checkpoint_every is -1; at least 0 is needed"):
         train(document, data=DATA, out=tmp_path, checkpoint_every=-1)
     with pytest.raises(InvalidInput, match="synchronous_epochs is -2"):
         train(document, data=DATA, out=tmp_path, synchronous_epochs=-2)
+
+
+@pytest.mark.parametrize("given", ["1.5", 1.5, None])
+def test_numbers_have_to_be_whole(captured: CapturedModel, tmp_path: Path, given: Any) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InvalidInput, match=r"epochs is .*; a whole number is expected"):
+        train(placement_file(captured, 0), data=DATA, out=out, epochs=given)
+    with pytest.raises(InvalidInput, match=r"checkpoint_every is .*; a whole number is expected"):
+        train(placement_file(captured, 0), data=DATA, out=out, checkpoint_every=given)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("seed", [10**14, 2**64 - 1, -5])
+def test_any_seed_of_torch_orders_the_samples(
+    captured: CapturedModel, tmp_path: Path, seed: int
+) -> None:
+    result = train(placement_file(captured, 0), data=DATA, epochs=1, seed=seed, out=tmp_path)
+    assert len(result.epochs) == 1
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, 0.5])
+def test_other_seeds_are_refused(captured: CapturedModel, tmp_path: Path, seed: Any) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InvalidInput, match=r"seed is .*; a whole number from"):
+        train(placement_file(captured, 0), data=DATA, epochs=1, seed=seed, out=out)
+    assert not out.exists()
+
+
+INPUTS, TARGETS = torch.zeros(16, 16), torch.zeros(16, dtype=torch.int64)
+SAMPLES = Samples((INPUTS,), TARGETS)
+LOADER = DataLoader(TensorDataset(INPUTS, TARGETS), 8)
+NO_SAMPLES = r"to (train|test) is no Samples\(\(inputs, ...\), targets\)"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([(INPUTS, TARGETS)],), "data to train on is a list; expected a name"),
+        ((TensorDataset(INPUTS, TARGETS),), r"is a TensorDataset; expected .* DataLoader"),
+        (((INPUTS, TARGETS),), "is a tuple; expected"),
+        ((None,), "is a NoneType; expected"),
+        ((LOADER, [(INPUTS, TARGETS)]), "held_out is a list; expected a torch"),
+        ((Data(Samples(INPUTS, TARGETS), SAMPLES),), NO_SAMPLES),  # type: ignore[arg-type]
+        ((Data(SAMPLES, (INPUTS, TARGETS)),), NO_SAMPLES),  # type: ignore[arg-type]
+        ((Data(SAMPLES, None),), NO_SAMPLES),  # type: ignore[arg-type]
+        ((Data(SAMPLES, Samples((INPUTS,), torch.tensor(1))),), NO_SAMPLES),
+        ((Data(SAMPLES, Samples((INPUTS,), [1])),), NO_SAMPLES),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_data_is_refused(
+    captured: CapturedModel, tmp_path: Path, given: tuple[Any, ...], message: str
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InvalidInput, match=message):
+        PipelineTrainer(placement_file(captured, 0), out=out).fit(*given)
+    assert not out.exists()
 
 
 def test_another_number_of_workers_is_refused(captured: CapturedModel, tmp_path: Path) -> None:
