@@ -263,12 +263,13 @@ def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
 def _measuring_program(placement: str) -> None:
     """Measurements without an end, to be killed."""
     document = read_document(placement, PlacementFile)
-    model, optimizer = document.model, document.optimizer
-    with ClusterSession(model, len(ACCELERATORS), optimizer=optimizer) as session:
-        session.deploy(document.placement)
+    optimizer = document.optimizer
+    with ClusterSession(document.model, len(ACCELERATORS), optimizer=optimizer) as session:
+        resolved = document.resolve(session.graph)
+        session.deploy(resolved)
         print("begins", flush=True)
         while True:
-            session.measure(document.placement, _MINIBATCHES)
+            session.measure(resolved, _MINIBATCHES)
 
 
 if __name__ == "__main__":
