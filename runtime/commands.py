@@ -214,11 +214,16 @@ class Deployed:
 class Progress:
     """A run goes on: the last stage's weights contain the minibatches before ``through``.
 
-    ``loss`` is the mean of the parts that passed since the last report.
+    ``losses`` are those of the parts that passed since the last report, at least one.
     """
 
     through: int
-    loss: float
+    losses: dict[Part, float]
+
+    @property
+    def loss(self) -> float:
+        """Their mean."""
+        return sum(self.losses.values()) / len(self.losses)
 
 
 @dataclass(frozen=True)

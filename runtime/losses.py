@@ -36,10 +36,10 @@ class Losses:
         if len(self._pending) >= _MOST_ON_DEVICE:
             self._read()
 
-    def new(self) -> list[float]:
+    def new(self) -> dict[Part, float]:
         """Those that were noted since the last time."""
         self._read()
-        found = list(islice(self._known.values(), self._told, None))
+        found = dict(islice(self._known.items(), self._told, None))
         self._told = len(self._known)
         return found
 

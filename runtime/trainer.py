@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -133,7 +133,8 @@ class Trainer:
             self.observer.on_other_placement()
         goes_on = same and self._progress.position > 0
         stopping = self.plan.early_stopping
-        with TrainingLog(self.folder) as log:
+        done = len(self.reports) * self._count + self._progress.position
+        with TrainingLog(self.folder, first=done) as log:
             while len(self.reports) < self.plan.epochs:
                 if stopping and stopping.is_over(self.reports):
                     break
@@ -228,12 +229,17 @@ class Trainer:
 
         def save(cut: int, results: Mapping[int, RunResult]) -> None:
             losses = before | _losses(results, began)
-            self._log(log, epoch, _mean_losses(losses), until=began + cut)
+            self._log(log, epoch, losses)
             self._progress = _Progress(self._progress.reports, began, began + cut, losses)
             self._save(deployment)
 
+        live: dict[Part, float] = {}
+
         def tell(progress: Progress) -> None:
             through = began + progress.through
+            live.update(_numbered(progress.losses, began))
+            passed = {part: live.pop(part) for part in list(live) if part[0] < through}
+            self._log(log, epoch, passed)
             speed = (through - done) / (time.perf_counter() - begin)
             self.observer.on_progress(
                 ProgressReport(epoch, through, self._count, progress.loss, speed)
@@ -249,8 +255,9 @@ class Trainer:
             on_cut=save,
         )
         seconds = time.perf_counter() - begin
-        losses = _mean_losses(before | _losses(results, began))
-        self._log(log, epoch, losses, until=self._count)
+        of_parts = before | _losses(results, began)
+        self._log(log, epoch, of_parts)
+        losses = list(_mean_losses(of_parts).values())
         log.workers(epoch, schedule, results)
         held_out_loss, score = self._evaluate(deployment)
         report = EpochReport(
@@ -263,14 +270,14 @@ class Trainer:
         log.epoch(report, self.data.batch_size)
         return report
 
-    def _log(self, log: TrainingLog, epoch: int, losses: Sequence[float], until: int) -> None:
-        """Write about the minibatches of an epoch since the last checkpoint."""
-        new = range(self._progress.position, until)
-        first = (epoch - 1) * self._count + new.start
-        rates = [float(self.session.optimizer.value("lr"))] * len(new)
-        if self._rates is not None:
-            rates = self._rates[first : first + len(new)]
-        log.minibatches(losses[new.start : new.stop], rates, first)
+    def _log(self, log: TrainingLog, epoch: int, losses: Mapping[Part, float]) -> None:
+        """Write about minibatches of an epoch."""
+        first = (epoch - 1) * self._count
+        means = {first + minibatch: loss for minibatch, loss in _mean_losses(losses).items()}
+        unchanged = float(self.session.optimizer.value("lr"))
+        log.minibatches(
+            means, {step: self._rates[step] if self._rates else unchanged for step in means}
+        )
 
     def _cuts(self, deployment: Deployment, began: int) -> list[int]:
         """Places where every stage has just made an update of all minibatches so far."""
@@ -294,19 +301,24 @@ class Trainer:
 
 def _losses(results: Mapping[int, RunResult], began: int) -> dict[Part, float]:
     """The loss of every part, numbered from the beginning of the epoch."""
+    losses: dict[Part, float] = {}
+    for result in results.values():
+        losses |= _numbered(result.losses, began)
+    return losses
+
+
+def _numbered(losses: Mapping[Part, float], began: int) -> dict[Part, float]:
     return {
-        (minibatch + began, microbatch): loss
-        for result in results.values()
-        for (minibatch, microbatch), loss in result.losses.items()
+        (minibatch + began, microbatch): loss for (minibatch, microbatch), loss in losses.items()
     }
 
 
-def _mean_losses(losses: Mapping[Part, float]) -> list[float]:
+def _mean_losses(losses: Mapping[Part, float]) -> dict[int, float]:
     """Of every minibatch, the mean over its parts; their number may change on resuming."""
     parts: dict[int, list[float]] = {}
     for (minibatch, _), loss in losses.items():
         parts.setdefault(minibatch, []).append(loss)
-    return [sum(of_one) / len(of_one) for _, of_one in sorted(parts.items())]
+    return {minibatch: sum(of_one) / len(of_one) for minibatch, of_one in sorted(parts.items())}
 
 
 def _identity(placement: Placement, session: ClusterSession) -> str:

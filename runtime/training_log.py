@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -27,14 +27,21 @@ class TrainingLog:
     of its time that it computed, ``bubble/worker_0``, the rest, and ``memory_bytes/worker_0``, the
     most that it had resident.
 
+    Args:
+        folder: for the events.
+        first: minibatch of the training that is written about. What an earlier attempt wrote about
+            it and those behind it is taken back.
+
     Raises:
         StorageFailure: the disk is full or cannot be written, also in every method.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, first: int) -> None:
         self._folder = folder
+        self._through = first
+        self._beyond: set[int] = set()
         with self._writing():
-            self._board = SummaryWriter(str(folder))
+            self._board = SummaryWriter(str(folder), purge_step=first or None)
 
     def _writing(self) -> AbstractContextManager[None]:
         return telling_of_storage(self._folder)
@@ -56,10 +63,18 @@ class TrainingLog:
         with self._writing():
             self._board.close()
 
-    def minibatches(self, losses: Sequence[float], rates: Sequence[float], first: int) -> None:
-        """Losses and learning rates of minibatches from number ``first`` of the training on."""
-        for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first):
-            self._write({"train/loss": loss, "train/learning_rate": rate}, step)
+    def minibatches(self, losses: Mapping[int, float], rates: Mapping[int, float]) -> None:
+        """Losses and learning rates of minibatches, numbered from the beginning of the training.
+
+        What has been written before is left out.
+        """
+        for step, loss in sorted(losses.items()):
+            if step >= self._through and step not in self._beyond:
+                self._write({"train/loss": loss, "train/learning_rate": rates[step]}, step)
+                self._beyond.add(step)
+        while self._through in self._beyond:
+            self._beyond.remove(self._through)
+            self._through += 1
 
     def workers(self, epoch: int, schedule: Schedule, results: Mapping[int, RunResult]) -> None:
         """Where the time of every worker went in an epoch, and its memory."""

@@ -367,7 +367,7 @@ class Worker:
             if reports and time.monotonic() - last > _PROGRESS_INTERVAL_SECONDS:
                 last = time.monotonic()
                 if losses := runner.losses.new():
-                    self._channel.send(Progress(through, sum(losses) / len(losses)))
+                    self._channel.send(Progress(through, losses))
 
         return report
 

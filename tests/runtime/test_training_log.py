@@ -1,5 +1,7 @@
 """TensorBoard's events of a training."""
 
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -7,21 +9,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drlpp.capturing import capture
 from drlpp.learning_rate import LearningRateSchedule
-from drlpp.runtime import PipelineTrainer
+from drlpp.runtime import Observer, PipelineTrainer, ProgressReport
 from drlpp.task import ModelReference
 from tests.runtime.killing import killed_after_saving
-from tests.runtime.loading import data_for, loaders_for, placement_file
+from tests.runtime.loading import DATA, data_for, loaders_for, placement_file
 
 
 def _steps(folder: Path) -> dict[str, dict[int, float]]:
     """Of every tag the value at every step, each written once."""
     found: dict[str, dict[int, float]] = {}
-    for file in sorted(folder.glob("events.out.tfevents*")):
-        board = EventAccumulator(str(file)).Reload()
-        for tag in board.Tags()["scalars"]:
-            for event in board.Scalars(tag):
-                assert event.step not in found.setdefault(tag, {}), f"{tag} {event.step} twice"
-                found[tag][event.step] = event.value
+    board = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    for tag in board.Tags()["scalars"]:
+        for event in board.Scalars(tag):
+            assert event.step not in found.setdefault(tag, {}), f"{tag} {event.step} twice"
+            found[tag][event.step] = event.value
     return found
 
 
@@ -60,3 +61,32 @@ def test_everything_is_written_once_also_when_training_goes_on(tmp_path: Path) -
             assert 0 < used < 1
             assert used + steps[f"bubble/worker_{worker}"][report.epoch] == pytest.approx(1)
             assert steps[f"memory_bytes/worker_{worker}"][report.epoch] > 1e6
+
+
+class _Stopped(Exception):
+    pass
+
+
+def test_minibatches_are_written_as_training_goes_on_and_taken_back_on_resuming(
+    tmp_path: Path,
+) -> None:
+    """Stopped within the second epoch, of which no checkpoint knows."""
+    captured = capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    document = placement_file(captured, 0, 1)
+    data = f"{DATA}_without_end"
+
+    def stop(report: ProgressReport) -> None:
+        if report.epoch == 2:
+            raise _Stopped
+
+    # Reports come every quarter of a second, in which fast workers are done.
+    for attempt in count():
+        out = tmp_path / str(attempt)
+        trainer = PipelineTrainer(document, out=out, observer=Observer(on_progress=stop))
+        with suppress(_Stopped):
+            trainer.fit(data, epochs=2, minibatches=1500)
+            continue
+        break
+    assert max(_steps(out)["train/loss"]) > 1500
+    PipelineTrainer(document, out=out, resume=True).fit(data, epochs=2, minibatches=1500)
+    assert sorted(_steps(out)["train/loss"]) == list(range(3000))
