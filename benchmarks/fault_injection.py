@@ -1,6 +1,7 @@
 """Is a session hard to kill? Faults at random moments of trainings and measurements, many of each.
 
     python -m benchmarks.fault_injection --count 20 --out faults.jsonl        # about an hour
+    python -m benchmarks.fault_injection --network --out network.jsonl        # needs root
 
 Every fault has to end with a readable reason of the right kind; no process, file, port or shared
 memory may be left; the training has to go on from its last checkpoint and end with the bits of one
@@ -24,7 +25,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from benchmarks.emulated_cluster import EmulatedCluster, available
 from benchmarks.fault_agent import AgentTrials
+from benchmarks.fault_network import HOSTS, NetworkTrials
 from benchmarks.fault_trials import FaultTrials, Trial
 from benchmarks.faults import EXPECTED
 from benchmarks.temporary_files import temporary_files_in
@@ -87,26 +90,40 @@ def table_of(trials: Sequence[Trial]) -> Table:
     return table
 
 
+def _trials(folder: str, count: int) -> Iterator[Trial]:
+    model = ModelReference(name="tests.models:perceptron")
+    trials = FaultTrials(model, "benchmarks.faults:samples", _EPOCHS, Path(folder))
+    yield from trials_of(trials, AgentTrials(Path(folder)), count)
+
+
+def _network_trials(folder: Path, count: int) -> Iterator[Trial]:
+    with EmulatedCluster(HOSTS) as emulated:
+        trials = NetworkTrials(emulated, folder, _EPOCHS)
+        for seed in range(count):
+            for kind in ("cut", "lost"):
+                yield attempted(kind, "training", partial(trials.trial, kind, seed))
+
+
 @app.command()
 def main(
     out: Annotated[Path, typer.Option(help="Where trials go, a line each.")],
     count: Annotated[int, typer.Option(help="Trials of every kind.")] = 20,
+    network: Annotated[
+        bool, typer.Option("--network", help="Of an emulated host's network instead; needs root.")
+    ] = False,
 ) -> None:
     """Inject faults and tell what came of them."""
     console = build_console()
+    if network and (reason := available()) is not None:
+        console.print(f"skipped, no hosts can be emulated here: {reason}")
+        return
     found: list[Trial] = []
     with (
         tempfile.TemporaryDirectory(prefix="drlpp-faults-") as folder,
         temporary_files_in(folder),
         out.open("w") as file,
     ):
-        trials = FaultTrials(
-            ModelReference(name="tests.models:perceptron"),
-            "benchmarks.faults:samples",
-            _EPOCHS,
-            Path(folder),
-        )
-        for trial in trials_of(trials, AgentTrials(Path(folder)), count):
+        for trial in _network_trials(Path(folder), count) if network else _trials(folder, count):
             found.append(trial)
             file.write(json.dumps(asdict(trial)) + "\n")
             file.flush()

@@ -21,7 +21,7 @@ from benchmarks.faults import EXPECTED, allow_files, release, strike
 from benchmarks.leftovers import descendants, everything_gone, wait_until_gone
 from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
-from drlpp.errors import RunFailure
+from drlpp.errors import HostLost, RunFailure
 from drlpp.files import read_document, write_document
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.optimizer_spec import OptimizerSpec
@@ -33,6 +33,9 @@ from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
 ACCELERATORS = (0, 0, 1)
+TOLD = EXPECTED | {"lost": HostLost}
+"""What is said of every fault, that of a lost host included; of others nothing."""
+
 _CHECKPOINT_EVERY = 40
 _MOST_DRAWS = 20
 _MINIBATCHES = 3000
@@ -64,7 +67,7 @@ class Trial:
     @property
     def as_expected(self) -> bool:
         """The right reason, everything went on, and nothing is left."""
-        told = "" if self.kind == "controller" else EXPECTED[self.kind].kind
+        told = TOLD[self.kind].kind if self.kind in TOLD else ""
         # An agent's worker may be killed where nothing is measured, and is replaced.
         known = {told, ""} if self.during == "learning" else {told}
         return self.failure in known and self.went_on and not self.left

@@ -1,0 +1,163 @@
+"""A host cut off while two emulated hosts train, for a while or for good, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.emulated_cluster import EmulatedCluster
+from benchmarks.emulated_cluster.job import Job
+from benchmarks.fault_trials import Trial
+from drlpp.capturing import capture
+from drlpp.cluster import Cluster, Host, Link
+from drlpp.errors import RunFailure
+from drlpp.files import read_document, write_document
+from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.placement import Placement
+from drlpp.placement_file import PlacementFile
+from drlpp.runtime import Observer, PipelineTrainer
+from drlpp.task import ModelReference
+from drlpp.training_options import Method
+
+HOSTS = Cluster(
+    hosts=(Host(name="host", count=2, accelerators=1, speed=0.4),),
+    within_host=Link(bandwidth_bytes_per_second=1.25e9),
+    between_hosts=Link(bandwidth_bytes_per_second=1.25e7),
+)
+CUT_SECONDS = 5.0
+_VICTIM = "host-1"
+_CHECKPOINT_EVERY = 40
+_LONGEST_SECONDS = 300.0
+_ENDING_SECONDS = 90.0
+_POLL_SECONDS = 0.1
+
+
+class NetworkTrials:
+    """Trainings on two hosts with one accelerator each.
+
+    Args:
+        emulated: the hosts, see :data:`HOSTS`.
+        folder: for everything that is written.
+        epochs: of every training.
+    """
+
+    def __init__(self, emulated: EmulatedCluster, folder: Path, epochs: int) -> None:
+        self._emulated = emulated
+        self._folder = folder
+        self._epochs = epochs
+        captured = capture(ModelReference(name="tests.models:perceptron"))
+        count = len(captured.graph)
+        document = PlacementFile.create(
+            captured.reference,
+            captured.graph,
+            Placement.from_assignment([2 * i // count for i in range(count)], (0, 1)),
+            HOSTS,
+            method=Method(),
+            optimizer=OptimizerSpec(name="adam", options={"lr": 0.01}),
+            found_by="fault injection",
+        )
+        self._path = folder / "two-hosts.json"
+        write_document(self._path, document)
+        job = self._start(folder / "whole")
+        begin = time.perf_counter()
+        job.wait(_LONGEST_SECONDS)
+        self._seconds = time.perf_counter() - begin
+        self._wanted = _weights(folder / "whole")
+
+    def trial(self, kind: str, seed: int) -> Trial:
+        """Cut a host off at a random moment: for some seconds ("cut") or for good ("lost").
+
+        A training goes on if it ends, after it was resumed where a host was lost, with the bits of
+        one that nothing happened to.
+
+        Raises:
+            RuntimeError: the training does not begin.
+            RunFailure: it cannot be resumed.
+        """
+        out = self._folder / f"network-{kind}-{seed}"
+        job = self._start(out)
+        time.sleep(random.Random(f"network {kind} {seed}").uniform(0, 0.8 * self._seconds))
+        failure, reason, left = "", "", []
+        begin = time.perf_counter()
+        self._emulated.cut(_VICTIM)
+        try:
+            if kind == "cut":
+                time.sleep(CUT_SECONDS)
+                self._emulated.restore(_VICTIM)
+            job.wait(_LONGEST_SECONDS)
+        except RunFailure:
+            failure, _, reason = job.output.rstrip().split("\n")[-1].partition(": ")
+            left = self._left()
+        finally:
+            self._emulated.restore(_VICTIM)
+        seconds = time.perf_counter() - begin
+        if failure:
+            self._start(out).wait(_LONGEST_SECONDS)
+        found = _weights(out)
+        went_on = all(torch.equal(value, found[name]) for name, value in self._wanted.items())
+        return Trial(kind, "training", failure, reason, seconds, went_on, left)
+
+    def _start(self, out: Path) -> Job:
+        """A training that has begun, or that resumes."""
+        arguments = (self._path, self._epochs, out)
+        command = [sys.executable, "-m", "benchmarks.fault_network", *map(str, arguments)]
+        job = self._emulated.start(command)
+        if not _within(_LONGEST_SECONDS, lambda: "begins" in job.output):
+            raise RuntimeError(f"{out.name} did not begin; it said: {job.output[-500:]}")
+        return job
+
+    def _left(self) -> list[str]:
+        """Processes of the hosts that do not end."""
+
+        def running() -> list[str]:
+            return [
+                f"process {process} on {host}"
+                for host in HOSTS.host_names
+                for process in self._emulated.process_ids(host)
+            ]
+
+        _within(_ENDING_SECONDS, lambda: not running())
+        return running()
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _weights(out: Path) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = torch.load(out / "0" / "model.pt", weights_only=True)
+    return weights
+
+
+def _program(placement: str, epochs: str, out: str) -> None:
+    """What runs on every host: the first is the controller, and says when the training begins."""
+    # Hosts have files of their own.
+    folder = Path(out) / os.environ["RANK"]
+    try:
+        trainer = PipelineTrainer(
+            read_document(placement, PlacementFile),
+            checkpoint_every=_CHECKPOINT_EVERY,
+            out=folder,
+            resume=folder.exists(),
+            observer=Observer(on_begin=lambda: print("begins", flush=True)),
+        )
+        trainer.fit("benchmarks.faults:samples", epochs=int(epochs))
+    except RunFailure as error:
+        print(f"{error.kind}: {error}", flush=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    _program(*sys.argv[1:])
