@@ -212,7 +212,7 @@ class FaultTrials:
     def _striking(self, kind: str, chance: random.Random) -> Iterator[_Strike]:
         struck = _Strike(kind, self.triggers, chance, 0.9 * self._seconds)
         patience = SessionWorkers._patience
-        SessionWorkers._patience = lambda _: self._patience_seconds  # type: ignore[assignment,method-assign]
+        SessionWorkers._patience = lambda *_: self._patience_seconds  # type: ignore[method-assign]
         try:
             yield struck
         finally:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 import yaml
@@ -142,10 +142,10 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
     return values
 
 
-def run_program(program: Callable[[], object], name: str) -> None:
-    """Run a command line; errors that we foresee are one line, and the exit code says which kind.
+def run_program(program: Callable[[], object], name: str) -> NoReturn:
+    """Run a command line and end with it; errors that we foresee are one line.
 
-    Exit code 2 for what the user gave, 1 for what happened while running, 130 for Ctrl-C. Under
+    The exit code says which kind: 2 for what the user gave, 1 for what happened while running, 130 for Ctrl-C. Under
     ``torchrun`` the program runs on the first process, and the others keep its workers.
     """
     launched = "TORCHELASTIC_RUN_ID" in os.environ
@@ -175,8 +175,7 @@ def run_program(program: Callable[[], object], name: str) -> None:
         from drlpp.runtime.launch import leave_launch
 
         leave_launch(code)
-    if code:
-        sys.exit(code)
+    sys.exit(code)
 
 
 def _tell(name: str, error: DRLPPError, code: int) -> int:

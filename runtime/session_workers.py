@@ -128,11 +128,7 @@ class SessionWorkers:
         if not self._pool.process_ids:
             self._pool.start()
         self._inform()
-        patience = self._patience()
-        if any(isinstance(command, Collect | LoadSamples) for command in commands.values()):
-            # Nobody hears of these until all is read or written, however much it is.
-            patience = max(patience, _FIRST_TIMEOUT_SECONDS)
-        return self._pool.command(commands, patience, on_progress, feed)
+        return self._pool.command(commands, self._patience(commands), on_progress, feed)
 
     def execute(
         self,
@@ -160,12 +156,14 @@ class SessionWorkers:
     def _all(self) -> range:
         return range(self._pool.size)
 
-    def _patience(self) -> float:
+    def _patience(self, commands: Mapping[int, Command]) -> float:
         if self._timeout_seconds is not None:
             return self._timeout_seconds
-        if not self.spent.running_seconds:
-            return _FIRST_TIMEOUT_SECONDS
-        return max(_LEAST_TIMEOUT_SECONDS, 20 * self._pool.longest_silence_seconds)
+        usual = max(_LEAST_TIMEOUT_SECONDS, 20 * self._pool.longest_silence_seconds)
+        # Of these nobody hears until all is read or written, however much it is.
+        silent = any(isinstance(command, Collect | LoadSamples) for command in commands.values())
+        first = silent or not self.spent.running_seconds
+        return max(usual, _FIRST_TIMEOUT_SECONDS) if first else usual
 
     def transport(self, workers: Iterable[int]) -> Transport:
         """How these workers exchange tensors."""
