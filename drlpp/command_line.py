@@ -145,8 +145,9 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
 def run_program(program: Callable[[], object], name: str) -> NoReturn:
     """Run a command line and end with it; errors that we foresee are one line.
 
-    The exit code says which kind: 2 for what the user gave, 1 for what happened while running, 130 for Ctrl-C. Under
-    ``torchrun`` the program runs on the first process, and the others keep its workers.
+    The exit code says which kind: 2 for what the user gave, 1 for what happened while running, 130
+    for Ctrl-C. Under ``torchrun`` the program runs on the first process, and the others keep its
+    workers.
     """
     launched = "TORCHELASTIC_RUN_ID" in os.environ
     code = 0
