@@ -14,6 +14,8 @@ from drlpp.task import Option
 from drlpp.training_options import Method, PolicyName
 
 ASYNCHRONOUS: tuple[PolicyName, ...] = ("vanilla", "pipeoptim", "stash")
+_DEEPER = 2
+"""Minibatches in flight for each link between stages that 1F1B is also timed with."""
 
 
 class Case(Record):
@@ -57,6 +59,8 @@ class Contender(Record):
             assert self.ours is not None
             flushes = self.ours.schedule != "1f1b"
             name = f"1f1b {self.ours.policy}" if not flushes else self.ours.schedule
+            if self.ours.in_flight_per_link:
+                name = f"{name}, {self.ours.in_flight_per_link} more in flight per link"
         return f"{name}, M = {self.microbatches}" if self.microbatches > 1 else name
 
     @property
@@ -125,9 +129,11 @@ class Settings(Record):
         return sorted({len(blocks) for blocks in self.straight})
 
     def contenders(self, case: Case) -> Iterator[Contender]:
-        """Who runs in a case: everybody where stages are even, else 1F1B with two policies."""
+        """Who runs in a case: everybody where stages are even, else 1F1B in a few ways."""
         for policy in ASYNCHRONOUS if case.is_even else ASYNCHRONOUS[:2]:
             yield Contender(ours=Method(policy=policy))
+        # NOAM leaves even stages no time for messages, nor replicas for each other.
+        yield Contender(ours=Method(policy="vanilla", in_flight_per_link=_DEEPER))
         if not case.is_even:
             return
         for microbatches in self.microbatches:
