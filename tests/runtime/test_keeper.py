@@ -1,0 +1,94 @@
+"""What a controller and a keeper say to each other."""
+
+import multiprocessing
+import os
+import pickle
+import socket
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from drlpp.runtime import keeper as keeper_module
+from drlpp.runtime.commands import Failed, RunResult
+from drlpp.runtime.hosts import Answered
+from drlpp.runtime.keeper_messages import Clock, Hello, Leave, Reply, place_of
+from drlpp.runtime.remote_host import RemoteHost
+
+
+def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:
+    ahead = 1000.0
+    ours, theirs = multiprocessing.Pipe()
+    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=False)
+
+    def keep() -> None:
+        while True:
+            number, request = theirs.recv()
+            if not isinstance(request, Clock):
+                return
+            # A reply that comes late is not taken for this one.
+            theirs.send(Reply(number - 1, seconds=5.0))
+            theirs.send(Reply(number, seconds=time.perf_counter() + ahead))
+
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    begin = time.perf_counter()
+    theirs.send(
+        Answered(
+            1,
+            RunResult(
+                times=[(begin + ahead, begin + ahead + 2)],
+                losses={},
+                scores={},
+                peak_memory_bytes=0,
+                bytes_sent=0,
+                predictions=[(begin + ahead + 1, begin + ahead + 2)],
+            ),
+        )
+    )
+    (event,) = host.events([ours])
+    ours.send((0, None))
+    keeper.join(10)
+    assert isinstance(event, Answered)
+    assert isinstance(event.answer, RunResult)
+    assert event.answer.times == [pytest.approx((begin, begin + 2), abs=0.5)]
+    assert event.answer.predictions == [pytest.approx((begin + 1, begin + 2), abs=0.5)]
+
+
+def test_a_large_answer_and_a_file_do_not_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sides send more than the network holds between them."""
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    keeper = keeper_module.Keeper(hello, theirs)
+    serving = threading.Thread(target=keeper.serve)
+    serving.start()
+    assert ours.recv() == hello
+    host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=True)
+    folder = Path(host.open(None))
+    path = tmp_path / "chunk"
+    path.write_bytes(os.urandom(2**24))
+    long = Answered(1, Failed("ModelError", "x" * 2**24))
+    answers = [[long]]
+    monkeypatch.setattr(
+        keeper_module.LocalHost, "events", lambda *_: answers.pop() if answers else []
+    )
+    host.publish(path)
+    assert (folder / "chunk").read_bytes() == path.read_bytes()
+    assert host.events([]) == [long]
+    assert (tmp_path / host.fetch("chunk").name).read_bytes() == path.read_bytes()
+    ours.send_bytes(pickle.dumps((0, Leave(3))))
+    serving.join(30)
+    assert not serving.is_alive()
+    assert not folder.exists()
+
+
+def test_names_of_files_stay_in_the_folder(tmp_path: Path) -> None:
+    assert place_of(tmp_path, "model") == tmp_path / "model"
+    for name in ("../model", "..", "/etc/passwd", "a/b", ""):
+        with pytest.raises(OSError, match="not the name of a file"):
+            place_of(tmp_path, name)
