@@ -11,6 +11,7 @@ from drlpp.capturing import CapturedModel, capture
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime.checkpoint_file import write_checkpoint
 from drlpp.runtime.devices import accelerator_of
 from drlpp.runtime.transport import Backend, Transport, build_nccl_group, build_sum_group
 from drlpp.task import ModelReference
@@ -62,8 +63,9 @@ def test_four_workers_train_to_the_weights_of_the_reference(
     )
     deployment = session.deploy(placement, method, SPEC)
     session.run(deployment, MINIBATCHES, options)
-    scores = session.evaluate(deployment, order(3))
-    assert scores.device.type == "cpu"
+    scores = session.evaluate(deployment, 3, RunOptions(order=order(3))).scores
+    assert scores is not None
+    assert all(score.device.type == "cpu" for score in scores)
     state, optimizer = session.collect(deployment)
     assert all(value.device.type == "cpu" for value in state.values())
     assert optimizer
@@ -93,16 +95,16 @@ def test_a_checkpoint_goes_on_on_the_processor_and_back(
     method, placement = Method(policy="pipeoptim"), placements(captured)["straight"]
     deployment = session.deploy(placement, method, SPEC)
     session.run(deployment, 8, RunOptions(order=order(8)))
-    torch.save(session.checkpoint(deployment), tmp_path / "checkpoint.pt")
+    write_checkpoint(tmp_path / "here", session.checkpoint(deployment))
     state, _ = session.collect(deployment)
     with ClusterSession(captured, workers=4, device="cpu") as processors:
         processors.use_samples(*samples())
-        there = processors.deploy(placement, method, SPEC, tmp_path / "checkpoint.pt")
+        there = processors.deploy(placement, method, SPEC, tmp_path / "here")
         found, _ = processors.collect(there)
         assert largest_difference(found, state) == 0
         processors.run(there, 4, RunOptions(order=order(4)))
-        torch.save(processors.checkpoint(there), tmp_path / "later.pt")
-    back = session.deploy(placement, method, SPEC, tmp_path / "later.pt")
+        write_checkpoint(tmp_path / "there", processors.checkpoint(there))
+    back = session.deploy(placement, method, SPEC, tmp_path / "there")
     session.run(back, 4, RunOptions(order=order(4)))
 
 
