@@ -8,30 +8,20 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset
 
 from drlpp.capturing import CapturedModel
-from drlpp.cluster import Link, local_cluster
 from drlpp.data import Data, load_data
-from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import PlacementFile
 from drlpp.runtime import PipelineTrainer, TrainingResult
 from drlpp.training_options import Method
+from tests.runtime.placement_files import file_of
 from tests.runtime.plain import in_a_row
 
 DATA = "tests.models:separable"
-ADAM = OptimizerSpec(name="adam", options={"lr": 0.01})
 
 
 def placement_file(
     captured: CapturedModel, *accelerators: int, method: Method | None = None
 ) -> PlacementFile:
-    return PlacementFile.create(
-        captured.reference,
-        captured.graph,
-        in_a_row(captured.graph, *accelerators),
-        local_cluster(len(accelerators), Link(bandwidth_bytes_per_second=1e9)),
-        method=method or Method(),
-        optimizer=ADAM,
-        found_by="test",
-    )
+    return file_of(captured, in_a_row(captured.graph, *accelerators), method)
 
 
 def train(

@@ -17,7 +17,8 @@ from drlpp.runtime import ClusterSession
 from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint, write_state_dict
 from drlpp.task import ModelReference
 from tests.runtime.loading import train
-from tests.runtime.straight import file_of, straight
+from tests.runtime.placement_files import file_of
+from tests.runtime.plain import in_a_row
 
 DATA = "tests.models:separable"
 
@@ -68,7 +69,7 @@ def test_the_last_checkpoint_outlives_a_full_disk(small_disk: Path) -> None:
 def test_training_on_a_full_disk_stops_and_goes_on_when_there_is_room(
     captured: CapturedModel, small_disk: Path, tmp_path: Path
 ) -> None:
-    document = file_of(captured, straight(captured, 0, 1))
+    document = file_of(captured, in_a_row(captured.graph, 0, 1))
     options = {"data": DATA, "checkpoint_every": 4}
     whole = train(document, epochs=3, out=tmp_path / "whole", **options)
     out = small_disk / "run"
@@ -87,7 +88,7 @@ def test_training_on_a_full_disk_stops_and_goes_on_when_there_is_room(
 def test_a_worker_that_cannot_write_says_so_and_leaves_nothing(captured: CapturedModel) -> None:
     """A limit on the size of its files stands for the disk: the system refuses in the same way."""
     with ClusterSession(captured, workers=2) as session:
-        deployment = session.deploy(straight(captured, 0, 1))
+        deployment = session.deploy(in_a_row(captured.graph, 0, 1))
         resource.prlimit(session.process_ids[1], resource.RLIMIT_FSIZE, (100, 100))
         folder = session.folder
         before = {path.name for path in folder.iterdir()}
@@ -95,12 +96,12 @@ def test_a_worker_that_cannot_write_says_so_and_leaves_nothing(captured: Capture
             session.collect(deployment)
         left = {path.name for path in folder.iterdir()} - before
         assert left <= {"stage-0.safetensors"}, "what worker 0 wrote is whole"
-        session.collect(session.deploy(straight(captured, 0, 1)))
+        session.collect(session.deploy(in_a_row(captured.graph, 0, 1)))
 
 
 def test_a_long_answer_that_cannot_be_written_is_told(captured: CapturedModel) -> None:
     with ClusterSession(captured, workers=1) as session:
-        deployment = session.deploy(straight(captured, 0))
+        deployment = session.deploy(in_a_row(captured.graph, 0))
         resource.prlimit(session.process_ids[0], resource.RLIMIT_FSIZE, (100, 100))
         with pytest.raises(StorageFailure, match=r"worker 0: .* \(File too large\)"):
             session.run(deployment, 200)
@@ -129,5 +130,7 @@ def test_the_folder_that_is_full_is_named(
     folders = {"out": tmp_path / "out", "temporary": Path(tempfile.gettempdir())}
     monkeypatch.setattr(failing, _no_space)
     with pytest.raises(StorageFailure) as raised:
-        train(file_of(captured, straight(captured, 0)), data=DATA, epochs=1, out=folders["out"])
+        train(
+            file_of(captured, in_a_row(captured.graph, 0)), data=DATA, epochs=1, out=folders["out"]
+        )
     assert str(raised.value) == f"{folders[named]}: cannot be written (No space left on device)"

@@ -22,9 +22,9 @@ ROOT = Path(__file__).parent.parent.parent
 PROGRAM = """
 import sys
 from drlpp.runtime import ClusterSession
-from tests.runtime.straight import straight
+from tests.runtime.plain import in_a_row
 session = ClusterSession("tests.models:perceptron", workers=2)
-deployment = session.deploy(straight(session.captured, 0, 1))
+deployment = session.deploy(in_a_row(session.graph, 0, 1))
 print(*session.process_ids, flush=True)
 session.run(deployment, 100_000)
 """

@@ -13,7 +13,8 @@ from drlpp.task import ModelReference
 from drlpp.training_options import Method
 from tests.runtime.forked import order, placements, samples
 from tests.runtime.launched import launched
-from tests.runtime.loading import ADAM, same
+from tests.runtime.loading import same
+from tests.runtime.placement_files import ADAM
 
 MINIBATCHES = 60
 

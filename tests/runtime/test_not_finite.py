@@ -13,7 +13,8 @@ from drlpp.runtime import ClusterSession, EarlyStopping
 from drlpp.runtime.checkpoint_file import read_checkpoint
 from drlpp.task import ModelReference
 from tests.runtime.loading import train
-from tests.runtime.straight import file_of, straight
+from tests.runtime.placement_files import file_of
+from tests.runtime.plain import in_a_row
 
 HUGE = OptimizerSpec(name="sgd", options={"lr": 1e38, "momentum": 0.0})
 
@@ -53,7 +54,7 @@ def poisoned(
 def test_a_loss_that_is_not_a_number_stops_at_its_minibatch(
     captured: CapturedModel, tmp_path: Path
 ) -> None:
-    document = file_of(captured, straight(captured, 0, 1))
+    document = file_of(captured, in_a_row(captured.graph, 0, 1))
     order = torch.randperm(96, generator=torch.Generator().manual_seed(1)).view(12, 8)
     minibatch = int((order == 50).any(1).nonzero()) + 1
     with pytest.raises(
@@ -70,7 +71,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
     captured: CapturedModel, tmp_path: Path, data: str, checkpoint_every: int
 ) -> None:
     """The update after the last loss makes them so, which no loss has told yet."""
-    document = file_of(captured, straight(captured, 0), optimizer=HUGE)
+    document = file_of(captured, in_a_row(captured.graph, 0), optimizer=HUGE)
     stopping = EarlyStopping(monitor="score")
     with pytest.raises(NotFinite, match=r"epoch 1: \S+ has values that .* may help$"):
         train(
@@ -87,5 +88,5 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
 
 def test_a_measurement_goes_on(captured: CapturedModel) -> None:
     with ClusterSession(captured, workers=2, optimizer=HUGE) as session:
-        outcome = session.measure(straight(captured, 0, 1), minibatches=20)
+        outcome = session.measure(in_a_row(captured.graph, 0, 1), minibatches=20)
     assert isinstance(outcome, Measurement)

@@ -17,7 +17,8 @@ from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 from tests.runtime.killing import killed_after_saving
-from tests.runtime.loading import ADAM, DATA, placement_file, train
+from tests.runtime.loading import DATA, placement_file, train
+from tests.runtime.placement_files import ADAM
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Even cuts of a model into as many stages as accelerators say, and files of such placements."""
+"""Files of placements, to train with."""
 
 from drlpp.capturing import CapturedModel
 from drlpp.cluster import Link, local_cluster
@@ -8,14 +8,6 @@ from drlpp.placement_file import PlacementFile
 from drlpp.training_options import Method
 
 ADAM = OptimizerSpec(name="adam", options={"lr": 0.01})
-
-
-def straight(captured: CapturedModel, *accelerators: int) -> Placement:
-    """Accelerator i holds stage ``accelerators[i]``."""
-    stages, operators = max(accelerators) + 1, len(captured.graph)
-    return Placement.from_assignment(
-        [min(stages * i // operators, stages - 1) for i in range(operators)], accelerators
-    )
 
 
 def file_of(
