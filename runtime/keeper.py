@@ -8,7 +8,6 @@ to restart anything. The controller's side of it is :mod:`drlpp.runtime.remote_h
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing import connection as mp_connection
@@ -37,6 +36,7 @@ from drlpp.runtime.keeper_messages import (
 )
 from drlpp.runtime.local_host import LocalHost
 from drlpp.runtime.session_folder import SessionFolder
+from drlpp.storage import is_storage_error
 
 
 class Keeper:
@@ -93,8 +93,7 @@ class Keeper:
         try:
             reply = self._answer(number, request)
         except OSError as error:
-            storage = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-            reply = Reply(number, problem=str(error), storage=storage)
+            reply = Reply(number, problem=str(error), storage=is_storage_error(error))
         send_message(self._connection, reply)
 
     def _answer(self, number: int, request: Request) -> Reply:
