@@ -27,6 +27,8 @@ from drlpp.training_options import DeviceChoice
 
 Tree = TypeVar("Tree")
 
+PROCESSOR = torch.device("cpu")
+
 _OUT_OF_MEMORY_SIGNS = (
     "DefaultCPUAllocator",
     "out of memory",
@@ -89,7 +91,7 @@ class Processor(Accelerator):
     """The host's own processor, with the host's memory."""
 
     def __init__(self) -> None:
-        self.device = torch.device("cpu")
+        self.device = PROCESSOR
         self.facts = DeviceFacts()
 
     def synchronize(self) -> None:
@@ -217,7 +219,7 @@ def device_among(values: Iterable[object]) -> torch.device:
             return value.device
         if isinstance(value, torch.device):
             return value
-    return torch.device("cpu")
+    return PROCESSOR
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -9,10 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from drlpp.runtime.devices import hurried, moved
+from drlpp.runtime.devices import PROCESSOR, hurried, moved
 from drlpp.schedule import Part
-
-_PROCESSOR = torch.device("cpu")
 
 
 class MinibatchSource(Protocol):
@@ -51,7 +49,7 @@ class Minibatches:
     labels: Tensor
     order: Tensor | None = None
     microbatches: int = 1
-    device: torch.device = _PROCESSOR
+    device: torch.device = PROCESSOR
 
     def on(self, device: torch.device) -> Minibatches:
         """The same on a device: all samples now if every minibatch has all, else as they come."""

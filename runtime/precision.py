@@ -11,14 +11,12 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
 from drlpp.export import EXEMPT_FROM_AUTOCAST
-from drlpp.runtime.devices import device_among
+from drlpp.runtime.devices import PROCESSOR, device_among
 from drlpp.runtime.randomness import seeded
 from drlpp.training_options import Precision
 
-_PROCESSOR = torch.device("cpu")
 
-
-def passes_in(precision: Precision, device: torch.device = _PROCESSOR) -> torch.autocast:
+def passes_in(precision: Precision, device: torch.device = PROCESSOR) -> torch.autocast:
     """Run the operators inside in this precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 

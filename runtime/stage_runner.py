@@ -12,7 +12,7 @@ from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.errors import NotFinite
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.devices import moved
+from drlpp.runtime.devices import PROCESSOR, moved
 from drlpp.runtime.gradients import Gradients, SharedGradients, SingleGradients, SumOverReplicas
 from drlpp.runtime.losses import Losses
 from drlpp.runtime.minibatches import MinibatchSource
@@ -33,7 +33,6 @@ from drlpp.training_options import Method
 from drlpp.versions import WeightUse
 
 _POLICY_STATE = "weight_policy"
-_PROCESSOR = torch.device("cpu")
 
 
 @dataclass
@@ -107,7 +106,7 @@ class StageRunner:
     seed: int = 0
     first_minibatch: int = 0
     optimizer_state: OptimizerState = field(default_factory=dict)
-    device: torch.device = _PROCESSOR
+    device: torch.device = PROCESSOR
 
     def __post_init__(self) -> None:
         self.names = self.program.weight_names

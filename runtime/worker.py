@@ -46,6 +46,7 @@ from drlpp.runtime.commands import (
 from drlpp.runtime.communication import Mailbox, build_group
 from drlpp.runtime.connections import Connections
 from drlpp.runtime.devices import (
+    PROCESSOR,
     Accelerator,
     Processor,
     accelerator_of,
@@ -77,8 +78,6 @@ from drlpp.schedule import Message
 _PROGRESS_INTERVAL_SECONDS = 0.25
 _MEASURING_SECONDS = 60.0
 """For workers that measure together to find each other, and for a message between them."""
-
-_PROCESSOR = torch.device("cpu")
 
 
 class Worker:
@@ -284,7 +283,7 @@ class Worker:
             times=times,
             processor_seconds=executor.processor_seconds,
             losses=runner.losses.take(),
-            scores=moved(runner.scores, _PROCESSOR) if isinstance(runner, EvaluationRunner) else {},
+            scores=moved(runner.scores, PROCESSOR) if isinstance(runner, EvaluationRunner) else {},
             peak_memory_bytes=self._accelerator.peak_memory_bytes(),
             bytes_sent=mailbox.bytes_sent,
             message_bytes=mailbox.message_bytes,
@@ -383,4 +382,4 @@ class Worker:
                 "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
                 "buffers": self._runner.buffers,
             }
-        write_tree(self._folder / file, moved(stage, _PROCESSOR))
+        write_tree(self._folder / file, moved(stage, PROCESSOR))
