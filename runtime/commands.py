@@ -227,6 +227,11 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Working:
+    """A worker is not done, and not hung either."""
+
+
+@dataclass(frozen=True)
 class Reading:
     """A worker wants a chunk of a stream, and needs none before number ``oldest_needed``."""
 
@@ -243,7 +248,8 @@ class RunResult:
     weights were moved to those that a pass uses, or back. ``weight_bytes`` is one version of the
     stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
     ``message_bytes`` is the largest message to every worker that got any, ``bucket_bytes`` the
-    largest bucket of gradients that was summed over replicas, 0 without any.
+    largest bucket of gradients that was summed over replicas, 0 without any. ``skipped_updates``
+    changed nothing, since their gradients were not finite.
     """
 
     times: list[tuple[float, float]]
@@ -257,6 +263,7 @@ class RunResult:
     bucket_bytes: int = 0
     predictions: list[tuple[float, float]] = field(default_factory=list)
     processor_seconds: list[float] = field(default_factory=list)
+    skipped_updates: int = 0
 
     def later(self, seconds: float) -> RunResult:
         """The same with times of another clock, which is so much ahead."""
@@ -283,6 +290,7 @@ class RunResult:
             },
             bucket_bytes=max(earlier.bucket_bytes, self.bucket_bytes),
             predictions=earlier.predictions + self.predictions,
+            skipped_updates=earlier.skipped_updates + self.skipped_updates,
         )
 
 
@@ -334,5 +342,14 @@ class Failed:
 
 
 Answer = (
-    Done | Ready | Deployed | Progress | Reading | RunResult | OperatorTimes | LinkTimes | Failed
+    Done
+    | Ready
+    | Deployed
+    | Progress
+    | Working
+    | Reading
+    | RunResult
+    | OperatorTimes
+    | LinkTimes
+    | Failed
 )

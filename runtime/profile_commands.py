@@ -8,16 +8,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from drlpp.capturing import CapturedModel
-from drlpp.cluster import Link
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement, Stage
 from drlpp.profile import OperatorProfile, Profile
 from drlpp.runtime.commands import (
-    LinkTimes,
     OperatorTimes,
     ProfileOperators,
     StageTimes,
-    TimeLink,
 )
 from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.generated_sources import sources_forgotten
@@ -27,9 +24,6 @@ from drlpp.runtime.transport import Transport
 from drlpp.training_options import Method
 
 _PARTS = 8
-_SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
-_LEAST_TRANSFER = 0.1
-"""Of the seconds of a large message, for its bytes rather than its way."""
 
 
 def measuring_workers(
@@ -137,7 +131,7 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
         forward_overhead_seconds=forward_overhead,
         backward_overhead_seconds=backward_overhead,
         update_overhead_seconds=update_overhead,
-        update_seconds_per_byte=max(update, 0.0) / weight_bytes,
+        update_seconds_per_byte=update / weight_bytes,
         prediction_seconds_per_byte=prediction / weight_bytes,
         sharing_seconds_per_byte=max(sharing, 0.0) / weight_bytes,
     )
@@ -157,12 +151,13 @@ def _divided(
     """Seconds of every operator, and what a stage takes besides, from ``number`` parts."""
     whole = _total(times, lambda t: which(t.whole))
     parts = _total(times, lambda t: which(t.parts))
-    overhead = max(parts - whole, 0.0) / max(number - 1, 1)
+    # When other programs disturb the parts, they can seem to cost more than there is.
+    overhead = min(max(parts - whole, 0.0) / max(number - 1, 1), whole)
     alone = [
         statistics.median([value for worker in operator for value in worker])
         for operator in zip(*(which(t.operators) for t in times), strict=True)
     ]
-    left = max(whole - overhead, 0.0)
+    left = whole - overhead
     too_long = max(sum(alone) - left, 0.0) / len(alone)
     shares = [max(seconds - too_long, 0.0) for seconds in alone]
     scale = left / sum(shares) if sum(shares) else 0.0
@@ -175,22 +170,3 @@ def _spread(values: Sequence[float]) -> float:
         return 0.0
     first, _, third = statistics.quantiles(values, n=4)
     return (third - first) / 2
-
-
-def link_command(ends: tuple[int, int], name: str, repeats: int, transport: Transport) -> TimeLink:
-    """Time messages between two workers; they are quick, and scatter more than operators."""
-    return TimeLink(*ends, (_SMALL_BYTES, _LARGE_BYTES), 5 * repeats, name, transport)
-
-
-def link_of(times: LinkTimes) -> Link:
-    """Latency of a small message, bandwidth of what a large one takes more.
-
-    The difference of two times that scatter may come to nothing, so it counts as a part of the
-    large message's time at least: the bandwidth is at most ten times what that message achieved.
-    """
-    small, large = times.seconds[_SMALL_BYTES], times.seconds[_LARGE_BYTES]
-    transfer_seconds = max(large - small, _LEAST_TRANSFER * large)
-    return Link(
-        bandwidth_bytes_per_second=_LARGE_BYTES / transfer_seconds,
-        latency_seconds=min(small, large),
-    )

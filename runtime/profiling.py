@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.runtime.commands import OperatorTimes, ProfileOperators, StageTimes
+from drlpp.runtime.commands import OperatorTimes, ProfileOperators, StageTimes, Working
 from drlpp.runtime.devices import Accelerator
 from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.minibatches import Minibatches
@@ -34,6 +34,7 @@ from drlpp.training_options import Method
 from drlpp.versions import WeightUse
 
 _WARM_UPS = 3
+_SIGN_INTERVAL_SECONDS = 0.25
 
 Clock = Callable[[], float]
 
@@ -45,6 +46,7 @@ def time_operators(
     accelerator: Accelerator,
     speed: float = 1.0,
     replicas: dist.ProcessGroup | None = None,
+    tell: Callable[[Working], None] = lambda _: None,
 ) -> OperatorTimes:
     """Train the model in stages of one operator, in parts, as a whole, and as a replica.
 
@@ -58,6 +60,7 @@ def time_operators(
         speed: of this worker; a slower one sleeps after every pass of a part or of the whole, as it
             does when it trains, and finds its caches as it will find them then.
         replicas: the group of the workers that measure at the same time, to sum gradients with.
+        tell: called now and then, between what is timed.
     """
     with sources_forgotten():
         each, parts, whole, loss = pickle.loads(command.programs)
@@ -66,17 +69,18 @@ def time_operators(
         retarget(graph, device)
     minibatches = minibatches.on(device)
     clock = _clock(accelerator)
+    on_pass = _SignsOfLife(tell).now_and_then
     build = partial(_runners, command, state, minibatches, loss, device)
 
     def train(
         programs: Sequence[StageProgram], rest: float, group: dist.ProcessGroup | None = None
     ) -> StageTimes:
         runners = build(programs, replicas=group)
-        return _train(runners, command, _Stopwatch(clock, rest))
+        return _train(runners, command, _Stopwatch(clock, rest, on_pass))
 
     runners = build(each)
     kept = _Kept(runners, minibatches.inputs((0, 0)))
-    operators = _train(runners, command, _Stopwatch(clock, speed=1.0), kept)
+    operators = _train(runners, command, _Stopwatch(clock, 1.0, on_pass), kept)
     del runners
     together = train([whole], speed)
     return OperatorTimes(
@@ -87,7 +91,7 @@ def time_operators(
         shared=together if replicas is None else train([whole], speed, replicas),
         kept_bytes=kept.bytes_,
         prediction_seconds=_time_predictions(
-            build([whole], command.method)[0], _Stopwatch(clock, speed), command.repeats
+            build([whole], command.method)[0], _Stopwatch(clock, speed, on_pass), command.repeats
         ),
     )
 
@@ -98,6 +102,7 @@ class _Stopwatch:
 
     clock: Clock
     speed: float
+    on_pass: Callable[[], None]
 
     def seconds(self, action: Callable[[], object]) -> float:
         begin = self.clock()
@@ -105,8 +110,22 @@ class _Stopwatch:
         return self.clock() - begin
 
     def rest(self, seconds: float) -> None:
+        self.on_pass()
         if self.speed < 1:
             time.sleep(seconds / self.speed - seconds)
+
+
+class _SignsOfLife:
+    """Told between passes, which the controller takes for a worker that hangs if it hears none."""
+
+    def __init__(self, tell: Callable[[Working], None]) -> None:
+        self._tell = tell
+        self._last = time.monotonic()
+
+    def now_and_then(self) -> None:
+        if time.monotonic() - self._last > _SIGN_INTERVAL_SECONDS:
+            self._last = time.monotonic()
+            self._tell(Working())
 
 
 def _clock(accelerator: Accelerator) -> Clock:

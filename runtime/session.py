@@ -15,7 +15,7 @@ from drlpp.capturing import CapturedModel, capture, capture_microbatch
 from drlpp.cluster import Cluster
 from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, WorkerLost
 from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, LinkUsage, Outcome
+from drlpp.measurement import FailedMeasurement, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.profile import Profile
@@ -25,7 +25,6 @@ from drlpp.runtime.commands import (
     Progress,
     Release,
     RunResult,
-    TimeLink,
 )
 from drlpp.runtime.deployment import (
     Deployment,
@@ -37,26 +36,22 @@ from drlpp.runtime.devices import known_choice
 from drlpp.runtime.emulation import checked_speeds
 from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.launch import usual_workers
-from drlpp.runtime.links import ways_of
 from drlpp.runtime.profile_commands import (
-    link_command,
-    link_of,
     measuring_workers,
     profile_command,
     profile_of,
 )
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
-from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
+from drlpp.runtime.session_cluster import session_cluster
+from drlpp.runtime.session_links import time_hosts, time_ways
 from drlpp.runtime.session_workers import SessionWorkers, TimeSpent
 from drlpp.runtime.windows import measurement_of
 from drlpp.schedule import Action, Schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
-from drlpp.training_options import DeviceChoice, Method
+from drlpp.training_options import DeviceChoice, Method, checked_timeout
 from drlpp.window import Window
-
-_LINK_REPEATS = 3
 
 
 class ClusterSession:
@@ -112,6 +107,7 @@ class ClusterSession:
         self.optimizer = optimizer or OptimizerSpec()
         self.timeline: tuple[TimedAction, ...] = ()
         self._seed = seed
+        timeout_seconds = checked_timeout(timeout_seconds)
         # Workers that hold a stage, by their generation.
         self._holding: dict[int, frozenset[int]] = {}
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
@@ -188,7 +184,7 @@ class ClusterSession:
             window = Window.plan(deployment.pipeline, minibatches, deployment.method)
             options = RunOptions(order=self._workers.example_order)
             schedule, results = self.run(deployment, window.minibatches, options)
-            links = self._time_links(deployment, results)
+            links = time_ways(self._workers, deployment.pipeline, results)
         except (HostLost, StorageFailure):
             # No placement is to blame, and none will run.
             raise
@@ -197,30 +193,6 @@ class ClusterSession:
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
         self.timeline = timeline_of(schedule, results)
         return measurement_of(schedule, results, window, links)
-
-    def _time_links(
-        self, deployment: Deployment, results: Mapping[int, RunResult]
-    ) -> tuple[LinkUsage, ...]:
-        """One way at a time, each with a command of its own to its two ends."""
-        found = []
-        transport = self._workers.transport(deployment.pipeline.workers)
-        ways = set(deployment.pipeline.ways)
-        for sender, receiver, bytes_ in ways_of(deployment.pipeline, results):
-            size = max(bytes_, 1)
-            # Replicas have no links of their own where every way has its group.
-            linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= ways
-            name = None if linked else self._workers.new_name("link")
-            command = TimeLink(sender, receiver, (size,), _LINK_REPEATS, name, transport)
-            times = self._workers.execute({sender: command, receiver: command})[sender]
-            found.append(
-                LinkUsage(
-                    sender=sender,
-                    receiver=receiver,
-                    bytes_=bytes_,
-                    seconds=times.seconds[size],
-                )
-            )
-        return tuple(found)
 
     def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
         """A few minibatches from the middle of the last measurement, as they really ran."""
@@ -243,11 +215,7 @@ class ClusterSession:
             self.captured, self.method, self.optimizer, repeats, name, measuring, transport
         )
         times = list(self._workers.command(dict.fromkeys(measuring, command)).values())
-        links = {}
-        for ends in ends_to_measure(self._workers.hosts):
-            transport = self._workers.transport(ends)
-            ping = link_command(ends, self._workers.new_name("link"), repeats, transport)
-            links[ends] = link_of(self._workers.command(dict.fromkeys(ends, ping))[ends[0]])
+        links = time_hosts(self._workers, repeats)
         cluster = session_cluster(self._workers.hosts, self._workers.devices, self.speeds, links)
         return profile_of(self.captured, times), cluster
 

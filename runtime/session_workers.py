@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session_folder import SessionFolder
 from drlpp.runtime.session_hosts import hosts_for, release_hosts
 from drlpp.runtime.transport import Transport, transport_of
+from drlpp.storage import telling_of_storage
 from drlpp.training_options import DeviceChoice
 
 _FIRST_TIMEOUT_SECONDS = 120.0
@@ -75,7 +77,8 @@ class SessionWorkers:
         self._device = device
         self._timeout_seconds = timeout_seconds
         self._names = 0
-        self._files = SessionFolder()
+        with _telling_of_temporary_files():
+            self._files = SessionFolder()
         self.folder = Path(self._files.name)
         self.hosts = hosts_for(len(speeds), self.folder)
         self.devices: list[DeviceFacts] = []
@@ -111,7 +114,7 @@ class SessionWorkers:
 
     def prepare(self) -> None:
         """Start or replace workers where that is necessary, and know their devices."""
-        self._pool.start()
+        self._start()
         self._inform()
 
     def command(
@@ -126,7 +129,7 @@ class SessionWorkers:
             RunFailure: if the workers fail.
         """
         if not self._pool.process_ids:
-            self._pool.start()
+            self._start()
         self._inform()
         return self._pool.command(commands, self._patience(commands), on_progress, feed)
 
@@ -141,6 +144,10 @@ class SessionWorkers:
         answers = self.command(commands, on_progress, feed)
         self.spent.running_seconds += time.perf_counter() - begin
         return answers
+
+    def _start(self) -> None:
+        with _telling_of_temporary_files():
+            self._pool.start()
 
     def _inform(self) -> None:
         """Give new workers the model."""
@@ -216,8 +223,9 @@ class SessionWorkers:
     def lend(self, path: Path) -> str:
         """The name of a file of the user in the session's folder."""
         file = self.new_name("checkpoint")
-        (self.folder / file).symlink_to(path.absolute())
-        self._pool.publish(file)
+        with _telling_of_temporary_files():
+            (self.folder / file).symlink_to(path.absolute())
+            self._pool.publish(file)
         return file
 
     def remove(self, file: str) -> None:
@@ -226,11 +234,18 @@ class SessionWorkers:
 
     def fetch(self, worker: int, file: str) -> Path:
         """The file that a worker wrote into the folder of its host."""
-        return self._pool.fetch(worker, file)
+        with _telling_of_temporary_files():
+            return self._pool.fetch(worker, file)
 
     def _publish(self, file: str, content: object) -> None:
         path = self.folder / file
         # Workers may still have the old file mapped, which has to stay as it is.
-        path.unlink(missing_ok=True)
-        write_tree(path, content)
-        self._pool.publish(file)
+        with _telling_of_temporary_files():
+            path.unlink(missing_ok=True)
+            write_tree(path, content)
+            self._pool.publish(file)
+
+
+def _telling_of_temporary_files() -> AbstractContextManager[None]:
+    """For what the session itself writes: whoever is told how it goes has errors of his own."""
+    return telling_of_storage(Path(tempfile.gettempdir()))

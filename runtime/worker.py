@@ -77,7 +77,10 @@ from drlpp.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
 _MEASURING_SECONDS = 60.0
-"""For workers that measure together to find each other, and for a message between them."""
+"""For the ends of a link that is measured to find each other, and for a message between them."""
+
+_PROFILING_SECONDS = 24 * 3600.0
+"""Likewise for workers that profile together: who is first waits, and the controller watches."""
 
 
 class Worker:
@@ -152,13 +155,19 @@ class Worker:
                 command.name,
                 command.workers,
                 self._accelerator.device,
-                self._group_builder(_MEASURING_SECONDS),
+                self._group_builder(_PROFILING_SECONDS),
             )
         data = Minibatches(self._samples, self._labels)
         try:
             with computing_on(self._core):
                 return time_operators(
-                    command, self._state, data, self._accelerator, self._speed, together
+                    command,
+                    self._state,
+                    data,
+                    self._accelerator,
+                    self._speed,
+                    together,
+                    self._channel.send,
                 )
         finally:
             if together is not None:
@@ -291,6 +300,7 @@ class Worker:
             weight_bytes=self._runner.weight_bytes,
             peak_weight_bytes=self._runner.peak_weight_bytes,
             predictions=[] if command.evaluation else clock.read(self._runner.policy.predictions),
+            skipped_updates=0 if command.evaluation else self._runner.skipped_updates,
         )
 
     def _minibatches(self, command: Run) -> MinibatchSource:

@@ -15,6 +15,7 @@ from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, links
 from drlpp.runtime.commands import RunResult
 from drlpp.runtime.links import time_messages, ways_of
+from drlpp.runtime.session_links import time_ways
 from drlpp.runtime.transport import Links
 from drlpp.task import ModelReference
 
@@ -79,7 +80,7 @@ def test_timing_links_leaves_the_deployment_as_it_was(
     deployment = session.deploy(halves(captured, 0, 0, 1))
     for _ in range(2):
         _, results = session.run(deployment, 4)
-        assert len(session._time_links(deployment, results)) == 6
+        assert len(time_ways(session._workers, deployment.pipeline, results)) == 6
 
 
 def test_a_worker_that_is_lost_while_links_are_timed_fails_the_measurement(
@@ -89,7 +90,7 @@ def test_a_worker_that_is_lost_while_links_are_timed_fails_the_measurement(
         os.kill(session.process_ids[1], signal.SIGKILL)
         yield (0, 1, 100)
 
-    monkeypatch.setattr("drlpp.runtime.session.ways_of", lost)
+    monkeypatch.setattr("drlpp.runtime.session_links.ways_of", lost)
     outcome = session.measure(halves(captured, 0, 1), minibatches=4)
     assert outcome == FailedMeasurement(
         failure="worker lost", reason="worker 1 was killed by SIGKILL"
