@@ -98,7 +98,12 @@ class NamedClass(Record, ABC):
 
     def _refusal(self, error: Exception) -> InvalidInput:
         """In one line what the class itself does not accept."""
-        return InvalidInput(f"{self.what} {self.name}: {' '.join(str(error).split())}")
+        reason = " ".join(str(error).split())
+        if isinstance(error, ZeroDivisionError):
+            # Python's words name no option.
+            zeros = " and ".join(key for key, value in self.options.items() if value == 0)
+            reason = f"it divides by {zeros or 'an option'}, which is 0; give a number above 0"
+        return InvalidInput(f"{self.what} {self.name}: {reason}")
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:

@@ -90,7 +90,7 @@ class AllReduce:
     """Sum something over ``workers`` for update ``version``.
 
     ``content`` is ``gradients``, of the replicas of a stage, or ``squared_norm``, of the gradients
-    of all stages, for clipping.
+    of all stages, for clipping and to skip updates that are not finite.
     """
 
     version: int
@@ -144,7 +144,7 @@ def build_schedule(
     accumulate: int = 1,
     in_flight_per_link: int = 0,
     recompute: bool = False,
-    clip: bool = False,
+    share_norm: bool = False,
 ) -> Schedule:
     """Turn the shape of a placement into the list of actions of every worker.
 
@@ -169,7 +169,7 @@ def build_schedule(
             each worker behind it (:meth:`drlpp.pipeline.Pipeline.in_flight`); for ``1f1b`` only.
         recompute: do not keep activations from the forward to the backward, but compute them
             again; where the backward follows at once there is nothing to gain, and they are kept.
-        clip: share the norm of all stages' gradients before an update. Only where a schedule
+        share_norm: share the norm of all stages' gradients before an update. Only where a schedule
             flushes: otherwise stages make their updates at different times.
 
     Raises:
@@ -205,7 +205,7 @@ def build_schedule(
                 microbatches=microbatches,
                 accumulate=accumulate,
                 recompute=recompute,
-                clip=clip,
+                share_norm=share_norm,
             )
             write = {
                 "1f1b": writer.one_forward_one_backward,
@@ -229,7 +229,7 @@ class _Writer:
     microbatches: int
     accumulate: int
     recompute: bool
-    clip: bool
+    share_norm: bool
 
     @property
     def replicas(self) -> tuple[int, ...]:
@@ -316,7 +316,7 @@ class _Writer:
     def update(self, version: int, contributions: int, through: int) -> Iterator[Action]:
         if len(self.replicas) > 1:
             yield AllReduce(version, self.replicas)
-        if self.clip and len(self.pipeline.stages) > 1:
+        if self.share_norm and len(self.pipeline.stages) > 1:
             yield AllReduce(version, self.pipeline.workers, "squared_norm")
         yield Update(version, contributions, through)
 

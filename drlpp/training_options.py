@@ -27,7 +27,10 @@ PolicyName = Literal[
 ]
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
+
+SUGGESTED_LOSS_SCALE = 1024.0
+"""2¹⁰ of the factors from 8 to 2¹⁵ that Mixed Precision Training (2018) trained with."""
 
 
 class DeviceChoice(StrEnum):
@@ -59,9 +62,16 @@ class Method(Record):
             many for each link between stages. They hide the time that messages are on their way,
             and make s and memory larger (:meth:`drlpp.pipeline.Pipeline.in_flight`).
         recompute: compute activations again for the backward pass instead of keeping them.
-        precision: ``bfloat16`` runs the passes under torch's autocast; weights, gradients and
-            updates stay as they are. Policies whose backward uses other weights than its forward
-            need ``recompute`` with it.
+        precision: ``bfloat16`` and ``float16`` run the passes under torch's autocast; weights,
+            gradients and updates stay as they are. Policies whose backward uses other weights than
+            its forward need ``recompute`` with it.
+        loss_scale: of ``float16`` only: losses are multiplied with it before their backward, so
+            that small gradients are not rounded to 0, and gradients divided by it before their
+            update. A power of two rounds nothing. None takes :data:`SUGGESTED_LOSS_SCALE`. It
+            stays as it is, unlike that of ``torch.amp.GradScaler``: asynchronous stages have
+            backwards in flight, which would mix gradients of different scales. An update whose
+            gradients are not finite is skipped: on schedules that flush by all stages, otherwise by
+            the stage whose they are.
         clip_norm: gradients whose norm is larger are scaled down to it. On schedules that flush it
             is the norm over all stages; an asynchronous stage cannot wait for the others, and
             takes the norm of its own gradients. 0 does not clip.
@@ -78,6 +88,7 @@ class Method(Record):
     in_flight_per_link: int = Field(default=0, ge=0)
     recompute: bool = False
     precision: Precision = "float32"
+    loss_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     annealing_minibatches: int = Field(default=0, ge=0)
     correction_decay: float = Field(default=0.0, ge=0, lt=1)
@@ -99,6 +110,11 @@ class Method(Record):
             raise ValueError(
                 f"in {self.precision}, autocast keeps copies of the weights of a forward, and "
                 f"policy {self.policy} needs newer ones in the backward; use recompute=true"
+            )
+        if self.loss_scale is not None and self.precision != "float16":
+            raise ValueError(
+                f"loss_scale has no meaning in {self.precision}, whose range is wide enough; leave "
+                "it out, or use precision=float16"
             )
         techniques = bool(self.annealing_minibatches or self.correction_decay)
         if techniques != (self.policy == "pipemare"):
@@ -130,12 +146,31 @@ class Method(Record):
             parts.append(f"gradients clipped to {self.clip_norm:g}")
         if self.precision != "float32":
             parts.append(self.precision)
+        if self.precision == "float16":
+            parts.append(f"losses scaled by {self.applied_loss_scale:g}")
         return ", ".join(parts)
 
     @property
     def moves_weights(self) -> bool:
         """Whether passes use other weights than the newest, moved there and back in place."""
         return self.policy in {"spectrain", "xpipe", "pipeoptim"} or self.correction_decay > 0
+
+    @property
+    def applied_loss_scale(self) -> float:
+        """What losses are multiplied with before their backward: 1 but in float16."""
+        if self.precision != "float16":
+            return 1.0
+        return SUGGESTED_LOSS_SCALE if self.loss_scale is None else self.loss_scale
+
+    @property
+    def skips_updates(self) -> bool:
+        """Whether an update is left out if its gradients are not finite."""
+        return self.precision == "float16"
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether updates need the norm of their gradients, to clip them or to be skipped."""
+        return self.clip_norm > 0 or self.skips_updates
 
     def in_flight(self, pipeline: Pipeline) -> tuple[int, ...]:
         """For every stage the minibatches that a replica has in flight in steady state."""
@@ -151,7 +186,7 @@ class Method(Record):
             accumulate=self.accumulate,
             in_flight_per_link=self.in_flight_per_link,
             recompute=self.recompute,
-            clip=bool(self.clip_norm) and self.schedule != "1f1b",
+            share_norm=self.needs_norm and self.schedule != "1f1b",
         )
 
     def steady_schedule(self, pipeline: Pipeline) -> Schedule:
@@ -190,6 +225,17 @@ class Method(Record):
 DEFAULT_METHOD = Method()
 
 
+def checked_timeout(seconds: float | None) -> float | None:
+    """A time limit for workers that say nothing, None for the usual one.
+
+    Raises:
+        InvalidInput: it is no time.
+    """
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise InvalidInput(f"a time limit of {seconds} s was given; expected more than 0 s")
+    return seconds
+
+
 def choose_method(
     policy: str | None = None,
     options: Mapping[str, object] | None = None,
@@ -217,7 +263,7 @@ def choose_method(
     chosen = policy or _policy_of(given.get("schedule"), values)
     if chosen != values["policy"]:
         # Of the other policy; PipeMare's techniques, and microbatches, belong to some only.
-        kept = ["accumulate", "recompute", "precision", "clip_norm"]
+        kept = ["accumulate", "recompute", "precision", "loss_scale", "clip_norm"]
         if chosen != "sync":
             kept.append("in_flight_per_link")
         values = {"policy": chosen} | {key: values[key] for key in kept}
@@ -225,6 +271,8 @@ def choose_method(
             values["schedule"] = "gpipe"
     if chosen == "pipemare":
         values.setdefault("correction_decay", SUGGESTED_CORRECTION_DECAY)
+    if given.get("precision", "float16") != "float16":
+        values.pop("loss_scale", None)
     try:
         return Method.model_validate({**values, **given})
     except ValidationError as error:

@@ -75,6 +75,9 @@ class Displacement(ABC):
     def after_update(self) -> None:
         """Called after it."""
 
+    def after_skipped_update(self) -> None:
+        """Called instead of both where the optimizer makes no step."""
+
     def copies(self) -> list[Tensor]:
         """Tensors of the size of the weights that hold weights, beside the weights."""
         return self._cache
@@ -282,6 +285,10 @@ class Trajectory(Displacement):
         torch._foreach_sub_(self._cache, self.weights)
         torch._foreach_mul_(self._trajectory, self._decay)
         torch._foreach_add_(self._trajectory, self._cache, alpha=self._decay - 1)
+
+    def after_skipped_update(self) -> None:
+        """Follow a step of length 0."""
+        torch._foreach_mul_(self._trajectory, self._decay)
 
     def move_(self, lead: int, rate_sum: float) -> None:
         """W + lead · δ."""

@@ -21,7 +21,8 @@ class Gradients(ABC):
     """What the backwards of a stage found for its next update.
 
     Args:
-        weights: the parameters; :meth:`hand_over` leaves the mean gradient in their ``grad``.
+        weights: the parameters; :meth:`hand_over` leaves the gradient of an update in their
+            ``grad``.
     """
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
@@ -49,8 +50,16 @@ class Gradients(ABC):
         """The gradients so far, of the weights that have any."""
 
     @abstractmethod
-    def hand_over(self, contributions: int) -> None:
-        """Give the optimizer the mean of ``contributions`` gradients and begin anew."""
+    def hand_over(self, divisor: float) -> None:
+        """Give the optimizer the sums over ``divisor`` and begin anew.
+
+        Args:
+            divisor: contributions, times the scale of the losses.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Begin anew without an update; what is read of the last one's gradients stays."""
 
     def state(self) -> list[Tensor | None]:
         """The sums so far for every weight, for a checkpoint between two updates."""
@@ -68,20 +77,35 @@ class Gradients(ABC):
 class SingleGradients(Gradients):
     """One backward gives the whole gradient of an update; nothing is copied."""
 
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        super().__init__(weights)
+        self._found: list[Tensor | None] = []
+
     def add(self, gradients: Sequence[Tensor | None]) -> None:
         """Take the gradients of the only contribution."""
-        for weight, gradient in zip(self._weights, gradients, strict=True):
-            if gradient is not None and gradient.stride() != weight.stride():
-                # Fused optimizers walk through both as flat memory.
-                gradient = torch.empty_like(weight).copy_(gradient)
-            weight.grad = gradient
+        self._found = list(gradients)
 
     def sums(self) -> list[Tensor]:
         """What the backward found."""
-        return [weight.grad for weight in self._weights if weight.grad is not None]
+        return [gradient for gradient in self._found if gradient is not None]
 
-    def hand_over(self, contributions: int) -> None:
-        """The gradients are where the optimizer expects them already."""
+    def hand_over(self, divisor: float) -> None:
+        """Give the optimizer what the backward found, over ``divisor``."""
+        for index, weight in enumerate(self._weights):
+            # What is divided needs no room beside its quotient.
+            gradient, self._found[index] = self._found[index], None
+            if gradient is not None and gradient.stride() != weight.stride():
+                # Fused optimizers walk through both as flat memory.
+                gradient = torch.empty_like(weight).copy_(gradient)
+            if gradient is not None and divisor != 1:
+                # Not in place: autograd may give one tensor to two weights, or to a message.
+                gradient = gradient / divisor
+            weight.grad = gradient
+        self._found = []
+
+    def discard(self) -> None:
+        """Forget what the backward found."""
+        self._found = []
 
 
 @dataclass
@@ -254,10 +278,10 @@ class SharedGradients(Gradients):
         """The sums of the weights that have any."""
         return [p for p, reached in zip(self._parts, self._reached, strict=True) if reached]
 
-    def hand_over(self, contributions: int) -> None:
-        """Give the optimizer the mean of ``contributions`` gradients and begin anew."""
+    def hand_over(self, divisor: float) -> None:
+        """Give the optimizer the sums over ``divisor`` and begin anew."""
         for bucket in self._buckets:
-            bucket.flat.div_(contributions)
+            bucket.flat.div_(divisor)
         for weight, part, reached in zip(self._weights, self._parts, self._reached, strict=True):
             if not reached:
                 weight.grad = None
@@ -265,6 +289,17 @@ class SharedGradients(Gradients):
                 weight.grad = part.clone()
             else:
                 weight.grad = part
+        self._begin_anew()
+
+    def discard(self) -> None:
+        """Begin anew without an update; the gradient of the last one stays if it is kept."""
+        if not self._keep_last:
+            # Those of the last update were in the buckets.
+            for weight in self._weights:
+                weight.grad = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._empty = True
         self._reached = [False] * len(self._weights)
 

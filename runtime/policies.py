@@ -100,9 +100,20 @@ class WeightPolicy(ABC):
         self._step()
         self._version += 1
 
+    def skip_update(self) -> None:
+        """Count an update that changes neither weights nor optimizer.
+
+        The schedule of learning rates goes on, and predictions follow the last step that was made.
+        """
+        self._stay()
+        self._version += 1
+
     @abstractmethod
     def _step(self) -> None:
         """One step of the optimizer."""
+
+    def _stay(self) -> None:
+        """What a version without a step leaves behind."""
 
     def rate_sum(self, lead: int) -> float:
         """Σ of the learning rates of the next ``lead`` updates; negative for a negative lead."""
@@ -210,6 +221,10 @@ class Displaced(Vanilla):
             super()._step()
             self.displacement.after_update()
 
+    def _stay(self) -> None:
+        with torch.no_grad():
+            self.displacement.after_skipped_update()
+
     def copies(self) -> list[Tensor]:
         """The cached weights."""
         return self.displacement.copies()
@@ -270,13 +285,21 @@ class Stash(WeightPolicy):
 
     def _step(self) -> None:
         """One step on the newest weights; older versions stay as they are while in use."""
+        self._part_from_newest()
+        self.optimizer.step()
+        self._versions[self._version + 1] = self._leaves()
+
+    def _stay(self) -> None:
+        """The next step may change what only parts of the version before need."""
+        self._part_from_newest()
+        self._versions[self._version + 1] = self._leaves()
+
+    def _part_from_newest(self) -> None:
         if self._pending[self._version]:
             for weight in self.weights:
                 weight.data = weight.data.clone()
         else:
             del self._versions[self._version]
-        self.optimizer.step()
-        self._versions[self._version + 1] = self._leaves()
 
     def copies(self) -> list[Tensor]:
         """All versions."""
@@ -308,6 +331,9 @@ class Weightless(WeightPolicy):
 
     def update(self) -> None:
         """Nothing to update."""
+
+    def skip_update(self) -> None:
+        """Nothing to skip."""
 
     def _step(self) -> None:
         """Nothing to update."""

@@ -18,7 +18,8 @@ from drlpp.training_options import Precision
 
 def passes_in(precision: Precision, device: torch.device = PROCESSOR) -> torch.autocast:
     """Run the operators inside in this precision."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    reduced = torch.float16 if precision == "float16" else torch.bfloat16
+    return torch.autocast(device.type, reduced, enabled=precision != "float32")
 
 
 def without_autocast(*call: Any, **kwargs: Any) -> Any:

@@ -60,10 +60,11 @@ class _Passed:
 
 @dataclass(frozen=True)
 class ReferenceResult:
-    """All parameters and buffers by name, and the loss of every part."""
+    """All parameters and buffers by name, the loss of every part, every stage's skipped updates."""
 
     state: dict[str, Tensor]
     losses: dict[Part, float]
+    skipped_updates: tuple[int, ...]
 
 
 def run_reference(
@@ -81,7 +82,7 @@ def run_reference(
     """Train on ``count`` minibatches as ``placement`` would, in this process."""
     executor = ReferenceExecutor(captured, placement, minibatches, method, optimizer, seed, delays)
     losses = executor.run(count, options)
-    return ReferenceResult(executor.state(), losses)
+    return ReferenceResult(executor.state(), losses, tuple(executor.skipped_updates))
 
 
 class ReferenceExecutor:
@@ -97,6 +98,9 @@ class ReferenceExecutor:
         delays: let every gradient that a stage computes be applied after a random delay, beside
             what the method itself delays; with a method that flushes this is Hogwild-style
             asynchrony (pipemare, appendix E).
+
+    Attributes:
+        skipped_updates: of every stage so far, whose gradients were not finite in float16.
     """
 
     def __init__(
@@ -136,6 +140,7 @@ class ReferenceExecutor:
             for stage in range(len(self._programs))
         ]
         values = captured.state | captured.constants
+        self.skipped_updates = [0] * len(self._programs)
         self._buffers = {
             worker: {
                 name: values[name].clone()
@@ -292,7 +297,11 @@ class _Replay:
         )
         # Other weights than its forward's: those that autograd saved are replaced.
         _overwrite(passed.weights, weights)
-        self._pending[stage].append(_backward(passed, part, stage, self._gradients))
+        if passed.loss is not None:
+            passed.loss = passed.loss * self._method.applied_loss_scale
+        found = _backward(passed, part, stage, self._gradients)
+        scale = self._method.applied_loss_scale
+        self._pending[stage].append({name: value / scale for name, value in found.items()})
         self._stages_left[part] -= 1
         if not self._stages_left[part]:
             self._activations.pop(part, None)
@@ -312,8 +321,17 @@ class _Replay:
         assert len(self._pending[stage]) == contributions
         gradient = self._mean(stage)
         del self._pending[stage]
-        if self._method.clip_norm:
-            norm = self._norms.get(version, _norm(list(gradient.values())))
+        # No part reaches back further than to the oldest version that one in flight has met.
+        reach = 2 * self._method.accumulate + 2 * len(self._schedule.pipeline.workers)
+        needed_from = history.newest - reach
+        norm = self._norms.get(version)
+        if norm is None and self._method.needs_norm:
+            norm = _norm(list(gradient.values()))
+        if self._method.skips_updates and norm is not None and not norm.isfinite():
+            self._executor.skipped_updates[stage] += 1
+            history.skip_update(needed_from)
+            return
+        if self._method.clip_norm and norm is not None:
             scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
             gradient = {name: value * scale for name, value in gradient.items()}
         rate = self._rates[stage][version - 1]
@@ -321,9 +339,7 @@ class _Replay:
         if arriving is not None:
             gradient, factor = arriving.next(gradient)
             rate *= factor
-        # No part reaches back further than to the oldest version that one in flight has met.
-        reach = 2 * self._method.accumulate + 2 * len(self._schedule.pipeline.workers)
-        history.update(gradient, rate, history.newest - reach)
+        history.update(gradient, rate, needed_from)
 
 
 class _DelayedGradients:

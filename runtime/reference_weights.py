@@ -192,6 +192,20 @@ class StageHistory:
                 group["lr"] = rate
             self._torch.step()
         self._rate = rate
+        after = self._next_version(needed_from)
+        # Decoupled decay is no part of ΔW, as in Table I for AdamW.
+        decay = rate * self._options.get("weight_decay", 0.0) if self._decay_is_decoupled else 0.0
+        self._last_step = {
+            name: (before[name] - after[name]) - (decay * before[name] if name in gradient else 0.0)
+            for name in after
+        }
+
+    def skip_update(self, needed_from: int) -> None:
+        """W_{t+1} = W_t, and the directions of the formulas stay those of the last step."""
+        self._next_version(needed_from)
+
+    def _next_version(self, needed_from: int) -> Weights:
+        before = self.versions[self.newest]
         self.newest += 1
         after = self.versions[self.newest] = self._copy_of_newest()
         if self.method.policy == "pipemare" and self.method.correction_decay and self.delay:
@@ -200,14 +214,9 @@ class StageHistory:
             for name in after:
                 step = after[name] - before[name]
                 self._trajectory[name] = decay * self._trajectory[name] + (1 - decay) * step
-        # Decoupled decay is no part of ΔW, as in Table I for AdamW.
-        decay = rate * self._options.get("weight_decay", 0.0) if self._decay_is_decoupled else 0.0
-        self._last_step = {
-            name: (before[name] - after[name]) - (decay * before[name] if name in gradient else 0.0)
-            for name in after
-        }
         for version in [v for v in self.versions if v < needed_from]:
             del self.versions[version]
+        return after
 
     def _follow(self, name: str, gradient: Tensor, before: Tensor) -> None:
         """The moving averages of Table I, as far as the policy predicts with them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +90,7 @@ class StageRunner:
         seed: of dropout.
         first_minibatch: how many minibatches came before this run; dropout goes on from there.
         losses: of the parts, on the last stage.
+        skipped_updates: of this run, since their gradients were not finite.
         optimizer_state: of an earlier run, by parameter name.
         device: that everything is on; ``program`` and ``loss`` are for it, ``minibatches`` give
             inputs and targets on it.
@@ -127,6 +129,7 @@ class StageRunner:
         self._plan = RunPlan({}, ())
         self.losses = Losses()
         self.peak_weight_bytes = 0
+        self.skipped_updates = 0
 
     def _copy(
         self, name: str, memory_format: torch.memory_format = torch.preserve_format
@@ -141,6 +144,7 @@ class StageRunner:
         if plan.shared != isinstance(self._gradients, SharedGradients):
             self._gradients = self._collector(plan.shared)
         self.peak_weight_bytes = 0
+        self.skipped_updates = 0
         self._note_weight_bytes()
 
     def _collector(self, shared: bool) -> Gradients:
@@ -190,7 +194,10 @@ class StageRunner:
             self.losses.add(part, loss)
             if self._plan.finite and (found := self.losses.not_finite):
                 minibatch = self.first_minibatch + found[0][0] + 1
-                raise NotFinite(f"the loss of minibatch {minibatch} is {found[1]}")
+                raise NotFinite(
+                    f"the loss of minibatch {minibatch} is {found[1]} (counted from 1 since "
+                    "training began)"
+                )
         if not recomputed:
             passed.outputs, passed.loss = outputs, loss
         self._in_flight[part] = passed
@@ -246,18 +253,18 @@ class StageRunner:
         Args:
             part: what is processed.
             gradients: for outputs of this stage (by index) the sum of the gradients that the
-                later stages sent.
+                later stages sent, scaled as the loss is.
             last: whether the gradients are summed over the replicas next.
 
         Returns:
-            The gradients of the floating-point tensors that the forward received.
+            The gradients of the floating-point tensors that the forward received, scaled likewise.
         """
         passed = self._in_flight.pop(part)
         ends: list[Tensor] = []
-        seeds: list[Tensor | None] = []
+        seeds: list[Tensor] = []
         if passed.loss is not None:
             ends.append(passed.loss)
-            seeds.append(None)
+            seeds.append(torch.full_like(passed.loss, self.method.applied_loss_scale))
         for index, gradient in gradients.items():
             if passed.outputs[index].requires_grad:
                 ends.append(passed.outputs[index])
@@ -284,22 +291,34 @@ class StageRunner:
         self._gradients.finish_sum()
 
     def share_squared_norm(self, sum_over_all: Callable[[Tensor], object]) -> None:
-        """Sum the squared norm of the gradients over all stages, for the next update."""
+        """Sum the squared norm of the gradients over all stages, for the next update.
+
+        It is not finite on any stage if a gradient of one of them is not.
+        """
         own = self._gradients.squared_norm() if self.counts_for_norm else 0.0
         total = torch.tensor([own], dtype=torch.float64)
         sum_over_all(total)
         self._squared_norm = total.item()
 
     def update(self, contributions: int) -> None:
-        """Update the weights with the mean of the gradients of ``contributions`` parts."""
-        squared_norm = self._squared_norm
-        if self.method.clip_norm and squared_norm is None:
+        """Update the weights with the mean of the gradients of ``contributions`` parts.
+
+        Where the method skips updates, one whose gradients are not finite changes nothing.
+        """
+        squared_norm, self._squared_norm = self._squared_norm, None
+        if self.method.needs_norm and squared_norm is None:
             squared_norm = self._gradients.squared_norm()
-        self._squared_norm = None
-        self._gradients.hand_over(contributions)
-        if squared_norm is not None:
-            self._clip(squared_norm**0.5 / contributions)
-        self.policy.update()
+        is_finite = squared_norm is None or math.isfinite(squared_norm)
+        if self.method.skips_updates and not is_finite:
+            self._gradients.discard()
+            self.policy.skip_update()
+            self.skipped_updates += 1
+        else:
+            divisor = contributions * self.method.applied_loss_scale
+            self._gradients.hand_over(divisor)
+            if self.method.clip_norm and squared_norm is not None:
+                self._clip(squared_norm**0.5 / divisor)
+            self.policy.update()
         # Versions are made here, and what a pass copies is kept until here.
         self._note_weight_bytes()
 

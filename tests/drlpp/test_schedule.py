@@ -257,7 +257,7 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
         accumulate=draw(st.integers(1, 4)),
         in_flight_per_link=draw(st.integers(0, 3)) if kind == "1f1b" else 0,
         recompute=draw(st.booleans()),
-        clip=kind in {"gpipe", "1f1b-flush"} and draw(st.booleans()),
+        share_norm=kind in {"gpipe", "1f1b-flush"} and draw(st.booleans()),
     )
 
 
@@ -419,7 +419,7 @@ def test_a_stage_updates_from_whole_multiples_that_give_each_replica_one() -> No
 
 
 def test_clipping_shares_the_norm_of_all_stages() -> None:
-    schedule = build_schedule(Pipeline.straight(2, 1), 1, "gpipe", 2, clip=True)
+    schedule = build_schedule(Pipeline.straight(2, 1), 1, "gpipe", 2, share_norm=True)
     kinds = [a.content for a in schedule.actions[0] if isinstance(a, AllReduce)]
     assert kinds == ["gradients", "squared_norm"]
     assert [a.workers for a in schedule.actions[2] if isinstance(a, AllReduce)] == [(0, 1, 2)]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from pydantic import ValidationError
 
 from drlpp.errors import InvalidInput
 from drlpp.pipeline import Pipeline
-from drlpp.training_options import SUGGESTED_CORRECTION_DECAY, Method, choose_method
+from drlpp.schedule import AllReduce
+from drlpp.training_options import (
+    SUGGESTED_CORRECTION_DECAY,
+    SUGGESTED_LOSS_SCALE,
+    Method,
+    choose_method,
+)
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
 PARALLEL = Method(policy="sync")
 DEEP = Method(in_flight_per_link=2)
 STASH = Method(policy="stash", accumulate=2, recompute=True)
+
+HALF = Method(policy="stash", precision="float16", loss_scale=512)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +69,14 @@ STASH = Method(policy="stash", accumulate=2, recompute=True)
             ),
         ),
         (Method(policy="pipemare", correction_decay=0.5), "stash", {}, Method(policy="stash")),
+        (
+            HALF,
+            "sync",
+            {},
+            Method(schedule="gpipe", policy="sync", precision="float16", loss_scale=512),
+        ),
+        (HALF, None, {"precision": "float16"}, HALF),
+        (HALF, None, {"precision": "bfloat16"}, Method(policy="stash", precision="bfloat16")),
     ],
 )
 def test_a_choice_keeps_what_fits(
@@ -84,7 +102,13 @@ def test_a_choice_keeps_what_fits(
         ("stash", {"policy": "vanilla"}, "use --policy"),
         ("stash", {"depth": 3}, "a method has no option 'depth'; it has schedule, microbatches"),
         ("vanilla", {"precision": "bfloat16"}, "autocast keeps copies .* use recompute=true"),
-        ("stash", {"precision": "float16"}, "field 'precision'"),
+        ("vanilla", {"recompute": "maybe"}, "'recompute': 'maybe' is neither true nor false"),
+        ("pipeoptim", {"precision": "float16"}, "in float16, autocast keeps copies"),
+        ("stash", {"precision": "float8"}, "field 'precision'"),
+        ("stash", {"loss_scale": 512}, "loss_scale has no meaning in float32, .* precision=float1"),
+        ("stash", {"precision": "bfloat16", "loss_scale": 1}, "no meaning in bfloat16"),
+        ("stash", {"precision": "float16", "loss_scale": 0}, "field 'loss_scale'.* greater than 0"),
+        ("stash", {"precision": "float16", "loss_scale": math.inf}, "loss_scale.*finite"),
     ],
 )
 def test_what_does_not_fit_is_told(policy: str, options: dict[str, object], message: str) -> None:
@@ -116,3 +140,32 @@ def test_warm_up_updates_with_as_many_minibatches_as_the_stages_together() -> No
     assert method.synchronous(pipeline).schedule == "1f1b-flush"
     with pytest.raises(ValidationError):
         Method(schedule="gpipe", policy="stash")
+
+
+def test_only_float16_scales_losses() -> None:
+    half = Method(policy="stash", precision="float16")
+    assert half.applied_loss_scale == SUGGESTED_LOSS_SCALE
+    assert HALF.applied_loss_scale == 512
+    assert str(HALF) == "1f1b, stash, float16, losses scaled by 512"
+    for method in (Method(), Method(policy="stash", precision="bfloat16", clip_norm=1.0)):
+        assert method.applied_loss_scale == 1
+        assert not method.skips_updates
+
+
+@pytest.mark.parametrize(
+    ("method", "shares"),
+    [
+        (Method(schedule="gpipe", policy="sync"), False),
+        (Method(schedule="gpipe", policy="sync", precision="bfloat16"), False),
+        (Method(schedule="gpipe", policy="sync", clip_norm=1.0), True),
+        (Method(schedule="1f1b-flush", policy="sync", precision="float16"), True),
+        (HALF, False),
+        (HALF.synchronous(Pipeline.straight(1, 1)), True),
+    ],
+    ids=str,
+)
+def test_where_a_norm_of_all_stages_is_shared(method: Method, *, shares: bool) -> None:
+    schedule = method.schedule_for(Pipeline.straight(1, 1), 3)
+    shared = [action for actions in schedule.actions.values() for action in actions]
+    norms = [a for a in shared if isinstance(a, AllReduce) and a.content == "squared_norm"]
+    assert len(norms) == (6 if shares else 0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.runtime.gradients import SharedGradients
+from drlpp.runtime.gradients import SharedGradients, SingleGradients
 
 
 @dataclass
@@ -242,3 +242,40 @@ def test_the_last_gradient_stays_while_the_next_is_collected() -> None:
     gradients.hand_over(1)
     _backward(gradients, weights, _loss(weights, 2, []), last=False)
     _assert_gradients(weights, first)
+
+
+def test_a_discarded_gradient_leaves_the_last_one() -> None:
+    weights = _weights()
+    single, kept = SingleGradients(weights), SharedGradients(weights, keep_last=True)
+    for gradients in (single, kept):
+        gradients.add([torch.full_like(weight, 6.0) for weight in weights])
+        gradients.hand_over(4)
+        gradients.add([torch.full_like(weight, torch.inf) for weight in weights])
+        assert gradients.squared_norm() == torch.inf
+        gradients.discard()
+        _assert_gradients(weights, [torch.full_like(weight, 1.5) for weight in weights])
+        # Nothing of it is in the next sum.
+        gradients.add([torch.full_like(weight, 8.0) for weight in weights])
+        gradients.hand_over(1)
+        _assert_gradients(weights, [torch.full_like(weight, 8.0) for weight in weights])
+
+
+def test_a_discarded_gradient_in_buckets_is_nowhere() -> None:
+    """Without ``keep_last`` the weights' gradients are the buckets."""
+    weights = _weights()
+    gradients = SharedGradients(weights)
+    gradients.add([torch.ones_like(weight) for weight in weights])
+    gradients.hand_over(1)
+    gradients.add([torch.full_like(weight, torch.inf) for weight in weights])
+    gradients.discard()
+    _assert_gradients(weights, [None] * len(weights))
+
+
+def test_one_tensor_for_two_weights_is_divided_once() -> None:
+    weights = _weights()
+    shared = torch.ones(3, 3, dtype=torch.float64)
+    gradients = SingleGradients(weights)
+    gradients.add([shared] * len(weights))
+    gradients.hand_over(1024.0)
+    _assert_gradients(weights, [shared / 1024] * len(weights))
+    assert bool((shared == 1).all())
