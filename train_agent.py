@@ -21,6 +21,7 @@ from drlpp.command_line import (
     OptimizerOptions,
     Size,
     SizeOption,
+    TimeoutOption,
     build_console,
     model_reference,
     optimizer_options,
@@ -112,6 +113,7 @@ def main(
     ] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
     device: DeviceOption = DeviceChoice.AUTO,
+    timeout: TimeoutOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
     """Learn the fastest placement of a model on live workers, and export it."""
@@ -142,27 +144,33 @@ def main(
         "optimizer": optimizer_spec.model_dump(),
         "seed": seed,
     }
-    open_run_folder(folder, "train_agent.py", settings, resume=resume, restarted=restarted())
-    console.print(
-        f"{reference}: {len(captured.graph)} operators, "
-        f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
-    )
-    job = Job(
-        out=folder,
-        agent=Path(agent).stem,
-        hyperparameters=hyperparameters,
-        budget=budget,
-        minibatches=minibatches,
-        repetitions=repetitions,
-        finalists=finalists,
-        rounds=rounds,
-        microbatches=microbatches,
-        seed=seed,
-    )
-    with ClusterSession(
-        captured, workers, method=method, optimizer=optimizer_spec, seed=seed, device=device
-    ) as session:
-        _run(job, session)
+    with open_run_folder(folder, "train_agent.py", settings, resume=resume, restarted=restarted()):
+        console.print(
+            f"{reference}: {len(captured.graph)} operators, "
+            f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
+        )
+        job = Job(
+            out=folder,
+            agent=Path(agent).stem,
+            hyperparameters=hyperparameters,
+            budget=budget,
+            minibatches=minibatches,
+            repetitions=repetitions,
+            finalists=finalists,
+            rounds=rounds,
+            microbatches=microbatches,
+            seed=seed,
+        )
+        with ClusterSession(
+            captured,
+            workers,
+            method=method,
+            optimizer=optimizer_spec,
+            seed=seed,
+            timeout_seconds=timeout,
+            device=device,
+        ) as session:
+            _run(job, session)
 
 
 def _run(job: Job, session: ClusterSession) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -22,6 +23,9 @@ from drlpp.errors import InvalidFile
 
 _LONGEST_JSON_BYTES = 256 * 2**20
 _LONGEST_YAML_BYTES = 2**20
+
+_TEMPORARY = ".drlpp-temporary"
+_TEMPORARY_OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
 
 
 class Record(BaseModel):
@@ -80,7 +84,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise InvalidFile(f"{path}: is a folder, expected a file to write")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(_TEMPORARY, f".{path.name}.", path.parent)
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
     os.close(descriptor)
@@ -95,6 +99,21 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file is one of :func:`replacing` or of safetensors that has not taken over."""
+    ours = path.name.startswith(".") and path.name.endswith(_TEMPORARY)
+    return ours or _TEMPORARY_OF_SAFETENSORS.fullmatch(path.name) is not None
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Remove what processes that were killed have left in a folder that nobody writes to now."""
+    for path in folder.iterdir():
+        if is_temporary(path):
+            # A file system that refuses that will tell what matters.
+            with suppress(OSError):
+                path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -199,4 +218,6 @@ def first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] in {"bool_parsing", "bool_type"}:
+        message = f"{problem['input']!r} is neither true nor false"
     return f"field '{field}': {message}" if field else message

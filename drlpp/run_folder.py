@@ -1,4 +1,4 @@
-"""The output folder of a run: claimed once, resumed by the same run only.
+"""The output folder of a run: of one process at a time, resumed by the same run only.
 
 A run that has not kept anything yet, because it failed before its first checkpoint for instance,
 is no reason to keep the folder: the same command may begin anew in it, with other settings too.
@@ -6,12 +6,20 @@ is no reason to keep the folder: the same command may begin anew in it, with oth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 from drlpp.errors import InvalidInput
-from drlpp.files import Document, read_document, write_document
+from drlpp.files import (
+    Document,
+    is_temporary,
+    read_document,
+    remove_temporary_files,
+    write_document,
+)
+from drlpp.folder_lock import LOCK_NAME, locked_folder
 
 _RECORD, _EVENTS = "run.json", "events.out.tfevents.*"
 
@@ -25,6 +33,7 @@ class RunRecord(Document):
     settings: dict[str, Any]
 
 
+@contextmanager
 def open_run_folder(
     folder: Path,
     command: str,
@@ -32,10 +41,12 @@ def open_run_folder(
     *,
     resume: bool,
     restarted: bool = False,
-) -> Path:
-    """Claim ``folder`` for a run, or go on with the run that it holds.
+) -> Iterator[Path]:
+    """Claim ``folder`` for a run, or go on with the run that it holds, and lend it to the block.
 
-    A run of the same command that has kept nothing but TensorBoard's events is begun anew.
+    Until the end of the block no other process may. Reading what is there is free to all. A run of
+    the same command that has kept nothing but TensorBoard's events is begun anew. Temporary files
+    of runs that were killed are removed.
 
     Args:
         folder: for everything that the run writes.
@@ -45,27 +56,38 @@ def open_run_folder(
         restarted: this is another attempt at the same run, which may or may not have begun.
 
     Raises:
-        InvalidInput: the folder holds something else, or a run with other settings.
+        InvalidInput: the folder holds something else, or a run with other settings, or another
+            process writes there.
     """
     record_path = folder / _RECORD
-    resume = resume or (restarted and record_path.exists())
+    # Before anything is written there.
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
     if not record_path.exists():
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and _holds_anything(folder):
             raise InvalidInput(
                 f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
             )
         if resume:
             raise InvalidInput(f"{folder} holds no run to resume; leave out --resume to begin one")
-        write_document(record_path, RunRecord(command=command, settings=dict(settings)))
-        return folder
-    record = read_document(record_path, RunRecord)
-    if record.command == command and not _kept_anything(folder):
+    with locked_folder(folder) as alone:
+        if alone:
+            remove_temporary_files(folder)
+        if record_path.exists():
+            record = read_document(record_path, RunRecord)
+            if record.command != command or _kept_anything(folder):
+                _check_same_run(folder, record, command, settings, resume or restarted)
+                yield folder
+                return
         for events in folder.glob(_EVENTS):
             events.unlink()
         write_document(record_path, RunRecord(command=command, settings=dict(settings)))
-        return folder
+        yield folder
+
+
+def _check_same_run(
+    folder: Path, record: RunRecord, command: str, settings: Mapping[str, Any], resume: bool
+) -> None:
     if not resume:
         raise InvalidInput(
             f"{folder} holds another run ({record.command}); go on with it by --resume, or give "
@@ -75,15 +97,23 @@ def open_run_folder(
         raise InvalidInput(
             f"{folder} holds a run of {record.command}, which {command} cannot resume"
         )
-    for key in {**record.settings, **settings}:
-        if record.settings.get(key) != settings.get(key):
+    for key, known in record.settings.items():
+        # What the record lacks, an older drlpp did not know to compare.
+        if known != settings.get(key):
             raise InvalidInput(
-                f"{folder} holds a run with {key} = {record.settings.get(key)!r}; it cannot be "
-                f"resumed with {settings.get(key)!r}"
+                f"{folder} holds a run with {key} = {known!r}; it cannot be resumed with "
+                f"{settings.get(key)!r}"
             )
-    return folder
+
+
+def _holds_anything(folder: Path) -> bool:
+    return any(file.name != LOCK_NAME and not is_temporary(file) for file in folder.iterdir())
 
 
 def _kept_anything(folder: Path) -> bool:
     """Whether there is more than the record of the run and TensorBoard's events."""
-    return any(file.name != _RECORD and not file.match(_EVENTS) for file in folder.iterdir())
+    passing = {_RECORD, LOCK_NAME}
+    return any(
+        file.name not in passing and not file.match(_EVENTS) and not is_temporary(file)
+        for file in folder.iterdir()
+    )

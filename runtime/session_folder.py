@@ -2,7 +2,8 @@
 
 A session that is closed, or whose program ends, removes its folder. If the controller is killed its
 workers remove it, and if they are killed too, the next session on this machine: every folder holds
-a file that its controller keeps locked, and the system unlocks it when that process is gone.
+a file that its controller keeps locked, and the system unlocks it when that process is gone. The
+folder with the socket of the server that workers are forked from is kept in the same way.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from multiprocessing import util
@@ -21,6 +23,8 @@ _LOCK = "lock"
 _DYING_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 
+_one_thread = threading.Lock()
+
 
 class SessionFolder(tempfile.TemporaryDirectory[str]):
     """A new folder, after those of controllers that were killed are removed."""
@@ -28,11 +32,7 @@ class SessionFolder(tempfile.TemporaryDirectory[str]):
     def __init__(self) -> None:
         remove_abandoned(Path(tempfile.gettempdir()))
         super().__init__(prefix=_PREFIX)
-        # Locked before it gets its name: whoever finds the name must find it locked.
-        unnamed = Path(self.name) / f".{_LOCK}"
-        self._lock = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        unnamed.rename(unnamed.with_name(_LOCK))
+        self._lock = _lock(Path(self.name))
 
     def cleanup(self) -> None:
         """Remove the folder; further calls do nothing."""
@@ -40,6 +40,26 @@ class SessionFolder(tempfile.TemporaryDirectory[str]):
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def keep_socket_folder() -> None:
+    """Have a folder for the sockets of :mod:`multiprocessing`, locked until this process ends."""
+    with _one_thread:
+        folder = Path(util.get_temp_dir())
+        # Whoever cleans up old temporary files may have removed it.
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not (folder / _LOCK).exists():
+            _lock(folder)
+
+
+def _lock(folder: Path) -> int:
+    """The file that keeps ``folder`` locked for as long as it is open."""
+    # Locked before it gets its name: whoever finds the name must find it locked.
+    unnamed = folder / f".{_LOCK}"
+    file = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    unnamed.rename(unnamed.with_name(_LOCK))
+    return file
 
 
 def remove_abandoned(parent: Path) -> None:
@@ -64,14 +84,18 @@ def _remove_if_abandoned(lock: Path) -> None:
 def remove_files_of_dead_controller(folder: Path) -> None:
     """What a worker does when the process that started it is gone: nobody else will remove these.
 
+    Whatever a process that lives has locked stays, also if that is the one which started us: it
+    closes its connection to a worker as well when the server that forks workers is gone.
+
     Args:
-        folder: of the session; it stays if it is another process's, as that of a keeper may be.
+        folder: of the session; it may be another process's, as that of a keeper is.
     """
-    # A process that dies may end its workers' connections before it gives up its lock.
+    folders = folder, Path(util.get_temp_dir())
+    # A process that dies may end its workers' connections before it gives up its locks.
     give_up = time.monotonic() + _DYING_SECONDS
-    _remove_if_abandoned(folder / _LOCK)
-    while folder.exists() and time.monotonic() < give_up:
+    while True:
+        for one in folders:
+            _remove_if_abandoned(one / _LOCK)
+        if not any(one.exists() for one in folders) or time.monotonic() > give_up:
+            return
         time.sleep(_POLL_SECONDS)
-        _remove_if_abandoned(folder / _LOCK)
-    # The socket of the server that workers are forked from.
-    shutil.rmtree(util.get_temp_dir(), ignore_errors=True)

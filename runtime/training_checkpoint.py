@@ -25,6 +25,7 @@ class TrainingCheckpoint(Record):
         in_flight: what every worker has in flight.
         deployed: the placement and method that ``in_flight`` suits.
         epochs: reports of the whole epochs.
+        evaluated: whether the last of them has been; it may be by now (``evaluation_file.py``).
         began: the minibatch of the next epoch before which the pipeline was empty.
         position: the minibatches of that epoch before this number are done.
         losses: of its parts.
@@ -43,6 +44,7 @@ class TrainingCheckpoint(Record):
     position: int = Field(ge=0)
     losses: dict[Part, float]
     data: tuple[tuple[Tensor, ...], str]
+    evaluated: bool = True
 
     def contradiction(self, state: Mapping[str, Tensor], minibatches: int) -> str | None:
         """What does not fit into a training of a model with this state, None if all does.
@@ -59,6 +61,8 @@ class TrainingCheckpoint(Record):
             return f"its optimizer's state is of unknown parameters ({min(unknown)})"
         if [report.epoch for report in self.epochs] != list(range(1, len(self.epochs) + 1)):
             return "its epochs are not numbered from 1"
+        if not self.evaluated and (self.position or not self.epochs):
+            return "its last epoch is not evaluated, but it is not at the end of one"
         if not self.began <= self.position < minibatches:
             return (
                 f"it began at minibatch {self.began} and is at {self.position} of an epoch of "

@@ -27,10 +27,16 @@ def command(out: Path, budget: int, *more: str) -> list[str]:
     return [sys.executable, str(ROOT / "train_agent.py"), *MODEL, *job, *more]
 
 
-def finish(out: Path, budget: int, *more: str) -> str:
-    done = subprocess.run(
-        command(out, budget, *more), cwd=ROOT, capture_output=True, text=True, timeout=100
+def run(
+    out: Path, budget: int, *more: str, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(out, budget, *more), cwd=ROOT, capture_output=True, text=True, timeout=timeout
     )
+
+
+def finish(out: Path, budget: int, *more: str) -> str:
+    done = run(out, budget, *more, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -124,13 +130,7 @@ def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
     comparison = read_document(out / "comparison.json", Comparison)
     assert comparison.contenders[0].found_by == "mine"
     agent.write_text(text.replace("partition: 1", "partition: 2"))
-    done = subprocess.run(
-        command(out, 3, "--agent", str(agent), "--resume"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run(out, 3, "--agent", str(agent), "--resume")
     assert done.returncode == 2
     assert "it cannot be resumed with" in done.stderr
 
@@ -173,9 +173,7 @@ def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
     finish(out, 5, "--repetitions", "3")
     runs = Counter(json.dumps(json.loads(line)["placement"]) for line in measured(out))
     assert list(runs.values()) == [3] * 5
-    done = subprocess.run(
-        command(out, 6, "--resume"), cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    done = run(out, 6, "--resume")
     assert done.returncode == 2
     assert "holds a run with repetitions = 3" in done.stderr
 
@@ -195,12 +193,19 @@ def test_a_killed_worker_fails_one_measurement_and_the_run_goes_on(tmp_path: Pat
     assert (out / "placement.json").exists()
 
 
+def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:
+    done = run(tmp_path / "run", 5, "--timeout", "1e-6")
+    assert done.returncode == 1
+    assert "give a longer time limit (--timeout, timeout_seconds)" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, guided, tuned"),
         (["--agent", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--policy", "hope"], "policy 'hope' is unknown"),
+        (["--timeout", "-3"], "a time limit of -3.0 s was given"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
         (["--model", "tests.models:nothing"], "no function 'nothing'"),
     ],
@@ -209,9 +214,7 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
     tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     out = tmp_path / "run"
-    done = subprocess.run(
-        [*command(out, 5), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    done = run(out, 5, *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("train_agent.py: error: ")
     assert message in done.stderr

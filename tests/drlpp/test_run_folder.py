@@ -1,19 +1,38 @@
 """A folder belongs to one run."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drlpp.errors import InvalidInput
+from drlpp.files import replacing
+from drlpp.folder_lock import LOCK_NAME
 from drlpp.run_folder import open_run_folder
 
 SETTINGS = {"model": "alexnet", "seed": 0}
 
 
+def run(
+    folder: Path,
+    command: str,
+    settings: Mapping[str, Any],
+    *,
+    resume: bool,
+    restarted: bool = False,
+) -> Path:
+    """One that ends at once."""
+    with open_run_folder(folder, command, settings, resume=resume, restarted=restarted) as lent:
+        assert (lent / LOCK_NAME).exists()
+    return lent
+
+
 def test_a_new_folder_is_claimed_and_resumed_by_the_same_run(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
-    open_run_folder(folder, "train", SETTINGS, resume=False)
-    open_run_folder(folder, "train", SETTINGS, resume=True)
+    run(folder, "train", SETTINGS, resume=False)
+    run(folder, "train", SETTINGS, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -27,39 +46,100 @@ def test_a_new_folder_is_claimed_and_resumed_by_the_same_run(tmp_path: Path) -> 
 def test_a_taken_folder_is_refused(
     tmp_path: Path, command: str, settings: dict[str, object], resume: bool, message: str
 ) -> None:
-    open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False)
+    run(tmp_path / "run", "train", SETTINGS, resume=False)
     (tmp_path / "run" / "checkpoint.safetensors").touch()
     with pytest.raises(InvalidInput, match=message):
-        open_run_folder(tmp_path / "run", command, settings, resume=resume)
+        run(tmp_path / "run", command, settings, resume=resume)
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(InvalidInput, match="not empty and holds no run"):
-        open_run_folder(tmp_path, "train", SETTINGS, resume=False)
+        run(tmp_path, "train", SETTINGS, resume=False)
 
 
 def test_there_has_to_be_something_to_resume(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no run to resume"):
-        open_run_folder(tmp_path / "run", "train", SETTINGS, resume=True)
+        run(tmp_path / "run", "train", SETTINGS, resume=True)
     assert not (tmp_path / "run").exists()
 
 
 def test_another_attempt_begins_the_run_or_goes_on_with_it(tmp_path: Path) -> None:
     for _ in range(2):
-        open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False, restarted=True)
+        run(tmp_path / "run", "train", SETTINGS, resume=False, restarted=True)
     with pytest.raises(InvalidInput, match="a run of train"):
-        open_run_folder(tmp_path / "run", "learn", SETTINGS, resume=False, restarted=True)
+        run(tmp_path / "run", "learn", SETTINGS, resume=False, restarted=True)
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_that_kept_nothing_is_begun_anew(tmp_path: Path, resume: bool) -> None:
-    folder = open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False)
+    folder = run(tmp_path / "run", "train", SETTINGS, resume=False)
     (folder / "events.out.tfevents.1").touch()
     other = {**SETTINGS, "seed": 1}
-    open_run_folder(folder, "train", other, resume=resume)
+    run(folder, "train", other, resume=resume)
     assert [file.name for file in folder.iterdir()] == ["run.json"]
     (folder / "checkpoint.safetensors").touch()
-    open_run_folder(folder, "train", other, resume=True)
+    run(folder, "train", other, resume=True)
     with pytest.raises(InvalidInput, match="seed = 1; it cannot be resumed with 0"):
-        open_run_folder(folder, "train", SETTINGS, resume=True)
+        run(folder, "train", SETTINGS, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_nobody_comes_between_a_run_and_its_folder(tmp_path: Path, resume: bool) -> None:
+    """Not even where it has kept nothing yet: its events and its record stay as they are."""
+    with open_run_folder(tmp_path, "train", SETTINGS, resume=False):
+        events, record = tmp_path / "events.out.tfevents.1", tmp_path / "run.json"
+        events.touch()
+        before = record.read_bytes()
+        told = rf"another process writes there \(pid {os.getpid()} on .*another --out"
+        with (
+            pytest.raises(InvalidInput, match=told),
+            open_run_folder(tmp_path, "train", {**SETTINGS, "seed": 1}, resume=resume),
+        ):
+            pass
+        assert events.exists()
+        assert record.read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} == {events.name, record.name}
+
+
+def test_a_foreign_folder_gets_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    tmp_path.chmod(0o500)
+    with pytest.raises(InvalidInput, match="not empty"):
+        run(tmp_path, "train", SETTINGS, resume=False)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_killed_runs_have_left_is_removed(tmp_path: Path, kept: bool) -> None:
+    """Temporary names of ours and of safetensors, and nothing else."""
+    run(tmp_path, "train", SETTINGS, resume=False)
+    left = [tmp_path / ".tmpA1b2C3"]
+    for name in ("checkpoint.safetensors", "best.pt") if kept else ():
+        with replacing(tmp_path / name) as temporary:
+            left.append(temporary)
+    for path in left:
+        path.touch()
+    mine = [tmp_path / name for name in (".tmp", ".tmpA1b2C3d", ".best.pt", "x.drlpp-temporary")]
+    for path in mine if kept else []:
+        path.touch()
+    run(tmp_path, "train", SETTINGS, resume=kept)
+    found = {path.name for path in tmp_path.iterdir()}
+    wanted = {"checkpoint.safetensors", "best.pt", *(path.name for path in mine)} if kept else set()
+    assert found == wanted | {"run.json"}
+
+
+def test_temporary_files_of_a_killed_claim_do_not_make_a_folder_foreign(tmp_path: Path) -> None:
+    (tmp_path / ".tmpA1b2C3").touch()
+    (tmp_path / LOCK_NAME).touch()
+    run(tmp_path, "train", SETTINGS, resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_setting_that_an_older_version_did_not_record_is_not_compared(tmp_path: Path) -> None:
+    run(tmp_path, "train", {**SETTINGS, "rate": None}, resume=False)
+    (tmp_path / "checkpoint.safetensors").touch()
+    run(tmp_path, "train", {**SETTINGS, "rate": None, "samples_fingerprint": "1f"}, resume=True)
+    with pytest.raises(InvalidInput, match="with rate = None; it cannot be resumed with 0"):
+        run(tmp_path, "train", {**SETTINGS, "rate": 0.1}, resume=True)
+    with pytest.raises(InvalidInput, match="a run with seed = 0; it cannot be resumed with None"):
+        run(tmp_path, "train", {"model": "alexnet", "rate": None}, resume=True)

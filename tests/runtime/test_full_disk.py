@@ -13,7 +13,7 @@ import torch
 
 from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import StorageFailure
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, Observer
 from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint, write_state_dict
 from drlpp.task import ModelReference
 from tests.runtime.loading import train
@@ -117,7 +117,9 @@ def _no_space(*args: object, **options: object) -> None:
     [
         ("drlpp.runtime.training_log.SummaryWriter.add_scalar", "out"),
         ("drlpp.runtime.training_log.SummaryWriter", "out"),
-        ("drlpp.runtime.session.ClusterSession.deploy", "temporary"),
+        ("drlpp.runtime.session_folder.SessionFolder.__init__", "temporary"),
+        ("drlpp.runtime.pool.WorkerPool.start", "temporary"),
+        ("drlpp.runtime.pool.WorkerPool.fetch", "temporary"),
     ],
 )
 def test_the_folder_that_is_full_is_named(
@@ -134,3 +136,18 @@ def test_the_folder_that_is_full_is_named(
             file_of(captured, in_a_row(captured.graph, 0)), data=DATA, epochs=1, out=folders["out"]
         )
     assert str(raised.value) == f"{folders[named]}: cannot be written (No space left on device)"
+
+
+@pytest.mark.parametrize("told", ["on_begin", "on_epoch"])
+def test_what_an_observer_cannot_write_is_its_own(
+    captured: CapturedModel, tmp_path: Path, told: str
+) -> None:
+    refused = PermissionError(errno.EACCES, "Permission denied", "/home/me/plot.png")
+
+    def plot(*report: object) -> None:
+        raise refused
+
+    observer = Observer(**{told: plot})
+    with pytest.raises(PermissionError) as raised:
+        train(file_of(captured, in_a_row(captured.graph, 0)), out=tmp_path, observer=observer)
+    assert raised.value is refused

@@ -45,6 +45,7 @@ def test_a_checkpoint_is_read(captured: CapturedModel, written: Path) -> None:
         ({"position": -1}, "position: "),
         ({"began": 6}, "began at minibatch 6 and is at 5 of an epoch of 12"),
         ({"position": 12}, "is at 12 of an epoch of 12"),
+        ({"evaluated": False}, "its last epoch is not evaluated, but it is not at the end of one"),
         ({"losses": {}}, "has not all losses of the 5 minibatches"),
         ({"losses": {(0, 0): "much"}}, "losses"),
         ({"losses": [1.0]}, "losses"),

@@ -1,0 +1,32 @@
+"""What all tests have in common: where temporary files go."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import util
+
+import pytest
+
+_AFTER_MULTIPROCESSING = -200
+"""Which removes a folder of its own in there, at -100."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files() -> Iterator[None]:
+    """Torchrun, stable-baselines3 and killed processes leave files.
+
+    Not a folder of pytest's, in whose depth names of sockets get too long.
+    """
+    folder = tempfile.mkdtemp(prefix="tests-")
+    util.Finalize(
+        None,
+        shutil.rmtree,
+        args=[folder],
+        kwargs={"ignore_errors": True},
+        exitpriority=_AFTER_MULTIPROCESSING,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", folder)
+        patch.setitem(os.environ, "TMPDIR", folder)
+        yield
