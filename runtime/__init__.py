@@ -7,7 +7,7 @@ from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.evaluation_commands import Evaluation
 from drlpp.runtime.export import export
 from drlpp.runtime.kept_profile import kept_profile
-from drlpp.runtime.launch import join_launch, restarted, usual_workers
+from drlpp.runtime.launch import join_launch, leave_launch, restarted, usual_workers
 from drlpp.runtime.minibatches import Minibatches
 from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
@@ -22,6 +22,7 @@ __all__ = [
     "Evaluation",
     "TimeSpent",
     "join_launch",
+    "leave_launch",
     "usual_workers",
     "restarted",
     "Comparison",

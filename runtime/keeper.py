@@ -8,12 +8,15 @@ to restart anything. The controller's side of it is :mod:`drlpp.runtime.remote_h
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from drlpp.errors import RunFailure, StorageFailure
 from drlpp.runtime.hosts import Ended, Event
 from drlpp.runtime.keeper_messages import (
     Clock,
@@ -75,14 +78,19 @@ class Keeper:
                     return request.exit_code
                 self._carry_out(number, request)
         finally:
-            self._end_session()
+            try:
+                self._end_session()
+            except RunFailure as error:
+                print(f"rank {self._hello.rank}: {error}", file=sys.stderr)
 
     def _report(self, events: Sequence[Event]) -> None:
         for event in events:
             send_message(self._connection, event)
         if self._host and any(isinstance(event, Ended) for event in events):
             # All workers are replaced after that; a dead one would be reported again and again.
-            self._host.kill()
+            # One that does not die is told when the controller asks for its end.
+            with suppress(RunFailure):
+                self._host.kill()
 
     def _carry_out(self, number: int, request: Request) -> None:
         if isinstance(request, Tell):
@@ -94,6 +102,8 @@ class Keeper:
             reply = self._answer(number, request)
         except OSError as error:
             reply = Reply(number, problem=str(error), storage=is_storage_error(error))
+        except RunFailure as error:
+            reply = Reply(number, problem=str(error), storage=isinstance(error, StorageFailure))
         send_message(self._connection, reply)
 
     def _answer(self, number: int, request: Request) -> Reply:
@@ -146,9 +156,11 @@ class Keeper:
             self._connection.send_bytes(chunk)
 
     def _end_session(self) -> None:
-        if self._host:
-            self._host.close()
-            self._host = None
-        if self._own_folder:
-            self._own_folder.cleanup()
-            self._own_folder = None
+        host, self._host = self._host, None
+        folder, self._own_folder = self._own_folder, None
+        try:
+            if host:
+                host.close()
+        finally:
+            if folder:
+                folder.cleanup()

@@ -43,6 +43,7 @@ TOKEN_VARIABLE = "DRLPP_TOKEN"
 _GATHERING_SECONDS = 120
 _ACCEPTING_SECONDS = 0.2
 _HANDSHAKE_SECONDS = 5
+_ASKING_SECONDS = 10
 _ENDED_SECONDS = 20
 """After which a controller that has ended is not replaced any more by one of another attempt."""
 
@@ -231,11 +232,14 @@ def join_launch() -> None:
 
 
 def leave_launch(exit_code: int | None = None) -> None:
-    """Let the other processes of the launch go; at the end of the program it happens by itself.
+    """Let the other processes of the launch go, which a program ends with.
+
+    At its end it happens by itself, but Python does not tell what ``sys.exit`` was called with: a
+    program that ends by another exit code than 0 calls this before.
 
     Args:
         exit_code: that they end with, so that ``torchrun`` sees a failure on every host; by default
-            1 if an exception ends the program.
+            1 if an exception other than ``SystemExit`` ends the program, else 0.
     """
     global _controller
     if _controller is not None:
@@ -250,20 +254,28 @@ def controller() -> Controller | None:
     return _controller
 
 
-def usual_workers(on_this_machine: int = 4) -> int:
-    """How many workers a session has if nobody says: all that ``torchrun`` has started, if it has.
+def check_joined() -> None:
+    """Whether the workers of this process's sessions are where they should be.
 
     Raises:
-        InvalidInput: in a process of ``torchrun`` that has not called :func:`join_launch`.
+        InvalidInput: in a process of ``torchrun`` that has not called :func:`join_launch`: each of
+            them would have a session of its own, with all of its workers on its own host.
     """
-    if _controller is not None:
-        return _controller.launch.size
-    if Launch.from_environment() is not None:
+    if _controller is None and Launch.from_environment() is not None:
         raise InvalidInput(
             "this program was started by torchrun; call drlpp.runtime.join_launch() before "
             "anything else, in every process"
         )
-    return on_this_machine
+
+
+def usual_workers(on_this_machine: int = 4) -> int:
+    """How many workers a session has if nobody says: all that ``torchrun`` has started, if it has.
+
+    Raises:
+        InvalidInput: see :func:`check_joined`.
+    """
+    check_joined()
+    return on_this_machine if _controller is None else _controller.launch.size
 
 
 def restarted() -> bool:
@@ -295,7 +307,7 @@ def keep_workers(launch: Launch, store: dist.Store) -> int:
     except AuthenticationError:
         reason = f"has another {TOKEN_VARIABLE}; it has to be the same on every host"
     except (EOFError, OSError) as error:
-        if (exit_code := _exit_code_of_controller(launch, store)) is not None:
+        if (exit_code := _exit_code_of_controller(store)) is not None:
             return exit_code
         reason = f"cannot be reached: {str(error) or 'it ended'}"
     print(f"rank {launch.rank}: the controller at {launch.controller} {reason}", file=sys.stderr)
@@ -323,10 +335,18 @@ def _reach_controller(launch: Launch, store: dist.Store) -> socket.socket:
             time.sleep(_ACCEPTING_SECONDS)
 
 
-def _exit_code_of_controller(launch: Launch, store: dist.Store) -> int | None:
-    """None if it has not ended by itself."""
-    with suppress(Exception):
-        place = store.get(_PLACE_KEY).decode()
+def _exit_code_of_controller(store: dist.Store) -> int | None:
+    """None if it has not ended by itself, or if the store is out of reach as well."""
+    found: queue.Queue[str] = queue.Queue()
+
+    def ask() -> None:
+        with suppress(Exception):
+            found.put(store.get(_PLACE_KEY).decode())
+
+    # Whatever its timeout, a store whose host is cut off is waited for for ever.
+    threading.Thread(target=ask, daemon=True).start()
+    with suppress(queue.Empty):
+        place = found.get(timeout=_ASKING_SECONDS)
         if place.startswith(_ENDED):
             return int(place.removeprefix(_ENDED))
     return None

@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
+import tempfile
 import threading
+import time
 import types
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, util
+from multiprocessing import connection as mp_connection
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from drlpp.errors import HostLost
+from drlpp.errors import HostLost, InvalidInput, WorkerLost
 from drlpp.runtime.channel import Channel
 from drlpp.runtime.commands import Command, Stop
 from drlpp.runtime.hosts import Answered, Ended, Event, Post, WorkerHost
+from drlpp.runtime.session_folder import keep_socket_folder
 from drlpp.runtime.worker_process import worker_main
 
 _GRACE_SECONDS = 0.5
-_LONGEST_END_SECONDS = 30
+_LONGEST_END_SECONDS = 10
+"""Less than ``keeper_messages.SILENCE_SECONDS``: a keeper says so before it counts as lost."""
+
+_UNKNOWN_EXIT_CODE = 255
+"""What multiprocessing says if the server has ended that would have told it."""
+
+_SERVER_HAS_ENDED = (
+    "the server that workers are forked from has ended, which the system may have killed for want "
+    "of memory"
+)
 
 
 class LocalHost(WorkerHost):
     """Some workers of a session as processes of this machine.
 
-    Replacing them costs a fraction of a second.
+    Replacing them costs a fraction of a second. The server that they are forked from may be killed
+    as well: then nobody tells how they end, so that they are killed and waited for without it.
 
     Args:
         workers: their numbers.
@@ -49,6 +64,8 @@ class LocalHost(WorkerHost):
         self.folder = folder
         self._context = _forking_context()
         self._processes: dict[int, ForkServerProcess] = {}
+        # Files that are ready when the process has ended, whoever else knows.
+        self._ends: dict[int, int] = {}
         self._channels: dict[int, Channel] = {}
 
     @property
@@ -57,9 +74,11 @@ class LocalHost(WorkerHost):
         return [process.pid for process in self._processes.values() if process.pid is not None]
 
     def start(self, posts: Sequence[Post]) -> None:
-        """Start the workers; none runs."""
-        # Made before the first worker, so that all know its name and can remove it.
-        util.get_temp_dir()
+        """Start the workers; none runs.
+
+        Raises:
+            WorkerLost: the server that they are forked from has ended.
+        """
         warm_up()
         for post in posts:
             ours, theirs = self._context.Pipe()
@@ -69,11 +88,20 @@ class LocalHost(WorkerHost):
                 name=f"drlpp-worker-{post.worker}",
                 daemon=True,
             )
-            with _main_module_left_out():
-                process.start()
-            theirs.close()
+            try:
+                with _main_module_left_out():
+                    process.start()
+            except (EOFError, ConnectionError, FileNotFoundError):
+                raise WorkerLost(
+                    f"worker {post.worker} could not be started: {_SERVER_HAS_ENDED}"
+                ) from None
+            finally:
+                theirs.close()
             self._processes[post.worker] = process
             self._channels[post.worker] = Channel(ours, str(self.folder))
+            assert process.pid is not None
+            with suppress(ProcessLookupError):
+                self._ends[post.worker] = os.pidfd_open(process.pid)
 
     def finish_start(self) -> None:
         """They have been."""
@@ -121,20 +149,30 @@ class LocalHost(WorkerHost):
         return self.folder / file
 
     def kill(self) -> None:
-        """End all workers at once."""
-        for process in self._processes.values():
-            process.kill()
-        for worker, process in self._processes.items():
-            process.join(_LONGEST_END_SECONDS)
-            if process.is_alive():
+        """End all workers at once.
+
+        Raises:
+            HostLost: one does not end.
+        """
+        for end in self._ends.values():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(end, signal.SIGKILL)
+        give_up = time.monotonic() + _LONGEST_END_SECONDS
+        for worker, process in list(self._processes.items()):
+            ends = [self._ends[worker]] if worker in self._ends else []
+            ended = not ends or mp_connection.wait(ends, max(0.0, give_up - time.monotonic()))
+            process.join(max(0.0, give_up - time.monotonic()))
+            if not ended or process.is_alive():
                 raise HostLost(
                     f"worker {worker} (process {process.pid}) does not end, although it was "
                     "killed: it waits for a driver or a file system"
                 )
             process.close()
-        for channel in self._channels.values():
-            channel.close()
-        self._processes, self._channels = {}, {}
+            self._channels.pop(worker).close()
+            for end in ends:
+                os.close(end)
+            self._ends.pop(worker, None)
+            del self._processes[worker]
 
     def close(self) -> None:
         """Ask the workers to end, and kill those that do not."""
@@ -147,10 +185,24 @@ class LocalHost(WorkerHost):
 
 
 def warm_up() -> None:
-    """Start the server that workers are forked from; it loads torch while others go on."""
+    """Start the server that workers are forked from; it loads torch while others go on.
+
+    Raises:
+        InvalidInput: the folder for temporary files has too long a name for the server's socket.
+    """
     _forking_context()
-    with _interrupts_ignored():
-        forkserver.ensure_running()
+    # Made before the first worker, so that all know its name and can remove it.
+    keep_socket_folder()
+    try:
+        with _interrupts_ignored():
+            forkserver.ensure_running()
+    except OSError as error:
+        if "AF_UNIX path too long" not in str(error):
+            raise
+        raise InvalidInput(
+            f"temporary files go to {tempfile.gettempdir()}, a name too long for sockets; set "
+            "TMPDIR to a shorter one, such as /tmp"
+        ) from None
 
 
 @contextmanager
@@ -177,6 +229,8 @@ def _forking_context() -> ForkServerContext:
 
 
 def _describe_exit(code: int | None) -> str:
+    if code == _UNKNOWN_EXIT_CODE:
+        return f"is given up: {_SERVER_HAS_ENDED}"
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

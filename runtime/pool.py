@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from drlpp import errors
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
-from drlpp.runtime.commands import Answer, Command, Failed, Progress, Reading
+from drlpp.runtime.commands import Answer, Command, Failed, Progress, Reading, Working
 from drlpp.runtime.feed import Feed
 from drlpp.runtime.hosts import Ended, Event, Post, StoreAddress, WorkerHost
 from drlpp.runtime.store import new_token, open_store
@@ -127,8 +127,11 @@ class WorkerPool:
                 for worker, command in commands.items():
                     self._host_of[worker].send(worker, command)
                 return self._wait_for_answers(set(commands), timeout_seconds, on_progress, feed)
-        except BaseException:
+        except BaseException as error:
             self.kill()
+            # A host that is cut off may be why nobody answers; killing its workers tells.
+            if isinstance(error, TrialTimeout) and self._lost is not None:
+                raise self._lost from None
             raise
 
     def _wait_for_answers(
@@ -149,7 +152,8 @@ class WorkerPool:
                 if fed:
                     continue
                 raise TrialTimeout(
-                    f"workers {sorted(waiting)} did not answer within {timeout_seconds:.0f} s"
+                    f"workers {sorted(waiting)} did not answer within {timeout_seconds:.0f} s; if "
+                    "they need longer, give a longer time limit (--timeout, timeout_seconds)"
                 )
             silence = time.monotonic() - last_word
             self.longest_silence_seconds = max(self.longest_silence_seconds, silence)
@@ -161,6 +165,8 @@ class WorkerPool:
                     # A worker that has died makes the others fail, and may be noticed after them.
                     self._raise_if_one_ends(events)
                     raise getattr(errors, event.answer.failure)(event.answer.reason)
+                if isinstance(event.answer, Working):
+                    continue
                 if isinstance(event.answer, Progress):
                     if on_progress:
                         on_progress(event.answer)

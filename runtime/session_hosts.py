@@ -10,7 +10,7 @@ from drlpp.errors import InvalidInput
 from drlpp.runtime.emulation import available_cores
 from drlpp.runtime.hosts import WorkerHost
 from drlpp.runtime.keeper_messages import Hello
-from drlpp.runtime.launch import controller
+from drlpp.runtime.launch import check_joined, controller
 from drlpp.runtime.local_host import LocalHost
 from drlpp.runtime.remote_host import RemoteHost
 
@@ -41,10 +41,11 @@ def hosts_for(workers: int, folder: Path) -> Hosts:
         folder: of the session.
 
     Raises:
-        InvalidInput: ``torchrun`` has started fewer processes.
+        InvalidInput: ``torchrun`` has started fewer processes, or this one has not joined them.
         HostLost: a host does not answer.
     """
     here = tuple(available_cores())
+    check_joined()
     launched = controller()
     if launched is None:
         machines = (("localhost", here),) * workers

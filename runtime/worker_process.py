@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from contextlib import suppress
 from multiprocessing import forkserver
@@ -23,9 +24,11 @@ from drlpp.runtime.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.store import join_store
 from drlpp.runtime.worker import Worker
 
+_ENDING_SECONDS = 10
+
 
 def worker_main(post: Post, channel: Channel) -> None:
-    """Entry point of a worker process; returns when told to, or when the controller is gone."""
+    """Entry point of a worker process, which ends when told to, or when the controller is gone."""
     # What was imported lives as long as the worker: collections need not look at it again.
     gc.freeze()
     # Ctrl-C reaches the whole process group; the controller decides what it means.
@@ -43,9 +46,17 @@ def worker_main(post: Post, channel: Channel) -> None:
                 channel.send(state.answer(command))
             except StorageFailure as error:
                 channel.send(state.failed(error))
-    except (EOFError, ConnectionError):
-        # The controller is gone; the other thread removes what it has left, and ends us.
-        watch.join()
+    except (EOFError, ConnectionError, FileNotFoundError) as error:
+        # The controller is gone, and its files may be as well, if another worker was quicker. The
+        # other thread removes what is left, and ends us.
+        watch.join(_ENDING_SECONDS)
+        print(
+            f"worker {post.worker} ends: its controller runs, but something of the session is gone "
+            f"({error or 'the connection was closed'})",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
 

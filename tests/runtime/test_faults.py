@@ -32,7 +32,7 @@ def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
     assert trial.as_expected, trial
 
 
-@pytest.mark.parametrize("kind", ["killed", "frozen", "backward"])
+@pytest.mark.parametrize("kind", ["killed", "server", "frozen", "backward"])
 def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
     trial = trials.measuring(kind, seed=101)
     assert trial.as_expected, trial

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from drlpp.errors import HostLost, RunFailure
 from drlpp.runtime import keeper as keeper_module
+from drlpp.runtime import local_host as local_host_module
 from drlpp.runtime.commands import Failed, RunResult
 from drlpp.runtime.hosts import Answered
-from drlpp.runtime.keeper_messages import Clock, Hello, Leave, Reply, place_of
+from drlpp.runtime.keeper_messages import SILENCE_SECONDS, Clock, Hello, Leave, Reply, place_of
 from drlpp.runtime.remote_host import RemoteHost
 
 
@@ -85,6 +87,39 @@ def test_a_large_answer_and_a_file_do_not_wait_for_each_other(
     serving.join(30)
     assert not serving.is_alive()
     assert not folder.exists()
+
+
+def test_a_worker_that_does_not_die_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The keeper goes on, and ends as the controller wants it to."""
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    codes: list[int] = []
+    keeper = keeper_module.Keeper(hello, theirs)
+    serving = threading.Thread(target=lambda: codes.append(keeper.serve()))
+    serving.start()
+    ours.recv()
+    host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=True)
+
+    def does_not_die(_host: object) -> None:
+        raise HostLost("worker 1 (process 7) does not end")
+
+    monkeypatch.setattr(keeper_module.LocalHost, "kill", does_not_die)
+    folder = Path(host.open(None))
+    for end in (host.kill, host.close):
+        with pytest.raises(RunFailure, match=r"host far: worker 1 \(process 7\) does not end"):
+            end()
+    assert not folder.exists()
+    host.open(None)
+    ours.send_bytes(pickle.dumps((0, Leave(3))))
+    serving.join(30)
+    assert codes == [3]
+    assert "rank 1: worker 1 (process 7) does not end" in capsys.readouterr().err
+
+
+def test_a_keeper_has_time_to_tell_of_a_worker_that_does_not_die() -> None:
+    assert 2 * local_host_module._LONGEST_END_SECONDS < SILENCE_SECONDS
 
 
 def test_names_of_files_stay_in_the_folder(tmp_path: Path) -> None:

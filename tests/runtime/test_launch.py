@@ -1,17 +1,28 @@
 """Who may join a launch, and what sessions of a launch share."""
 
 import struct
+import sys
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import HostLost, InvalidInput
 from drlpp.measurement import Measurement
 from drlpp.placement import Placement
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, leave_launch
 from drlpp.runtime import launch as launch_module
-from drlpp.runtime.launch import Launch, join_launch, usual_workers
+from drlpp.runtime.launch import (
+    Controller,
+    Launch,
+    join_launch,
+    keep_workers,
+    usual_workers,
+)
+from drlpp.runtime.session_hosts import hosts_for
 from drlpp.task import ModelReference
 from tests.runtime.launched import connect, launched
 
@@ -75,7 +86,9 @@ def test_more_workers_than_processes_are_refused(captured: CapturedModel) -> Non
             ClusterSession(captured, workers=3)
 
 
-def test_launch_needs_a_token_and_to_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_needs_a_token_and_to_be_joined(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert Launch.from_environment() is None
     join_launch()
     assert usual_workers() == 4
@@ -91,3 +104,46 @@ def test_launch_needs_a_token_and_to_be_joined(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DRLPP_TOKEN", "0123456789abcdef")
     with pytest.raises(InvalidInput, match="call drlpp"):
         usual_workers()
+    # Each process would train alone, on its own host.
+    with pytest.raises(InvalidInput, match="call drlpp"):
+        hosts_for(2, tmp_path)
+
+
+@pytest.mark.parametrize("exit_code", [None, 3])
+def test_the_others_learn_the_exit_code_of_a_program(
+    monkeypatch: pytest.MonkeyPatch, exit_code: int | None
+) -> None:
+    store = dist.HashStore()
+    first = Launch(rank=0, size=2, node=0, controller="127.0.0.1", token=b"a secret" * 2)
+    codes: list[int] = []
+    keeper = threading.Thread(
+        target=lambda: codes.append(keep_workers(replace(first, rank=1), store))
+    )
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    monkeypatch.setattr(launch_module, "_controller", Controller(first, store))
+    keeper.start()
+    try:
+        controller = launch_module.controller()
+        assert controller is not None
+        controller.keepers()
+    finally:
+        leave_launch(exit_code)
+        keeper.join(30)
+    assert codes == [exit_code or 0]
+
+
+def test_a_controller_out_of_reach_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, answer = dist.HashStore(), threading.Event()
+
+    class CutOff(dist.Store):
+        def get(self, key: str) -> bytes:
+            answer.wait(30)
+            return store.get(key)
+
+    monkeypatch.setattr(launch_module, "_ASKING_SECONDS", 0.1)
+    assert launch_module._exit_code_of_controller(CutOff()) is None
+    answer.set()
+    store.set("drlpp/controller", "1234")
+    assert launch_module._exit_code_of_controller(CutOff()) is None, "it still runs"
+    store.set("drlpp/controller", "ended 3")
+    assert launch_module._exit_code_of_controller(CutOff()) == 3

@@ -41,6 +41,7 @@ def test_torchrun_starts_a_session(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == ["3", "Measurement"]
+    assert f"program.py: runs on {socket.gethostname()}, in {Path.cwd()}" in result.stderr
 
 
 def test_other_processes_of_torchrun_end_with_the_first(tmp_path: Path) -> None:
