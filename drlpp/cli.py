@@ -16,6 +16,7 @@ from drlpp.command_line import (
     OptimizerOptions,
     Size,
     SizeOption,
+    TimeoutOption,
     build_console,
     model_reference,
     optimizer_options,
@@ -123,6 +124,7 @@ def train(
         int | None, typer.Option(help="Has to be the number that the placement is for.")
     ] = None,
     device: DeviceOption = DeviceChoice.AUTO,
+    timeout: TimeoutOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results; else 'training' beside PLACEMENT.")
     ] = None,
@@ -158,6 +160,7 @@ def train(
         early_stopping=None if early_stopping is None else EarlyStopping(patience=early_stopping),
         workers=workers,
         device=device,
+        timeout_seconds=timeout,
         out=out or placement.parent / "training",
         resume=resume,
         seed=seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from drlpp.errors import DRLPPError, InvalidInput, RunFailure
 from drlpp.task import ModelReference, Option
-from drlpp.training_options import DeviceChoice
+from drlpp.training_options import DeviceChoice, checked_timeout
 
 _INTERRUPTED = 130
 
@@ -44,6 +45,16 @@ SizeOption = Annotated[
 DeviceOption = Annotated[
     DeviceChoice,
     typer.Option(help="What workers compute on; auto takes GPUs where there are any."),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        callback=checked_timeout,
+        help="Without a word from any worker, after which it counts as hung; else 120 at first, "
+        "then by the longest silence so far.",
+    ),
 ]
 ModelOptions = Annotated[
     list[str],
@@ -75,8 +86,8 @@ MethodOptions = Annotated[
         "--method-option",
         metavar="KEY=VALUE",
         help="schedule (1f1b, 1f1b-flush, gpipe), microbatches, accumulate, in_flight_per_link "
-        "(beyond NOAM), recompute, precision, clip_norm, annealing_minibatches (PipeMare's T1), "
-        "correction_decay (T2); may be repeated.",
+        "(beyond NOAM), recompute, precision (float32, bfloat16, float16), loss_scale (float16), "
+        "clip_norm, annealing_minibatches (PipeMare's T1), correction_decay (T2); may be repeated.",
     ),
 ]
 
@@ -156,6 +167,9 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
             from drlpp.runtime.launch import join_launch
 
             join_launch()
+            # torchrun decides which host is the first.
+            here = f"{socket.gethostname()}, in {os.getcwd()}"
+            print(f"{name}: runs on {here}; files are read and written there", file=sys.stderr)
         program()
     except SystemExit as ended:
         # That of typer, which makes one of Ctrl-C too, or of a process that has kept workers.

@@ -19,6 +19,7 @@ from drlpp.command_line import (
     OptimizerOptions,
     Size,
     SizeOption,
+    TimeoutOption,
     build_console,
     model_reference,
     optimizer_options,
@@ -54,6 +55,7 @@ def profile_model(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes of every operator.")] = 20,
     device: DeviceOption = DeviceChoice.AUTO,
+    timeout: TimeoutOption = None,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> None:
@@ -64,7 +66,9 @@ def profile_model(
 
     reference = model_reference(model, size, model_option)
     workers = workers or usual_workers(on_this_machine=2)
-    with ClusterSession(reference, workers=workers, device=device) as session:
+    with ClusterSession(
+        reference, workers=workers, device=device, timeout_seconds=timeout
+    ) as session:
         profile, measured = session.profile(repeats)
     write_document(output, profile)
     console = build_console()

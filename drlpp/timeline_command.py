@@ -14,6 +14,7 @@ from drlpp.command_line import (
     BandwidthOption,
     LatencyOption,
     MethodOptions,
+    TimeoutOption,
     build_console,
     read_options,
     tell_what_is_imported,
@@ -66,6 +67,7 @@ def show_timeline(
             help="Relative speeds of the accelerators, such as 1,1,0.5,0.5; workers emulate them."
         ),
     ] = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Show what every worker of a placement does when, and how much of its time that takes."""
     from drlpp.placement_file import read_placement
@@ -90,6 +92,8 @@ def show_timeline(
         raise InvalidInput(f"{given[0]} is for --from simulator, not for --from {source}")
     if source is Source.SCHEDULE and speeds is not None:
         raise InvalidInput("--speeds is for --from simulator and --from run")
+    if source is not Source.RUN and timeout is not None:
+        raise InvalidInput("--timeout is for --from run")
     relative = None if speeds is None else read_speeds(speeds)
     document = read_placement(placement)
     tell_what_is_imported(document.model)
@@ -99,7 +103,14 @@ def show_timeline(
         case Source.SCHEDULE:
             recording = from_schedule(placement, document, method, minibatches)
         case Source.RUN:
-            recording = from_run(placement, document, method, minibatches, speeds=relative)
+            recording = from_run(
+                placement,
+                document,
+                method,
+                minibatches,
+                speeds=relative,
+                timeout_seconds=timeout,
+            )
         case Source.SIMULATOR:
             if profile is None:
                 raise InvalidInput(

@@ -123,6 +123,7 @@ def from_run(
     minibatches: int,
     *,
     speeds: Sequence[float] | None = None,
+    timeout_seconds: float | None = None,
 ) -> Recording:
     """A measurement on workers of this machine, as many as the placement's cluster has.
 
@@ -142,6 +143,7 @@ def from_run(
         method=method,
         optimizer=document.optimizer,
         speeds=speeds,
+        timeout_seconds=timeout_seconds,
     ) as session:
         outcome = session.measure(placement, minibatches)
         if isinstance(outcome, FailedMeasurement):

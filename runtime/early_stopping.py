@@ -12,6 +12,12 @@ from drlpp.errors import InvalidInput
 from drlpp.files import Record
 from drlpp.runtime.training_reports import EpochReport
 
+_EXPECTED = {
+    "patience": "expected 1 epoch or more; leave early stopping out to train to the last epoch",
+    "min_delta": "expected a number of 0 or more",
+    "monitor": "expected score or loss",
+}
+
 
 class EarlyStopping(Record):
     """Training ends after ``patience`` epochs in a row that were no better than the best before.
@@ -46,8 +52,9 @@ class EarlyStopping(Record):
             super().__init__(**values)
         except ValidationError as error:
             first = error.errors()[0]
+            field = str(first["loc"][0])
             raise InvalidInput(
-                f"early stopping with {first['loc'][0]} {first['input']!r}: {first['msg']}"
+                f"early stopping with {field} {first['input']!r}: {_EXPECTED[field]}"
             ) from None
 
     def best(self, reports: Sequence[EpochReport]) -> EpochReport:

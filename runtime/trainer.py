@@ -19,6 +19,7 @@ from drlpp.runtime.checkpoint_file import write_checkpoint, write_state_dict
 from drlpp.runtime.commands import Progress, RunResult
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.early_stopping import EarlyStopping
+from drlpp.runtime.evaluation_file import evaluation_of, write_evaluation
 from drlpp.runtime.held_out import mean_loss, mean_score
 from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.training_checkpoint import (
@@ -69,14 +70,16 @@ class TrainingPlan:
 class _Progress:
     """How far a training is.
 
-    ``reports`` are of whole epochs. Of the next, the minibatches before number ``position`` are
-    done, with these ``losses``, by a pipeline that was empty before number ``began``.
+    ``reports`` are of whole epochs, of which the last may not be ``evaluated`` yet. Of the next,
+    the minibatches before number ``position`` are done, with these ``losses``, by a pipeline that
+    was empty before number ``began``.
     """
 
     reports: list[EpochReport] = field(default_factory=list)
     began: int = 0
     position: int = 0
     losses: dict[Part, float] = field(default_factory=dict)
+    evaluated: bool = True
 
 
 class Trainer:
@@ -87,6 +90,9 @@ class Trainer:
     has been cut differently, training goes on from the weights and the optimizer's state: the
     minibatches that were in flight are sent through the pipeline again. For methods that flush
     there are none, and that is exact as well.
+
+    The checkpoint of an epoch is written before the epoch is evaluated, so that no failure there
+    loses it; ``evaluation.json`` holds what was found.
 
     With early stopping, ``best.pt`` holds the weights of the best epoch so far.
     """
@@ -105,6 +111,7 @@ class Trainer:
         self.observer = observer
         self.folder = folder
         self.checkpoint = folder / "checkpoint.safetensors"
+        self.evaluation = folder / "evaluation.json"
         self.best = folder / "best.pt"
         self._count = data.minibatches
         self._progress = _Progress()
@@ -135,24 +142,34 @@ class Trainer:
         stopping = self.plan.early_stopping
         done = len(self.reports) * self._count + self._progress.position
         with TrainingLog(self.folder, first=done) as log:
+            if not self._progress.evaluated:
+                self._end_epoch(deployment, log)
             while len(self.reports) < self.plan.epochs:
                 if stopping and stopping.is_over(self.reports):
                     break
-                epoch = len(self.reports) + 1
-                with self._telling_how_to_stay_finite(epoch):
-                    report = self._epoch(deployment, epoch, log, goes_on=goes_on)
-                    goes_on = False
-                    self._progress = _Progress([*self._progress.reports, report])
-                    if stopping and stopping.best(self.reports) == report:
-                        # Before the checkpoint: an epoch that is done has its weights kept.
-                        state = self.session.collect(deployment)[0]
-                        check_finite(state, self.session.captured.state)
-                        write_state_dict(self.best, state)
+                with self._telling_how_to_stay_finite(len(self.reports) + 1):
+                    self._epoch(deployment, len(self.reports) + 1, log, goes_on=goes_on)
                     self._save(deployment)
-                self.observer.on_epoch(report)
+                goes_on = False
+                self._end_epoch(deployment, log)
         if stopping:
             return self._read_best()
         return self.session.collect(deployment)[0]
+
+    def _end_epoch(self, deployment: Deployment, log: TrainingLog) -> None:
+        """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""
+        *before, report = self.reports
+        if not self._progress.evaluated:
+            held_out_loss, score = self._evaluate(deployment)
+            report = replace(report, held_out_loss=held_out_loss, score=score)
+            self._progress = _Progress([*before, report])
+            stopping = self.plan.early_stopping
+            if stopping and stopping.best(self.reports) == report:
+                # Before what was found is kept: an epoch that is evaluated has its weights kept.
+                write_state_dict(self.best, self.session.collect(deployment)[0])
+            write_evaluation(self.evaluation, report)
+        log.epoch(report, self.data.batch_size)
+        self.observer.on_epoch(report)
 
     def _restore(self) -> TrainingCheckpoint | None:
         if not self.checkpoint.exists():
@@ -164,9 +181,16 @@ class Trainer:
             return None
         state = self.session.captured.state
         saved = read_training_checkpoint(self.checkpoint, state, self._count)
-        self._progress = _Progress(saved.epochs, saved.began, saved.position, saved.losses)
+        found = None if saved.evaluated else evaluation_of(self.evaluation, saved.epochs)
+        self._progress = _Progress(
+            [*saved.epochs[:-1], found] if found else saved.epochs,
+            saved.began,
+            saved.position,
+            saved.losses,
+            evaluated=saved.evaluated or found is not None,
+        )
         self.data.load_state(LoaderState(*saved.data))
-        if self.plan.early_stopping and saved.epochs:
+        if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training goes on.
             self._read_best()
         return saved
@@ -193,9 +217,8 @@ class Trainer:
         except NotFinite as error:
             kept = f"; {self.checkpoint} has finite weights" if self.checkpoint.exists() else ""
             raise NotFinite(
-                f"training diverged in epoch {epoch}: {error} (counted from 1 since training "
-                "began); a lower learning rate, a warm_up, clip_norm, synchronous epochs or "
-                f"float32 may help{kept}"
+                f"training diverged in epoch {epoch}: {error}; a lower learning rate, a warm_up, "
+                f"clip_norm, synchronous epochs or float32 may help{kept}"
             ) from None
 
     def _save(self, deployment: Deployment) -> None:
@@ -207,11 +230,13 @@ class Trainer:
         saved["position"] = self._progress.position
         saved["losses"] = self._progress.losses
         saved["data"] = self.data.state()
+        saved["evaluated"] = self._progress.evaluated
         write_checkpoint(self.checkpoint, saved)
 
     def _epoch(
         self, deployment: Deployment, epoch: int, log: TrainingLog, *, goes_on: bool
-    ) -> EpochReport:
+    ) -> None:
+        """Do the minibatches of an epoch that are not done yet."""
         done = self._progress.position
         # A pipeline that goes on does what it would have done; another one begins where it ended.
         began = self._progress.began if goes_on else done
@@ -259,16 +284,29 @@ class Trainer:
         self._log(log, epoch, of_parts)
         losses = list(_mean_losses(of_parts).values())
         log.workers(epoch, schedule, results)
-        held_out_loss, score = self._evaluate(deployment)
+        self._tell_of_skipped_updates(epoch, deployment, results)
         report = EpochReport(
             epoch=epoch,
             loss=sum(losses) / len(losses),
-            held_out_loss=held_out_loss,
-            score=score,
+            held_out_loss=None,
+            score=None,
             minibatches_per_second=(self._count - done) / seconds,
         )
-        log.epoch(report, self.data.batch_size)
-        return report
+        self._progress = _Progress(
+            [*self._progress.reports, report], evaluated=not self.data.held_out_samples
+        )
+
+    def _tell_of_skipped_updates(
+        self, epoch: int, deployment: Deployment, results: Mapping[int, RunResult]
+    ) -> None:
+        """Asynchronous stages skip updates each on their own: the most is told."""
+        most = max(result.skipped_updates for result in results.values())
+        if most:
+            scale = deployment.method.applied_loss_scale
+            self.observer.on_note(
+                f"in epoch {epoch} gradients overflowed in float16, and a stage skipped "
+                f"{most} of its updates; a loss_scale below {scale:g} may help"
+            )
 
     def _log(self, log: TrainingLog, epoch: int, losses: Mapping[Part, float]) -> None:
         """Write about minibatches of an epoch."""
@@ -288,7 +326,7 @@ class Trainer:
         return list(range(every, self._count - began, every))
 
     def _evaluate(self, deployment: Deployment) -> tuple[float | None, float | None]:
-        """Loss and score on held-out data."""
+        """Loss and score on held-out data, None where there are none."""
         samples, batch_size = self.data.held_out_samples, self.data.batch_size
         if not samples:
             return None, None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +26,7 @@ from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training_data import LoadedData, SamplesInMemory, TrainingData
 from drlpp.runtime.training_reports import EpochReport, Observer
-from drlpp.storage import telling_of_storage
-from drlpp.training_options import DeviceChoice, Method
+from drlpp.training_options import DeviceChoice, Method, checked_timeout
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,8 @@ class PipelineTrainer:
         workers: how many; has to be the number that the placement knows, which is the default.
         device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
             any; a checkpoint goes on on any.
+        timeout_seconds: without a word from any worker, after which it counts as hung; None to go
+            by what was seen so far, as :class:`ClusterSession` says.
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
             another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says.
@@ -93,6 +93,7 @@ class PipelineTrainer:
         checkpoint_every: int = 0,
         workers: int | None = None,
         device: str = DeviceChoice.AUTO,
+        timeout_seconds: float | None = None,
         out: str | Path,
         resume: bool = False,
         seed: int = 0,
@@ -119,6 +120,7 @@ class PipelineTrainer:
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
         self.device = device
+        self.timeout_seconds = checked_timeout(timeout_seconds)
         self.out = Path(out)
         self.resume = resume
         self.seed = seed
@@ -173,27 +175,29 @@ class PipelineTrainer:
         )
         source = self._source(data, held_out, unpack, minibatches)
         self._check_early_stopping(source)
+        if self.synchronous_epochs > epochs:
+            self.observer.on_note(
+                f"synchronous_epochs is {self.synchronous_epochs}, but training ends after "
+                f"{epochs}: every epoch flushes before every update"
+            )
         # Whatever cannot work is told before the folder is claimed.
         plan.rates(self.optimizer, source.minibatches)
-        folder = open_run_folder(
-            self.out,
-            "drlpp train",
-            self._settings(source),
-            resume=self.resume,
-            restarted=restarted(),
-        )
-        with (
-            # What is written into the folder tells of itself.
-            telling_of_storage(Path(tempfile.gettempdir())),
-            ClusterSession(
-                self.captured,
-                self.document.cluster.accelerators,
-                method=self.method,
-                device=self.device,
-                optimizer=self.optimizer,
-                seed=self.seed,
-            ) as session,
-        ):
+        settings, again = self._settings(source), restarted()
+        with open_run_folder(
+            self.out, "drlpp train", settings, resume=self.resume, restarted=again
+        ) as folder:
+            return self._train(source, plan, folder)
+
+    def _train(self, source: TrainingData, plan: TrainingPlan, folder: Path) -> TrainingResult:
+        with ClusterSession(
+            self.captured,
+            self.document.cluster.accelerators,
+            method=self.method,
+            device=self.device,
+            timeout_seconds=self.timeout_seconds,
+            optimizer=self.optimizer,
+            seed=self.seed,
+        ) as session:
             trainer = Trainer(session, source, folder, plan, self.observer)
             self.observer.on_begin()
             state = trainer.train(self.placement)
@@ -241,7 +245,7 @@ class PipelineTrainer:
                     "are"
                 )
             check_data(name or "in memory", found, task.inputs, task.targets)
-            return SamplesInMemory(name or "in memory", found, task.batch_size, self.seed)
+            return SamplesInMemory(name, found, task.batch_size, self.seed)
         return LoadedData(
             name or "DataLoader",
             found,
@@ -268,6 +272,7 @@ class PipelineTrainer:
             "model": self.document.model.model_dump(),
             "graph_fingerprint": self.document.graph_fingerprint,
             "data": source.name,
+            "samples_fingerprint": source.fingerprint,
             "minibatches": source.minibatches,
             "optimizer": self.optimizer.model_dump(),
             "learning_rate": self.learning_rate.model_dump() if self.learning_rate else None,

@@ -20,6 +20,7 @@ from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session import ClusterSession
 
 _MOST_HELD_OUT_SAMPLES = 1_000_000
+_MOST_HASHED_BYTES = 64 * 2**20
 
 
 class LoaderState(NamedTuple):
@@ -42,8 +43,11 @@ class TrainingData(ABC):
         batch_size: of the model as it was captured.
         minibatches: of an epoch.
         held_out_samples: to evaluate on; 0 for none.
+        fingerprint: of the samples to train on, which resuming compares; None where the name, or
+            the epoch's first minibatch, has to do.
     """
 
+    fingerprint: str | None = None
     name: str
     batch_size: int
     minibatches: int
@@ -89,10 +93,18 @@ def epoch_seed(seed: int, epoch: int) -> int:
 
 
 class SamplesInMemory(TrainingData):
-    """Samples that every worker holds, in an order of each epoch's own."""
+    """Samples that every worker holds, in an order of each epoch's own.
 
-    def __init__(self, name: str, data: Data, batch_size: int, seed: int) -> None:
-        self.name = name
+    Args:
+        name: by which the data can be loaded again; None if they have none.
+        data: to train and evaluate on.
+        batch_size: of the model as it was captured.
+        seed: of the order.
+    """
+
+    def __init__(self, name: str | None, data: Data, batch_size: int, seed: int) -> None:
+        self.name = name or "in memory"
+        self.fingerprint = None if name else _fingerprint_of(data.train)
         self.batch_size = batch_size
         self.minibatches = len(data.train) // batch_size
         self.held_out_samples = len(data.test)
@@ -349,8 +361,22 @@ def _has_length(loader: Loader) -> bool:
 def _hash_of(samples: Samples) -> str:
     digest = hashlib.sha256()
     for tensor in (*samples.inputs, samples.targets):
-        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(_bytes_of(tensor))
     return digest.hexdigest()
+
+
+def _fingerprint_of(samples: Samples) -> str:
+    """A hash of shapes, types and bytes; of a large tensor, of samples spread evenly over it."""
+    digest = hashlib.sha256()
+    for tensor in (*samples.inputs, samples.targets):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        step = max(1, -(-tensor.nbytes // _MOST_HASHED_BYTES))
+        digest.update(_bytes_of(tensor.detach()[::step]))
+    return digest.hexdigest()[:16]
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def _joined(parts: list[Samples]) -> Samples:

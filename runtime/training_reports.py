@@ -37,7 +37,7 @@ class Observer:
     """Told how training goes: when it begins, every few minibatches, and after every epoch.
 
     ``on_other_placement`` is called if a checkpoint of another placement or method is gone on with,
-    ``on_note`` with a sentence about the data that a user should know.
+    ``on_note`` with a sentence about the data, or about an epoch, that a user should know.
     """
 
     on_begin: Callable[[], None] = lambda: None

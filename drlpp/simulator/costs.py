@@ -91,7 +91,7 @@ class Costs:
             for route in program.routes
         )
         paths = tuple(map(network.path, program.routes, message_bytes))
-        clips = any(stage < 0 for stage, _ in program.all_reduces)
+        shares_norm = any(stage < 0 for stage, _ in program.all_reduces)
         return cls(
             seconds=tuple(seconds),
             prediction_seconds=tuple(predicting),
@@ -103,7 +103,7 @@ class Costs:
             squared_norm_seconds=_ring_seconds(
                 cluster, sorted(accelerators), [_SQUARED_NORM_BYTES]
             )[0]
-            if clips
+            if shares_norm
             else 0.0,
             message_bytes=message_bytes,
             paths=paths,

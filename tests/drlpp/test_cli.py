@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 import typer
 
+from drlpp.capturing import capture
 from drlpp.cli import main
 from drlpp.command_line import run_program
+from drlpp.files import write_document
+from drlpp.task import ModelReference
+from tests.runtime.placement_files import file_of
+from tests.runtime.plain import in_a_row
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -51,6 +56,9 @@ def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (["capture", "tests.models:perceptron", "-o", "x", "--model-option", "3"], "KEY=VALUE"),
         (["show", "missing.json"], "missing.json: no such file"),
         (["train", "missing.json"], "missing.json: no such file"),
+        (["train", "missing.json", "--timeout", "0"], "a time limit of 0.0 s was given"),
+        (["timeline", "missing.json", "--timeout", "nan"], "a time limit of nan s was given"),
+        (["timeline", "missing.json", "--timeout", "9"], "--timeout is for --from run"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -63,6 +71,30 @@ def test_bad_input_is_one_line(
     told = capsys.readouterr().err
     assert told.startswith("drlpp: error: ")
     assert message in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "PLACEMENT", "--data", "benchmarks.faults:samples"],
+        ["timeline", "PLACEMENT", "--from", "run"],
+        ["profile", "tests.models:perceptron", "--workers", "1", "-o", "profile.json"],
+    ],
+)
+def test_a_time_limit_holds_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: list[str],
+) -> None:
+    captured = capture(ModelReference(name="tests.models:perceptron"))
+    path = tmp_path / "placement.json"
+    write_document(path, file_of(captured, in_a_row(captured.graph, 0, 1)))
+    arguments = [str(path) if word == "PLACEMENT" else word for word in command]
+    assert run(monkeypatch, *arguments, "--timeout", "1e-6") == 1
+    told = capsys.readouterr().err
+    assert "give a longer time limit (--timeout, timeout_seconds)" in told
     assert told.count("\n") == 1
 
 

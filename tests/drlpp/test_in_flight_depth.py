@@ -150,3 +150,21 @@ def test_a_schedule_that_flushes_has_no_depth() -> None:
     flushes = Method(schedule="gpipe", policy="sync", microbatches=4)
     with pytest.raises(InvalidInput, match=r"schedule gpipe empties .* no in-flight depth"):
         simulate_depths(workload, cluster_of(2), straight(2), flushes)
+
+
+@pytest.mark.parametrize(
+    ("work", "replicas", "noam"), [((2, 4, 2), (1, 2, 1), 1.5), ((2, 2, 4), (1, 1, 2), 1.25)]
+)
+def test_replicas_need_more_than_noam_even_on_free_links(
+    work: tuple[int, ...], replicas: tuple[int, ...], noam: float
+) -> None:
+    """Every worker has as much to do, and still waits: by NOAM its schedule is that tight."""
+    workload = chain_workload(work, [2.0 * seconds for seconds in work], [1.0, 1.0])
+    stages = [stage for stage, count in enumerate(replicas) for _ in range(count)]
+    cluster = local_cluster(4, Link(bandwidth_bytes_per_second=1e9))
+    depths = simulate_depths(
+        workload, cluster, Placement.from_assignment(range(3), stages), Method(policy="vanilla")
+    )
+    over_busiest = [depth.seconds_per_minibatch / 6 for depth in depths]
+    assert over_busiest[:2] == pytest.approx([noam, 1.0], rel=1e-3)
+    assert smallest_depth(depths).per_link == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from random_graphs import chain_of, cluster_of, graph_of, profile_of
 
@@ -256,11 +258,12 @@ def test_recomputing_takes_a_forward_pass() -> None:
     assert found.seconds_per_minibatch == pytest.approx(1 + 1 + 2)
 
 
-def test_clipping_on_a_schedule_that_flushes_waits_for_all_stages() -> None:
+@pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"precision": "float16"}])
+def test_a_norm_on_a_schedule_that_flushes_waits_for_all_stages(options: dict[str, Any]) -> None:
     link = Link(bandwidth_bytes_per_second=4, latency_seconds=10)
     cluster = Cluster(hosts=(Host(name="a", accelerators=2),), within_host=link)
-    method = Method(schedule="gpipe", policy="sync", clip_norm=1.0)
     plain = Method(schedule="gpipe", policy="sync")
+    method = Method.model_validate({**plain.model_dump(), **options})
     profile = chain(3, 3)
     clipped = stages_of(profile, cluster, 1, 1, method=method).seconds_per_minibatch
     # Two messages of 4 bytes around the ring.

@@ -135,7 +135,7 @@ def _killed_and_resumed(
     return whole, rest
 
 
-@pytest.mark.parametrize("stopped_after", [1, 2, 4])
+@pytest.mark.parametrize("stopped_after", [1, 3, 4])
 @pytest.mark.parametrize(("accelerators", "method"), SHAPES)
 def test_the_weights_are_those_of_samples_in_memory(
     captured: CapturedModel,
@@ -157,7 +157,7 @@ def test_the_weights_are_those_of_samples_in_memory(
     assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
 
 
-@pytest.mark.parametrize("stopped_after", [2, 4])
+@pytest.mark.parametrize("stopped_after", [3, 4])
 @pytest.mark.parametrize("kind", LOADERS)
 def test_random_samples_and_orders_are_the_same_again(
     captured: CapturedModel, tmp_path: Path, kind: str, stopped_after: int

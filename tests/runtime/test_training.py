@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing import CapturedModel, capture
 from drlpp.data import Data, Samples, load_data
-from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
+from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement, TrialTimeout
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import Observer, PipelineTrainer, TrainingResult
 from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
+from drlpp.runtime.training_data import SamplesInMemory
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 from tests.runtime.killing import killed_after_saving
@@ -69,7 +71,7 @@ def test_resumed_training_equals_uninterrupted_training(
     assert [report.loss for report in second.epochs] == [report.loss for report in whole.epochs]
 
 
-@pytest.mark.parametrize("stopped_after", [1, 2, 4])
+@pytest.mark.parametrize("stopped_after", [1, 3, 4])
 @pytest.mark.parametrize(
     ("accelerators", "method"),
     [
@@ -230,6 +232,30 @@ def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: 
         train(document, data=DATA, out=tmp_path, checkpoint_every=-1)
     with pytest.raises(InvalidInput, match="synchronous_epochs is -2"):
         train(document, data=DATA, out=tmp_path, synchronous_epochs=-2)
+    with pytest.raises(InvalidInput, match="a time limit of inf s was given"):
+        train(document, data=DATA, out=tmp_path, timeout_seconds=float("inf"))
+
+
+def test_a_training_that_needs_more_time_goes_on_with_another_limit(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    document = placement_file(captured, 0, 1)
+    with pytest.raises(TrialTimeout, match=r"longer time limit \(--timeout, timeout_seconds\)"):
+        train(document, data=DATA, epochs=1, out=tmp_path, timeout_seconds=1e-6)
+    train(document, data=DATA, epochs=1, out=tmp_path, resume=True, timeout_seconds=60)
+    train(document, data=DATA, epochs=2, out=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(("epochs", "noted"), [(1, True), (2, False)])
+def test_more_synchronous_epochs_than_there_are_is_noted(
+    captured: CapturedModel, tmp_path: Path, epochs: int, noted: bool
+) -> None:
+    notes: list[str] = []
+    observer = Observer(on_note=notes.append)
+    document = placement_file(captured, 0)
+    train(document, out=tmp_path, epochs=epochs, synchronous_epochs=2, observer=observer)
+    told = "synchronous_epochs is 2, but training ends after 1: every epoch flushes before every"
+    assert [note.startswith(told) for note in notes] == [True] * noted
 
 
 @pytest.mark.parametrize("given", ["1.5", 1.5, None])
@@ -340,3 +366,56 @@ def test_a_checkpoint_of_an_older_version_is_told(captured: CapturedModel, tmp_p
     (tmp_path / "checkpoint.safetensors").rename(tmp_path / "checkpoint.pt")
     with pytest.raises(InvalidFile, match=r"checkpoint.pt: a checkpoint of an older drlpp"):
         train(document, data=DATA, epochs=2, out=tmp_path, resume=True)
+
+
+def test_no_other_training_comes_into_the_folder_of_one_that_runs(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    document = placement_file(captured, 0)
+    refused = []
+
+    def another() -> None:
+        for resume in (False, True):
+            with pytest.raises(InvalidInput, match="another process writes there"):
+                train(document, out=tmp_path, epochs=1, seed=1, resume=resume)
+            refused.append(resume)
+
+    train(document, out=tmp_path, epochs=1, observer=Observer(on_begin=another))
+    assert refused == [False, True]
+    train(document, out=tmp_path, epochs=2, resume=True)
+
+
+def test_other_samples_in_memory_are_refused(captured: CapturedModel, tmp_path: Path) -> None:
+    """Of the same number, shapes and types; held-out samples may be others."""
+    document = placement_file(captured, 0)
+    data = load_data(DATA, captured.task.inputs, captured.task.targets)
+
+    def fit(inputs: Tensor, test: Samples, epochs: int) -> None:
+        samples = Data(Samples((inputs,), data.train.targets), test)
+        trainer = PipelineTrainer(document, out=tmp_path, resume=epochs > 1)
+        trainer.fit(samples, epochs=epochs)
+
+    inputs, other = data.train.inputs[0], data.train.inputs[0].clone()
+    other[17, 3] += 1
+    fit(inputs, data.test, 1)
+    with pytest.raises(InvalidInput, match=r"a run with samples_fingerprint = '\w+'; it cannot"):
+        fit(other, data.test, 2)
+    fit(inputs.clone(), Samples(data.test.inputs, data.test.targets.flip(0)), 2)
+
+
+def test_large_samples_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drlpp.runtime.training_data._MOST_HASHED_BYTES", 1000)
+
+    def fingerprint(inputs: Tensor, targets: Tensor) -> str | None:
+        samples = Samples((inputs,), targets)
+        return SamplesInMemory(None, Data(samples, samples), 8, seed=0).fingerprint
+
+    zeros, targets = torch.zeros(100, 16, dtype=torch.bfloat16), torch.zeros(100)
+    first, second = zeros.clone(), zeros.clone()
+    first[0, 0], second[1, 0] = 1, 1
+    same = fingerprint(zeros, targets)
+    assert fingerprint(zeros.clone(), targets.clone()) == same
+    assert fingerprint(second, targets) == same
+    different = [(first, targets), (zeros.half(), targets), (zeros, targets + 1)]
+    assert same not in [fingerprint(*samples) for samples in different]
+    assert fingerprint(zeros.view(100, 4, 4), targets) != same
