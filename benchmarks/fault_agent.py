@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.fault_trials import Trial
-from benchmarks.leftovers import descendants, wait_until_gone
+from benchmarks.leftovers import descendants, unfinished_in, wait_until_gone
 from benchmarks.process_facts import children_of
 from drlpp.envs.measurements_file import Entry, read_measurements
 from drlpp.errors import InvalidFile
@@ -70,6 +70,7 @@ class AgentTrials:
                 resumed.wait(_LONGEST_SECONDS)
             if resumed.returncode:
                 raise RuntimeError(f"{out.name} did not resume; it said: {_last_words(out)}")
+        left += unfinished_in(out)
         entries = _entries(out)
         failed = [e.outcome for e in entries if isinstance(e.outcome, FailedMeasurement)]
         failure, reason = (failed[0].failure, failed[0].reason) if failed else ("", "")

@@ -35,8 +35,10 @@ from drlpp.command_line import build_console, run_program
 from drlpp.report import seconds_text
 from drlpp.task import ModelReference
 
-MEASURED = ("killed", "frozen", "memory", "forward", "backward", "optimizer")
+MEASURED = ("killed", "server", "frozen", "memory", "forward", "backward", "optimizer")
 _EPOCHS = 2
+# A cut takes a moment to be made.
+_NETWORK_EPOCHS = 6
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -98,7 +100,7 @@ def _trials(folder: str, count: int) -> Iterator[Trial]:
 
 def _network_trials(folder: Path, count: int) -> Iterator[Trial]:
     with EmulatedCluster(HOSTS) as emulated:
-        trials = NetworkTrials(emulated, folder, _EPOCHS)
+        trials = NetworkTrials(emulated, folder, _NETWORK_EPOCHS)
         for seed in range(count):
             for kind in ("cut", "lost"):
                 yield attempted(kind, "training", partial(trials.trial, kind, seed))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import time
@@ -22,7 +21,7 @@ from drlpp.files import read_document, write_document
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
-from drlpp.runtime import Observer, PipelineTrainer
+from drlpp.runtime import Observer, PipelineTrainer, join_launch
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
@@ -37,6 +36,7 @@ _CHECKPOINT_EVERY = 40
 _LONGEST_SECONDS = 300.0
 _ENDING_SECONDS = 90.0
 _POLL_SECONDS = 0.1
+_BEGINS, _GOES_ON, _ENDS = "begins", "goes on", "ends"
 
 
 class NetworkTrials:
@@ -67,8 +67,9 @@ class NetworkTrials:
         write_document(self._path, document)
         job = self._start(folder / "whole")
         begin = time.perf_counter()
+        _within(_LONGEST_SECONDS, lambda: _ENDS in job.output)
+        self._epoch_seconds = (time.perf_counter() - begin) / epochs
         job.wait(_LONGEST_SECONDS)
-        self._seconds = time.perf_counter() - begin
         self._wanted = _weights(folder / "whole")
 
     def trial(self, kind: str, seed: int) -> Trial:
@@ -82,23 +83,27 @@ class NetworkTrials:
             RunFailure: it cannot be resumed.
         """
         out = self._folder / f"network-{kind}-{seed}"
+        chance = random.Random(f"network {kind} {seed}")
         job = self._start(out)
-        time.sleep(random.Random(f"network {kind} {seed}").uniform(0, 0.8 * self._seconds))
-        failure, reason, left = "", "", []
+        epochs = chance.randrange(1, self._epochs - 1)
+        _within(_LONGEST_SECONDS, lambda: job.output.count(_GOES_ON) >= epochs)
+        time.sleep(chance.uniform(0, self._epoch_seconds))
         begin = time.perf_counter()
         self._emulated.cut(_VICTIM)
         try:
             if kind == "cut":
                 time.sleep(CUT_SECONDS)
                 self._emulated.restore(_VICTIM)
-            job.wait(_LONGEST_SECONDS)
-        except RunFailure:
-            failure, _, reason = job.output.rstrip().split("\n")[-1].partition(": ")
-            left = self._left()
+            # torchrun itself may wait longer, for hosts that it cannot reach any more.
+            _within(_LONGEST_SECONDS if kind == "cut" else _ENDING_SECONDS, self._is_quiet)
+            seconds = time.perf_counter() - begin
+            left = self._running()
         finally:
             self._emulated.restore(_VICTIM)
-        seconds = time.perf_counter() - begin
-        if failure:
+        failure, _, reason = job.output.rstrip().split("\n")[-1].partition(": ")
+        if failure == _ENDS:
+            failure = ""
+        else:
             self._start(out).wait(_LONGEST_SECONDS)
         found = _weights(out)
         went_on = all(torch.equal(value, found[name]) for name, value in self._wanted.items())
@@ -109,22 +114,20 @@ class NetworkTrials:
         arguments = (self._path, self._epochs, out)
         command = [sys.executable, "-m", "benchmarks.fault_network", *map(str, arguments)]
         job = self._emulated.start(command)
-        if not _within(_LONGEST_SECONDS, lambda: "begins" in job.output):
+        if not _within(_LONGEST_SECONDS, lambda: _BEGINS in job.output):
             raise RuntimeError(f"{out.name} did not begin; it said: {job.output[-500:]}")
         return job
 
-    def _left(self) -> list[str]:
-        """Processes of the hosts that do not end."""
+    def _running(self) -> list[str]:
+        """Processes of the ranks."""
+        return [
+            f"process {process} on {host}"
+            for host in HOSTS.host_names
+            for process in self._emulated.process_ids(host)
+        ]
 
-        def running() -> list[str]:
-            return [
-                f"process {process} on {host}"
-                for host in HOSTS.host_names
-                for process in self._emulated.process_ids(host)
-            ]
-
-        _within(_ENDING_SECONDS, lambda: not running())
-        return running()
+    def _is_quiet(self) -> bool:
+        return not self._running()
 
 
 def _within(seconds: float, condition: Callable[[], bool]) -> bool:
@@ -137,23 +140,27 @@ def _within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 
 def _weights(out: Path) -> dict[str, Tensor]:
-    weights: dict[str, Tensor] = torch.load(out / "0" / "model.pt", weights_only=True)
+    weights: dict[str, Tensor] = torch.load(out / "model.pt", weights_only=True)
     return weights
 
 
 def _program(placement: str, epochs: str, out: str) -> None:
-    """What runs on every host: the first is the controller, and says when the training begins."""
-    # Hosts have files of their own.
-    folder = Path(out) / os.environ["RANK"]
+    """What runs on every host: the first is the controller, and says how the training goes."""
+    join_launch()
+    folder = Path(out)
     try:
         trainer = PipelineTrainer(
             read_document(placement, PlacementFile),
             checkpoint_every=_CHECKPOINT_EVERY,
             out=folder,
             resume=folder.exists(),
-            observer=Observer(on_begin=lambda: print("begins", flush=True)),
+            observer=Observer(
+                on_begin=lambda: print(_BEGINS, flush=True),
+                on_epoch=lambda report: print(_GOES_ON, flush=True),
+            ),
         )
         trainer.fit("benchmarks.faults:samples", epochs=int(epochs))
+        print(_ENDS, flush=True)
     except RunFailure as error:
         print(f"{error.kind}: {error}", flush=True)
         raise SystemExit(1) from None

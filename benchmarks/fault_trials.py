@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.faults import EXPECTED, allow_files, release, strike
-from benchmarks.leftovers import descendants, everything_gone, wait_until_gone
+from benchmarks.leftovers import descendants, everything_gone, unfinished_in, wait_until_gone
 from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
 from drlpp.errors import HostLost, RunFailure
@@ -28,7 +28,6 @@ from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
-from drlpp.runtime.session_workers import SessionWorkers
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
@@ -120,10 +119,13 @@ class FaultTrials:
         self._wanted = self._train(folder / "whole", observer)
         self._seconds = time.perf_counter() - begins[0]
 
-    def _train(self, out: Path, observer: Observer | None = None) -> dict[str, Tensor]:
+    def _train(
+        self, out: Path, observer: Observer | None = None, timeout_seconds: float | None = None
+    ) -> dict[str, Tensor]:
         trainer = PipelineTrainer(
             self._document,
             checkpoint_every=_CHECKPOINT_EVERY,
+            timeout_seconds=timeout_seconds,
             out=out,
             resume=out.exists(),
             observer=observer,
@@ -138,12 +140,14 @@ class FaultTrials:
             with everything_gone() as left, self._striking(kind, chance) as struck:
                 failure, reason = "", ""
                 try:
-                    self._train(out, Observer(on_begin=struck.begin))
+                    self._train(out, Observer(on_begin=struck.begin), self._patience_seconds)
                 except RunFailure as error:
                     failure, reason = error.kind, str(error)
                 seconds = struck.seconds
             if failure:
-                return Trial(kind, "training", failure, reason, seconds, self._goes_on(out), left)
+                went_on = self._goes_on(out)
+                left += unfinished_in(out)
+                return Trial(kind, "training", failure, reason, seconds, went_on, left)
         raise RuntimeError(f"{kind}: {_MOST_DRAWS} trainings ended before the fault")
 
     def measuring(self, kind: str, seed: int) -> Trial:
@@ -151,7 +155,12 @@ class FaultTrials:
         chance = random.Random(f"{kind} {seed} measuring")
         with (
             everything_gone() as left,
-            ClusterSession(self.captured, len(ACCELERATORS), optimizer=self.optimizer) as session,
+            ClusterSession(
+                self.captured,
+                len(ACCELERATORS),
+                optimizer=self.optimizer,
+                timeout_seconds=self._patience_seconds,
+            ) as session,
         ):
             session.measure(self.placement, 30)
             for _ in range(_MOST_DRAWS):
@@ -196,7 +205,11 @@ class FaultTrials:
             controller.wait()
         left = wait_until_gone(family, temporary)
         seconds = time.perf_counter() - begin
-        went_on = self._goes_on(out) if during == "training" else self._measures()
+        if during == "training":
+            went_on = self._goes_on(out)
+            left += unfinished_in(out)
+        else:
+            went_on = self._measures()
         return Trial("controller", during, "", "", seconds, went_on, left)
 
     def _measures(self) -> bool:
@@ -211,12 +224,9 @@ class FaultTrials:
     @contextmanager
     def _striking(self, kind: str, chance: random.Random) -> Iterator[_Strike]:
         struck = _Strike(kind, self.triggers, chance, 0.9 * self._seconds)
-        patience = SessionWorkers._patience
-        SessionWorkers._patience = lambda *_: self._patience_seconds  # type: ignore[method-assign]
         try:
             yield struck
         finally:
-            SessionWorkers._patience = patience  # type: ignore[method-assign]
             struck.cancel()
             allow_files()
             release(self.triggers)

@@ -34,6 +34,7 @@ from drlpp.runtime.stage_runner import StageRunner
 
 EXPECTED: dict[str, type[RunFailure]] = {
     "killed": WorkerLost,
+    "server": WorkerLost,
     "frozen": TrialTimeout,
     "memory": OutOfMemory,
     "forward": ModelError,
@@ -44,7 +45,7 @@ EXPECTED: dict[str, type[RunFailure]] = {
 }
 """What a training says of every fault."""
 
-SIGNALS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
+SIGNALS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP, "server": signal.SIGKILL}
 _FILE_LIMIT_BYTES = 512
 _MORE_MEMORY_BYTES = 2**20
 
@@ -52,6 +53,11 @@ _MORE_MEMORY_BYTES = 2**20
 def workers_of_this_process() -> list[int]:
     """The worker processes of all sessions: children of the server that forks them."""
     return [worker for child in children_of(os.getpid()) for worker in children_of(child)]
+
+
+def _server_of_this_process() -> int:
+    """That forks the workers."""
+    return next(child for child in children_of(os.getpid()) if children_of(child))
 
 
 def strike(fault: str, triggers: Path, chance: random.Random) -> bool:
@@ -70,7 +76,8 @@ def strike(fault: str, triggers: Path, chance: random.Random) -> bool:
         # The controller's disk or a worker's.
         _forbid_files(chance.choice([*workers, os.getpid()]))
     else:
-        os.kill(chance.choice(workers), SIGNALS[fault])
+        victim = _server_of_this_process() if fault == "server" else chance.choice(workers)
+        os.kill(victim, SIGNALS[fault])
     return True
 
 

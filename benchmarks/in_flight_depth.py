@@ -131,7 +131,7 @@ def cells_of(row: Row) -> list[str]:
     gained = 1 - chosen.seconds_per_minibatch / noam.seconds_per_minibatch
     return [
         row.model,
-        _speed(row.bits_per_second),
+        speed_text(row.bits_per_second),
         seconds_text(row.rule_seconds),
         *(seconds_text(depth.seconds_per_minibatch) for depth in row.depths),
         f"{chosen.per_link} ({'-'.join(map(str, chosen.in_flight))})",
@@ -141,7 +141,8 @@ def cells_of(row: Row) -> list[str]:
     ]
 
 
-def _speed(bits: float) -> str:
+def speed_text(bits: float) -> str:
+    """Bits per second."""
     return f"{bits / 1e9:g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:g} Mbit/s"
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from benchmarks.faults import workers_of_this_process
 from benchmarks.process_facts import children_of
+from drlpp.files import is_temporary
+from drlpp.folder_lock import LOCK_NAME
 
 _TORCHS = "torchinductor*"
 """Torch's cache is there for everyone, as is the source text that PyG writes of a layer."""
@@ -40,6 +42,15 @@ def _target(link: Path) -> str:
         return os.readlink(link)
     except OSError:
         return ""
+
+
+def unfinished_in(folder: Path) -> list[str]:
+    """Files of killed runs that one which went on in their folder should have removed."""
+    return [
+        f"{folder.name}/{path.name}"
+        for path in sorted(folder.iterdir())
+        if is_temporary(path) or path.name == LOCK_NAME
+    ]
 
 
 def descendants(process: int) -> set[int]:

@@ -163,10 +163,12 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
         del kept[may_change]
     kept["speeds"] = list(settings.speeds)
     known = (folder / "run.json").exists()
-    open_run_folder(folder, "live_table.py", kept, resume=known)
     workers = len(settings.speeds)
     reference = ModelReference.named(model)
-    with ClusterSession(reference, workers, speeds=settings.speeds, seed=settings.seed) as session:
+    with (
+        open_run_folder(folder, "live_table.py", kept, resume=known),
+        ClusterSession(reference, workers, speeds=settings.speeds, seed=settings.seed) as session,
+    ):
         profile, cluster = kept_profile(session, folder)
         memory = MeasurementMemory(
             session, settings.minibatches, folder / "measurements.jsonl", settings.repetitions

@@ -1,6 +1,6 @@
 """How fast is the runtime, against what its workers compute, and against torch's own means?
 
-    python benchmarks/runtime_speed.py --json                       # half an hour; goes on
+    python benchmarks/runtime_speed.py --json                       # an hour; goes on
     python -m benchmarks.runtime_speed --emulation control-groups   # needs root
     python -m benchmarks.runtime_speed --short                      # a minute, to see it work
 
@@ -66,9 +66,9 @@ def main(
             "quotas, which takes root."
         ),
     ] = Emulation.DILATION,
-    speed: Annotated[float, typer.Option(help="Of an accelerator, in cores.")] = 0.4,
+    speed: Annotated[float, typer.Option(help="Of an accelerator, in cores.")] = 0.1,
     repetitions: Annotated[int, typer.Option(min=1, help="Of everything, in turns.")] = 5,
-    minibatches: Annotated[int, typer.Option(min=1, help="Of each repetition.")] = 20,
+    minibatches: Annotated[int, typer.Option(min=1, help="Of each repetition.")] = 12,
     models: Annotated[str, typer.Option(help="Which.")] = "convolutions,feed_forwards",
     optimizer: Annotated[str, typer.Option(help="Makes the updates.")] = "sgd",
     short: Annotated[bool, typer.Option("--short", help="Small models, one repetition.")] = False,
@@ -242,9 +242,9 @@ FULL = Settings(
         ((4, 4), (2, 2)),
     ),
     microbatches=(4, 8, 16),
-    minibatches=20,
+    minibatches=12,
     repetitions=5,
-    speed=0.4,
+    speed=0.1,
     emulation="dilation",
     optimizer=OptimizerSpec(),
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-from benchmarks.speed_samples import ASYNCHRONOUS, Case, Contender, Sample, SpeedSamples
+from benchmarks.speed_samples import ASYNCHRONOUS, DEEPER, Case, Contender, Sample, SpeedSamples
 from drlpp.report import seconds_text
 from drlpp.training_options import Method
 
@@ -103,7 +103,7 @@ def verdicts_of(rows: Sequence[Row]) -> Iterator[Verdict]:
     """All ratios that have a goal."""
     known = {(row.case, row.contender): row for row in rows}
     for row in rows:
-        if row.contender in (VANILLA, PIPEOPTIM):
+        if row.contender in (VANILLA, PIPEOPTIM, Contender(ours=DEEPER)):
             goal = STRAIGHT_GOAL if row.case.is_straight else REPLICATED_GOAL
             subject = f"{row.case}: {row.contender}"
             yield Verdict("over the busiest worker", subject, row.over_busiest, goal, at_most=True)

@@ -14,8 +14,8 @@ from drlpp.task import Option
 from drlpp.training_options import Method, PolicyName
 
 ASYNCHRONOUS: tuple[PolicyName, ...] = ("vanilla", "pipeoptim", "stash")
-_DEEPER = 2
-"""Minibatches in flight for each link between stages that 1F1B is also timed with."""
+DEEPER = Method(policy="vanilla", in_flight_per_link=1)
+"""NOAM leaves even stages no time for messages, nor replicas for each other; this does."""
 
 
 class Case(Record):
@@ -132,8 +132,7 @@ class Settings(Record):
         """Who runs in a case: everybody where stages are even, else 1F1B in a few ways."""
         for policy in ASYNCHRONOUS if case.is_even else ASYNCHRONOUS[:2]:
             yield Contender(ours=Method(policy=policy))
-        # NOAM leaves even stages no time for messages, nor replicas for each other.
-        yield Contender(ours=Method(policy="vanilla", in_flight_per_link=_DEEPER))
+        yield Contender(ours=DEEPER)
         if not case.is_even:
             return
         for microbatches in self.microbatches:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from benchmarks.emulated_cluster.emulation import EmulatedCluster, remove_leftovers
 from benchmarks.emulated_cluster.self_check import check, table_of
+from benchmarks.emulated_cluster.signals import ended_by_signals
 from drlpp.cluster import Cluster
 from drlpp.command_line import build_console
 from drlpp.files import read_document
@@ -51,7 +48,7 @@ def run(
     What rank 0 prints is shown. In the end, after a failure and after Ctrl-C too, nothing is left.
     """
     description = read_document(cluster, Cluster)
-    with _ended_by_signals(), EmulatedCluster(description, dilated=dilate) as emulated:
+    with ended_by_signals(), EmulatedCluster(description, dilated=dilate) as emulated:
         print(emulated.description, file=sys.stderr, flush=True)
         emulated.run(command, timeout, _show)
 
@@ -63,7 +60,7 @@ def check_cluster(
 ) -> None:
     """Measure bandwidth, delay and speeds within a cluster, beside what its file says."""
     description = read_document(cluster, Cluster)
-    with _ended_by_signals(), EmulatedCluster(description) as emulated:
+    with ended_by_signals(), EmulatedCluster(description) as emulated:
         print(emulated.description, file=sys.stderr, flush=True)
         checked = check(emulated)
     if as_json:
@@ -84,21 +81,3 @@ def clean() -> None:
 
 def _show(text: str) -> None:
     print(text, end="", flush=True)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the block like Ctrl-C, so that it cleans up."""
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, *ending):
-            signal.signal(each, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    ending = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, *ending)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

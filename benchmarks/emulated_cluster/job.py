@@ -70,7 +70,12 @@ class Job:
         rendezvous = (f"{places[0].address}:{_free_port()}", name)
         for number, place in enumerate(places):
             script = _script_of(command, place, folder)
-            launcher = [*place.prefix, *_torchrun(places, number, *rendezvous), "bash", str(script)]
+            launcher = [
+                *place.prefix,
+                *_torchrun(places, number, *rendezvous, folder),
+                "bash",
+                str(script),
+            ]
             with (folder / f"{place.host}.log").open("wb") as log:
                 self._launchers.append(
                     subprocess.Popen(
@@ -162,7 +167,9 @@ def _free_port() -> int:
     return port
 
 
-def _torchrun(places: Sequence[Place], number: int, endpoint: str, name: str) -> list[str]:
+def _torchrun(
+    places: Sequence[Place], number: int, endpoint: str, name: str, folder: Path
+) -> list[str]:
     place = places[number]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
@@ -171,7 +178,7 @@ def _torchrun(places: Sequence[Place], number: int, endpoint: str, name: str) ->
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint),
         # All hosts have this machine's name, by which torchrun would look for the first.
         *("--rdzv-conf", f"is_host={number == 0}", "--rdzv-id", name),
-        *("--local-addr", place.address, "--no-python"),
+        *("--local-addr", place.address, "--log-dir", str(folder), "--no-python"),
     ]
 
 

@@ -52,7 +52,7 @@ def test_every_contender_has_its_samples(measured: SpeedSamples) -> None:
         "1f1b vanilla",
         "1f1b pipeoptim",
         "1f1b stash",
-        "1f1b vanilla, 2 more in flight per link",
+        "1f1b vanilla, 1 more in flight per link",
         "gpipe, M = 2",
         "1f1b-flush, M = 2",
         "torch pipelining gpipe, M = 2",
