@@ -31,11 +31,11 @@ METHOD = Method(policy="pipeoptim")
 SHAPES = ("straight", "replicated", "branching")
 WIDE = ModelReference(name="tests.runtime.many_hosts_programs:wide")
 
-_BATCH, _NARROW, _WIDE = 64, 192, 4096
+_BATCH, _NARROW, _WIDE = 64, 128, 4096
 
 
 def wide(batch_size: int = _BATCH) -> Task:
-    """Three equal blocks, narrow where they meet and wide inside: 48 kB or 1 MiB to send.
+    """Three equal blocks, narrow where they meet and wide inside: 32 kB or 1 MiB to send.
 
     Each is as much work before its widest activation as after it, so that two equal hosts would
     share the second one, were it not for the link.

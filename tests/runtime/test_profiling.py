@@ -39,7 +39,7 @@ WIDE = ModelReference(name="tests.runtime.test_profiling:wide")
 @pytest.fixture(scope="module")
 def profile() -> Iterator[Profile]:
     with ClusterSession(capture(WIDE), workers=2) as session:
-        yield session.profile(repeats=5)[0]
+        yield session.profile(repeats=15)[0]
 
 
 def test_the_bytes_kept_for_the_backward_are_counted_once(profile: Profile) -> None:
