@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -193,6 +193,22 @@ def known_choice(choice: str) -> DeviceChoice:
         return DeviceChoice(choice)
     except ValueError:
         raise InvalidInput(f"device is {choice!r}; expected auto, cpu or cuda") from None
+
+
+def choice_for(device: str, speeds: Sequence[float]) -> DeviceChoice:
+    """What the workers of a session compute on; only CPUs emulate slower accelerators.
+
+    Raises:
+        InvalidInput: if GPUs are to be slower, or see :func:`known_choice`.
+    """
+    choice = known_choice(device)
+    if min(speeds) == 1:
+        return choice
+    if choice is DeviceChoice.CUDA:
+        raise InvalidInput(
+            "speeds emulate slower accelerators with CPU workers; leave them out, or use device cpu"
+        )
+    return DeviceChoice.CPU
 
 
 def moved(tree: Tree, device: torch.device) -> Tree:

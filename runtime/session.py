@@ -32,7 +32,7 @@ from drlpp.runtime.deployment import (
     deployment_commands,
     merge_stages,
 )
-from drlpp.runtime.devices import known_choice
+from drlpp.runtime.devices import choice_for
 from drlpp.runtime.emulation import checked_speeds
 from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.launch import usual_workers
@@ -98,7 +98,7 @@ class ClusterSession:
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
         self.speeds = checked_speeds(speeds, workers)
-        choice = _device_for(self.speeds, device)
+        choice = choice_for(device, self.speeds)
         if isinstance(model, str):
             model = ModelReference.named(model)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
@@ -108,8 +108,7 @@ class ClusterSession:
         self.timeline: tuple[TimedAction, ...] = ()
         self._seed = seed
         timeout_seconds = checked_timeout(timeout_seconds)
-        # Workers that hold a stage, by their generation.
-        self._holding: dict[int, frozenset[int]] = {}
+        self._held: Deployment | None = None
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
         self._workers = SessionWorkers(self.captured, self.speeds, choice, timeout_seconds)
 
@@ -259,9 +258,9 @@ class ClusterSession:
             in_flight=in_flight,
         )
         cutting = time.perf_counter() - cutting
-        idle = self._holding.get(self._workers.generation, frozenset()) - commands.keys()
+        idle = self._holding - commands.keys()
+        self._held = None
         answers = self._workers.command({**commands, **dict.fromkeys(idle, Release())})
-        self._holding = {self._workers.generation: frozenset(commands)}
         deployed = [answers[worker] for worker in commands]
         if lent:
             # Workers have it mapped as long as they need it.
@@ -274,7 +273,18 @@ class ClusterSession:
             building_seconds=max(one.building_seconds for one in deployed),
         )
         self.spent.deploying_seconds += times.total_seconds
-        return Deployment(placement, pipeline, method, optimizer, self._workers.generation, times)
+        self._held = Deployment(
+            placement, pipeline, method, optimizer, self._workers.generation, times
+        )
+        return self._held
+
+    @property
+    def _holding(self) -> frozenset[int]:
+        """The workers that hold a stage."""
+        held = self._held
+        if held is None or held.generation != self._workers.generation:
+            return frozenset()
+        return frozenset(held.pipeline.workers)
 
     def run(
         self,
@@ -304,7 +314,8 @@ class ClusterSession:
 
         Raises:
             RunFailure: if the workers fail.
-            InvalidInput: what ``options.loaded`` raises, which ends the run as a failure does.
+            InvalidInput: another placement was deployed since; or what ``options.loaded`` raises,
+                which ends the run as a failure does.
         """
         self._check_held(deployment)
         options = options or RunOptions()
@@ -384,25 +395,19 @@ class ClusterSession:
         return stages
 
     def _check_held(self, deployment: Deployment) -> None:
-        """Workers that were replaced hold nothing of an earlier deployment."""
-        held = deployment.generation == self._workers.generation and self._workers.process_ids
-        if not held:
+        """Workers hold nothing of a deployment before the last, nor if they were replaced."""
+        self._workers.check_open()
+        if deployment.generation != self._workers.generation or not self._workers.process_ids:
             raise WorkerLost(
                 "a worker ended after the placement was deployed, and its stage with it"
+            )
+        if deployment is not self._held:
+            raise InvalidInput(
+                f"the workers do not hold this placement, {deployment.placement.configuration}, "
+                "any more: another one was deployed or measured since; deploy this one again"
             )
 
     def _captured_for(self, microbatches: int) -> CapturedModel:
         if microbatches not in self._microbatched:
             self._microbatched[microbatches] = capture_microbatch(self.captured, microbatches)
         return self._microbatched[microbatches]
-
-
-def _device_for(speeds: Sequence[float], device: str) -> DeviceChoice:
-    choice = known_choice(device)
-    if min(speeds) == 1:
-        return choice
-    if choice is DeviceChoice.CUDA:
-        raise InvalidInput(
-            "speeds emulate slower accelerators with CPU workers; leave them out, or use device cpu"
-        )
-    return DeviceChoice.CPU

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from drlpp.capturing import CapturedModel
+from drlpp.errors import InvalidInput
 from drlpp.pipeline import Pipeline
 from drlpp.runtime.checkpoint_file import write_tree
 from drlpp.runtime.commands import (
@@ -28,6 +29,7 @@ from drlpp.runtime.commands import (
 from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.emulation import cores_for
 from drlpp.runtime.feed import Feed, chunk_minibatches
+from drlpp.runtime.loaders import loader_processes_may_die
 from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session_folder import SessionFolder
@@ -77,6 +79,7 @@ class SessionWorkers:
         self._device = device
         self._timeout_seconds = timeout_seconds
         self._names = 0
+        self._closed = False
         with _telling_of_temporary_files():
             self._files = SessionFolder()
         self.folder = Path(self._files.name)
@@ -105,15 +108,26 @@ class SessionWorkers:
         return self._pool.generation
 
     def close(self) -> None:
-        """End the workers and remove the files."""
-        self._pool.close()
-        release_hosts()
-        self._files.cleanup()
+        """End the workers and remove the files; another session may have the hosts after that."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._pool.close()
+        finally:
+            release_hosts()
+            self._files.cleanup()
+
+    def check_open(self) -> None:
+        """Raise an error if the session has been closed."""
+        if self._closed:
+            raise InvalidInput("this session is closed; begin another one")
 
     # Commands
 
     def prepare(self) -> None:
         """Start or replace workers where that is necessary, and know their devices."""
+        self.check_open()
         self._start()
         self._inform()
 
@@ -185,6 +199,7 @@ class SessionWorkers:
 
     def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
         """Give all workers, and those that replace them, samples to work on."""
+        self.check_open()
         self._samples = (tuple(inputs), targets)
         self._publish(_SAMPLES_FILE, self._samples)
         if self._informed_generation == self._pool.generation:
@@ -217,7 +232,7 @@ class SessionWorkers:
             self._pool.publish,
             self._pool.remove,
         )
-        with closing(feed):
+        with loader_processes_may_die(), closing(feed):
             yield feed
 
     def lend(self, path: Path) -> str:

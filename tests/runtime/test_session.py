@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -295,3 +295,26 @@ def test_profile_measures_every_operator(captured: CapturedModel, session: Clust
     assert sum(op.forward_seconds for op in profile.operators) > 0
     assert cluster.accelerators == 4
     assert cluster.within_host.bandwidth_bytes_per_second > 1e6
+
+
+def test_what_was_deployed_before_is_refused(captured: CapturedModel) -> None:
+    options = RunOptions(order=torch.arange(8).reshape(1, 8))
+    with ClusterSession(captured, 3) as session:
+        first = session.deploy(straight(captured, 0, 1))
+        other = session.deploy(straight(captured, 1, 0))
+        calls: list[Callable[[], object]] = [
+            lambda: session.run(first, 4),
+            lambda: session.evaluate(first, 1, options),
+            lambda: session.collect(first),
+            lambda: session.checkpoint(first),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInput, match="1-1, any more: another one was deployed"):
+                call()
+        session.run(other, 4)
+        session.measure(straight(captured, 0, 1, 2), 4)
+        with pytest.raises(InvalidInput, match="deployed or measured since"):
+            session.run(other, 4)
+    for call in [lambda: session.run(other, 4), lambda: session.measure(other.placement)]:
+        with pytest.raises(InvalidInput, match="this session is closed"):
+            call()
