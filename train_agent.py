@@ -141,7 +141,7 @@ def main(
         "minibatches": minibatches,
         "repetitions": repetitions,
         "method": method.model_dump(),
-        "optimizer": optimizer_spec.model_dump(),
+        "optimizer": optimizer_spec.settings,
         "seed": seed,
     }
     with open_run_folder(folder, "train_agent.py", settings, resume=resume, restarted=restarted()):
@@ -175,6 +175,7 @@ def main(
 
 def _run(job: Job, session: ClusterSession) -> None:
     from drlpp.envs import Declared, MeasurementMemory
+    from drlpp.errors import HostLost
     from drlpp.memory import MemoryModel
     from drlpp.runtime import kept_profile
 
@@ -184,15 +185,18 @@ def _run(job: Job, session: ClusterSession) -> None:
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
     memory_model = MemoryModel.of(session.method, session.optimizer)
     declared = Declared.of(profile, cluster, session.method, memory_model)
-    if not _learn(job, session, memory, declared):
+    try:
+        finished = _learn(job, session, memory, declared)
+        if finished:
+            contenders = _contenders(job, session, memory, profile, cluster)
+            comparison = _compare(job, session, contenders)
+    except HostLost:
         _export_best_so_far(job, session, memory, cluster)
-        return
-    contenders = _contenders(job, session, memory, profile, cluster)
-    comparison = _compare(job, session, contenders)
-    if comparison is None:
+        raise
+    if finished and comparison is not None:
+        _export_fastest(job, session, comparison, cluster)
+    else:
         _export_best_so_far(job, session, memory, cluster)
-        return
-    _export_fastest(job, session, comparison, cluster)
 
 
 def _learn(
@@ -311,7 +315,7 @@ def _export_fastest(
 def _export_best_so_far(
     job: Job, session: ClusterSession, memory: MeasurementMemory, cluster: Cluster
 ) -> None:
-    """After Ctrl-C: write the fastest placement that has been measured."""
+    """After Ctrl-C, or without a host: write the fastest placement that has been measured."""
     from drlpp.runtime import Contender, export
 
     best = memory.best()

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.errors import StorageFailure
-from drlpp.storage import telling_of_storage
 
 _LONGEST_BYTES = 2048
 
@@ -41,11 +40,11 @@ class Channel:
         if len(data) > _LONGEST_BYTES:
             path = Path(self.folder) / f"message-{uuid.uuid4().hex}"
             try:
-                with telling_of_storage(path):
-                    path.write_bytes(data)
-            except StorageFailure:
+                path.write_bytes(data)
+            except OSError as error:
+                # Also where somebody has removed the folder.
                 path.unlink(missing_ok=True)
-                raise
+                raise StorageFailure(f"{path}: cannot be written ({error.strerror})") from None
             data = pickle.dumps(path)
         self.connection.send_bytes(data)
 

@@ -59,7 +59,10 @@ class Connections:
         """Give all replicas the running statistics of the first, as data parallelism does."""
         if self.replicas is not None:
             for buffer in buffers:
-                self.replicas.broadcast([buffer]).wait()
+                # As bytes, since Gloo does not know all types.
+                bytes_ = buffer.reshape(-1).view(torch.uint8)
+                self.replicas.broadcast([bytes_]).wait()
+                buffer.copy_(bytes_.view(buffer.dtype).view(buffer.shape))
 
     def close(self) -> None:
         """Give up what would not end by itself."""

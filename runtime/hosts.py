@@ -67,7 +67,14 @@ class Ended:
     how: str
 
 
-Event = Answered | Ended
+@dataclass(frozen=True)
+class Interrupted:
+    """Ctrl-C has been pressed on another host."""
+
+    host: str
+
+
+Event = Answered | Ended | Interrupted
 
 
 class WorkerHost(ABC):

@@ -17,7 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from drlpp.errors import RunFailure, StorageFailure
-from drlpp.runtime.hosts import Ended, Event
+from drlpp.runtime.commands import Failed
+from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted
 from drlpp.runtime.keeper_messages import (
     Clock,
     Close,
@@ -48,11 +49,15 @@ class Keeper:
     Args:
         hello: who it is.
         connection: to the controller, which has proven that it knows the token, and vice versa.
+        interrupts: readable once Ctrl-C has been pressed here.
     """
 
-    def __init__(self, hello: Hello, connection: Connection) -> None:
+    def __init__(
+        self, hello: Hello, connection: Connection, interrupts: Connection | None = None
+    ) -> None:
         self._hello = hello
         self._connection = connection
+        self._interrupts = interrupts
         self._host: LocalHost | None = None
         self._own_folder: SessionFolder | None = None
 
@@ -69,7 +74,13 @@ class Keeper:
             send_message(self._connection, self._hello)
             while True:
                 waitables = self._host.waitables() if self._host else []
+                if self._interrupts is not None:
+                    waitables.append(self._interrupts)
                 ready = mp_connection.wait([self._connection, *waitables])
+                if self._interrupts in ready:
+                    # torchrun passes on what the terminal has sent already.
+                    self._interrupts = None
+                    send_message(self._connection, Interrupted(self._hello.host_name))
                 self._report(self._host.events(ready) if self._host else [])
                 if self._connection not in ready:
                     continue
@@ -96,7 +107,7 @@ class Keeper:
         if isinstance(request, Tell):
             # A worker that has ended takes no command; that it has is on its way.
             if self._host and self._host.process_ids:
-                self._host.send(request.worker, request.command)
+                self._pass_on(self._host, request)
             return
         try:
             reply = self._answer(number, request)
@@ -106,14 +117,21 @@ class Keeper:
             reply = Reply(number, problem=str(error), storage=isinstance(error, StorageFailure))
         send_message(self._connection, reply)
 
+    def _pass_on(self, host: LocalHost, request: Tell) -> None:
+        try:
+            host.send(request.worker, request.command)
+        except StorageFailure as error:
+            failed = Failed("StorageFailure", f"host {self._hello.host_name}: {error}")
+            send_message(self._connection, Answered(request.worker, failed))
+
     def _answer(self, number: int, request: Request) -> Reply:
         match request:
             case Open(folder):
                 return Reply(number, folder=self._begin_session(folder))
             case Start(posts):
-                assert self._host is not None
-                self._host.start(posts)
-                return Reply(number, process_ids=tuple(self._host.process_ids))
+                host = self._opened
+                host.start(posts)
+                return Reply(number, process_ids=tuple(host.process_ids))
             case Publish(file, bytes_):
                 place = place_of(self._folder, file)
                 send_message(self._connection, Reply(number))
@@ -132,9 +150,14 @@ class Keeper:
         return Reply(number)
 
     @property
+    def _opened(self) -> LocalHost:
+        if self._host is None:
+            raise RunFailure("no session has been opened here")
+        return self._host
+
+    @property
     def _folder(self) -> Path:
-        assert self._host is not None
-        return self._host.folder
+        return self._opened.folder
 
     def _begin_session(self, folder: str | None) -> str:
         self._end_session()

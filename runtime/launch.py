@@ -17,8 +17,8 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
-from multiprocessing import AuthenticationError
+from importlib import metadata
+from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from types import FrameType
@@ -36,19 +36,23 @@ from drlpp.runtime.keeper_messages import (
     send_message,
     watch_peer,
 )
+from drlpp.runtime.launch_store import (
+    GATHERING_SECONDS,
+    address_of,
+    count_attempt,
+    exit_code_of_controller,
+    reach_controller,
+    rendezvous,
+    tell_end,
+    tell_port,
+)
 from drlpp.runtime.local_host import warm_up
 
 TOKEN_VARIABLE = "DRLPP_TOKEN"
 
-_GATHERING_SECONDS = 120
 _ACCEPTING_SECONDS = 0.2
 _HANDSHAKE_SECONDS = 5
-_ASKING_SECONDS = 10
-_ENDED_SECONDS = 20
-"""After which a controller that has ended is not replaced any more by one of another attempt."""
-
-_PLACE_KEY, _ATTEMPTS_KEY = "drlpp/controller", "drlpp/attempts"
-_ENDED = "ended "
+_LONGEST_VERSIONS_BYTES = 1000
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,12 @@ class Launch:
         )
 
 
+def versions() -> str:
+    """What has to be the same on all hosts, whose processes send each other pickled objects."""
+    found = [f"{package} {metadata.version(package)}" for package in ("drlpp", "torch")]
+    return ", ".join([*found, f"Python {sys.version_info.major}.{sys.version_info.minor}"])
+
+
 class Controller:
     """The first process of a launch, which all others connect to.
 
@@ -133,15 +143,15 @@ class Controller:
     def __init__(self, launch: Launch, store: dist.Store) -> None:
         self.launch = launch
         self.in_session = False
-        address = _address_of(launch)
+        address = address_of(launch.controller)
         self._listener = socket.create_server((address, 0), backlog=launch.size)
         self.hello = launch.hello(address)
-        self._arrived: queue.Queue[tuple[Hello, Connection]] = queue.Queue()
+        self._arrived: queue.Queue[tuple[Hello, Connection] | InvalidInput] = queue.Queue()
         self._keepers: dict[int, tuple[Hello, Connection]] = {}
         # The store is kept: it may be this process that serves it.
         self._store = store
-        self.attempt = store.add(_ATTEMPTS_KEY, 1)
-        store.set(_PLACE_KEY, str(self.port))
+        self.attempt = count_attempt(store)
+        tell_port(store, self.port)
 
     @property
     def port(self) -> int:
@@ -154,25 +164,28 @@ class Controller:
 
         Raises:
             HostLost: some did not come in time.
+            InvalidInput: one has other versions than this process.
         """
-        end = time.monotonic() + _GATHERING_SECONDS
+        end = time.monotonic() + GATHERING_SECONDS
         self._listener.settimeout(_ACCEPTING_SECONDS)
         while missing := sorted(set(range(1, self.launch.size)) - self._keepers.keys()):
             if time.monotonic() > end:
                 raise HostLost(
                     f"ranks {missing} of {self.launch.size} have not reached the controller at "
-                    f"{self.hello.address} within {_GATHERING_SECONDS} s"
+                    f"{self.hello.address} within {GATHERING_SECONDS} s"
                 )
             with suppress(TimeoutError):
-                peer, _ = self._listener.accept()
+                peer, address = self._listener.accept()
                 # A stranger that says little, or slowly, must not keep the others waiting.
-                threading.Thread(target=self._welcome, args=(peer,), daemon=True).start()
+                threading.Thread(target=self._welcome, args=(peer, address[0]), daemon=True).start()
             while not self._arrived.empty():
-                hello, connection = self._arrived.get()
-                self._keepers.setdefault(hello.rank, (hello, connection))
+                arrival = self._arrived.get()
+                if isinstance(arrival, InvalidInput):
+                    raise arrival
+                self._keepers.setdefault(arrival[0].rank, arrival)
         return [self._keepers[rank] for rank in sorted(self._keepers)]
 
-    def _welcome(self, peer: socket.socket) -> None:
+    def _welcome(self, peer: socket.socket, address: str) -> None:
         """Whoever does not know the token is turned away, whatever it sends."""
         watch_peer(peer)
         peer.setblocking(True)
@@ -182,7 +195,17 @@ class Controller:
         try:
             deliver_challenge(connection, secret)
             answer_challenge(connection, secret)
+            # Before anything is unpickled that another version may have pickled otherwise.
+            theirs = connection.recv_bytes(_LONGEST_VERSIONS_BYTES).decode(errors="replace")
+            if theirs != versions():
+                raise InvalidInput(
+                    f"the host at {address} has {theirs}, and this one {versions()}; install the "
+                    "same versions on all hosts"
+                )
             hello = connection.recv()
+        except InvalidInput as error:
+            self._arrived.put(error)
+            connection.close()
         except (AuthenticationError, AssertionError, EOFError, OSError):
             connection.close()
         else:
@@ -192,9 +215,8 @@ class Controller:
 
     def close(self, exit_code: int = 0) -> None:
         """Let the other processes go, with the exit code of this one."""
-        with suppress(Exception):
-            # Those that have not come yet learn it there; it may be gone already.
-            self._store.set(_PLACE_KEY, f"{_ENDED}{exit_code}")
+        # Those that have not come yet learn it there.
+        tell_end(self._store, exit_code)
         for _, connection in self._keepers.values():
             with suppress(OSError):
                 send_message(connection, (0, Leave(exit_code)))
@@ -222,13 +244,12 @@ def join_launch() -> None:
     if launch.rank == 0:
         # torchrun ends processes by SIGTERM; what was learned so far is kept, as after Ctrl-C.
         signal.signal(signal.SIGTERM, _interrupt)
-        _controller = Controller(launch, _rendezvous())
+        _controller = Controller(launch, rendezvous())
         atexit.register(leave_launch)
         warm_up()
     else:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, _exit)
-        sys.exit(keep_workers(launch, _rendezvous()))
+        sys.exit(keep_workers(launch, rendezvous(), _interrupts(launch)))
 
 
 def leave_launch(exit_code: int | None = None) -> None:
@@ -283,19 +304,20 @@ def restarted() -> bool:
     return _controller is not None and _controller.attempt > 1
 
 
-def keep_workers(launch: Launch, store: dist.Store) -> int:
+def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | None = None) -> int:
     """Serve the controller until it ends.
 
     Args:
         launch: what ``torchrun`` tells this process.
         store: where the controller tells its port.
+        interrupts: readable once Ctrl-C has been pressed here, which the controller is told.
 
     Returns:
         The exit code.
     """
     warm_up()
     try:
-        peer = _reach_controller(launch, store)
+        peer = reach_controller(store, launch.controller)
         peer.settimeout(None)
         watch_peer(peer)
         hello = launch.hello(peer.getsockname()[0])
@@ -303,91 +325,29 @@ def keep_workers(launch: Launch, store: dist.Store) -> int:
         connection = Connection(peer.detach())
         answer_challenge(connection, secret)
         deliver_challenge(connection, secret)
-        return Keeper(hello, connection).serve()
+        connection.send_bytes(versions().encode())
+        return Keeper(hello, connection, interrupts).serve()
     except AuthenticationError:
         reason = f"has another {TOKEN_VARIABLE}; it has to be the same on every host"
     except (EOFError, OSError) as error:
-        if (exit_code := _exit_code_of_controller(store)) is not None:
+        if (exit_code := exit_code_of_controller(store)) is not None:
             return exit_code
         reason = f"cannot be reached: {str(error) or 'it ended'}"
     print(f"rank {launch.rank}: the controller at {launch.controller} {reason}", file=sys.stderr)
     return 1
 
 
-def _reach_controller(launch: Launch, store: dist.Store) -> socket.socket:
-    """Connect to it, as soon as it listens.
+def _interrupts(launch: Launch) -> Connection | None:
+    """Readable once Ctrl-C has been pressed, where the controller does not get it as well.
 
-    Raises:
-        OSError: it cannot be reached, or has ended.
+    Until the controller has ended its session the keeper goes on.
     """
-    begin = time.monotonic()
-    while True:
-        place = store.get(_PLACE_KEY).decode()
-        waited = time.monotonic() - begin
-        try:
-            if place.startswith(_ENDED):
-                raise ConnectionRefusedError("it has ended")
-            return socket.create_connection((launch.controller, int(place)), _GATHERING_SECONDS)
-        except ConnectionRefusedError:
-            # It may be that of an attempt before, which is being replaced.
-            if waited > (_ENDED_SECONDS if place.startswith(_ENDED) else _GATHERING_SECONDS):
-                raise
-            time.sleep(_ACCEPTING_SECONDS)
-
-
-def _exit_code_of_controller(store: dist.Store) -> int | None:
-    """None if it has not ended by itself, or if the store is out of reach as well."""
-    found: queue.Queue[str] = queue.Queue()
-
-    def ask() -> None:
-        with suppress(Exception):
-            found.put(store.get(_PLACE_KEY).decode())
-
-    # Whatever its timeout, a store whose host is cut off is waited for for ever.
-    threading.Thread(target=ask, daemon=True).start()
-    with suppress(queue.Empty):
-        place = found.get(timeout=_ASKING_SECONDS)
-        if place.startswith(_ENDED):
-            return int(place.removeprefix(_ENDED))
-    return None
-
-
-def _address_of(launch: Launch) -> str:
-    """Of this host, as the others know it.
-
-    Raises:
-        InvalidInput: they know it by a name that means the host itself to each of them.
-    """
-    try:
-        address = socket.gethostbyname(launch.controller)
-    except OSError as error:
-        raise InvalidInput(
-            f"torchrun's address of this host, {launch.controller}, is not known here ({error}); "
-            "give torchrun one that all hosts know by --local-addr"
-        ) from None
-    elsewhere = int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
-    if elsewhere and address.startswith("127.") and address != launch.controller:
-        raise InvalidInput(
-            f"this host takes its own name, {launch.controller}, for {address}, which other hosts "
-            "cannot reach; give torchrun the host's address in the network by --local-addr"
-        )
-    return address
-
-
-def _rendezvous() -> dist.Store:
-    """The store of ``torchrun``, or where it has none, one of the first process.
-
-    Not that of ``env://``, which has a part for each attempt: hosts count attempts differently.
-    """
-    store: dist.Store = dist.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        and os.environ["RANK"] == "0",
-        wait_for_workers=False,
-    )
-    store.set_timeout(timedelta(days=1))
-    return store
+    if launch.node == 0:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return None
+    interrupts, pressed = Pipe(duplex=False)
+    signal.signal(signal.SIGINT, lambda *_: pressed.send_bytes(b"Ctrl-C"))
+    return interrupts
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -15,7 +15,7 @@ from drlpp import errors
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.commands import Answer, Command, Failed, Progress, Reading, Working
 from drlpp.runtime.feed import Feed
-from drlpp.runtime.hosts import Ended, Event, Post, StoreAddress, WorkerHost
+from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted, Post, StoreAddress, WorkerHost
 from drlpp.runtime.store import new_token, open_store
 
 _GRACE_SECONDS = 0.5
@@ -120,6 +120,7 @@ class WorkerPool:
 
         Raises:
             RunFailure: a worker was lost, failed, or did not answer; none is left after that.
+            KeyboardInterrupt: Ctrl-C was pressed on another host; nor is one left after that.
         """
         try:
             with self._noting_lost_hosts():
@@ -159,7 +160,7 @@ class WorkerPool:
             self.longest_silence_seconds = max(self.longest_silence_seconds, silence)
             last_word += silence
             for event in events:
-                if isinstance(event, Ended):
+                if not isinstance(event, Answered):
                     continue
                 if isinstance(event.answer, Failed):
                     # A worker that has died makes the others fail, and may be noticed after them.
@@ -188,6 +189,9 @@ class WorkerPool:
             waitables = [waitable for host in self.hosts for waitable in host.waitables()]
             ready = mp_connection.wait(waitables, max(0.0, end - time.monotonic()))
             events = [event for host in self.hosts for event in host.events(ready)]
+            for event in events:
+                if isinstance(event, Interrupted):
+                    raise KeyboardInterrupt(f"on host {event.host}")
             if events or not ready or time.monotonic() >= end:
                 return events
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime.commands import Command, RunResult
-from drlpp.runtime.hosts import Answered, Ended, Event, Post, WorkerHost
+from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted, Post, WorkerHost
 from drlpp.runtime.keeper_messages import (
     SILENCE_SECONDS,
     Clock,
@@ -186,13 +186,15 @@ class RemoteHost(WorkerHost):
     def kill(self) -> None:
         """End the workers at once; what they have told before is forgotten."""
         self._ask(Kill())
-        self._events.clear()
-        self._process_ids = ()
+        self._forget()
 
     def close(self) -> None:
         """End the session on that host; the keeper waits for the next."""
         self._ask(Close())
-        self._events.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._events = deque(event for event in self._events if isinstance(event, Interrupted))
         self._process_ids = ()
 
     def _ask(self, request: Request) -> Reply:

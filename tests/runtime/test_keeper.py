@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import shutil
 import socket
 import threading
 import time
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.errors import HostLost, RunFailure
+from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime import keeper as keeper_module
 from drlpp.runtime import local_host as local_host_module
-from drlpp.runtime.commands import Failed, RunResult
-from drlpp.runtime.hosts import Answered
+from drlpp.runtime.commands import Collect, Failed, Release, RunResult
+from drlpp.runtime.hosts import Answered, Post, StoreAddress
 from drlpp.runtime.keeper_messages import SILENCE_SECONDS, Clock, Hello, Leave, Reply, place_of
+from drlpp.runtime.pool import WorkerPool
 from drlpp.runtime.remote_host import RemoteHost
+from drlpp.runtime.store import open_store
 
 
 def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:
@@ -127,3 +130,48 @@ def test_names_of_files_stay_in_the_folder(tmp_path: Path) -> None:
     for name in ("../model", "..", "/etc/passwd", "a/b", ""):
         with pytest.raises(OSError, match="not the name of a file"):
             place_of(tmp_path, name)
+
+
+def test_a_command_that_finds_no_room_and_an_interrupt_are_told(tmp_path: Path) -> None:
+    """Long commands travel by file, and somebody may have removed the folder of these."""
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    interrupts, pressed = multiprocessing.Pipe(duplex=False)
+    hello = Hello(1, 1, "far", "127.0.0.1", "another machine", (0,))
+    keeper = keeper_module.Keeper(hello, theirs, interrupts)
+    serving = threading.Thread(target=keeper.serve)
+    serving.start()
+    ours.recv()
+    host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=True)
+    for _ in range(2):
+        # The terminal sends it to the keeper, and torchrun does once more.
+        pressed.send_bytes(b"Ctrl-C")
+    folder = Path(host.open(None))
+    store = open_store("127.0.0.1")
+    pool = WorkerPool([host], [1.0], [None], folder)
+    host.start([Post(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
+    host.finish_start()
+    with pytest.raises(KeyboardInterrupt, match="on host far"):
+        pool.command({1: Release()}, 10)
+    host.start([Post(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
+    host.finish_start()
+    shutil.rmtree(folder)
+    with pytest.raises(StorageFailure, match=r"host far: .*cannot be written"):
+        pool.command({1: Collect("x" * 4096, in_flight=False)}, 30)
+    ours.send_bytes(pickle.dumps((0, Leave(0))))
+    serving.join(30)
+    assert not serving.is_alive()
+
+
+def test_a_keeper_without_a_session_says_so(tmp_path: Path) -> None:
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    hello = Hello(1, 1, "far", "127.0.0.1", "another machine", (0,))
+    serving = threading.Thread(target=keeper_module.Keeper(hello, theirs).serve)
+    serving.start()
+    ours.recv()
+    host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=True)
+    host.start([])
+    with pytest.raises(RunFailure, match="host far: no session has been opened here"):
+        host.finish_start()
+    ours.send_bytes(pickle.dumps((0, Leave(0))))
+    serving.join(30)
+    assert not serving.is_alive()

@@ -13,7 +13,7 @@ from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import HostLost, InvalidInput
 from drlpp.measurement import Measurement
 from drlpp.placement import Placement
-from drlpp.runtime import ClusterSession, leave_launch
+from drlpp.runtime import ClusterSession, launch_store, leave_launch
 from drlpp.runtime import launch as launch_module
 from drlpp.runtime.launch import (
     Controller,
@@ -49,7 +49,7 @@ def test_stranger_that_says_nothing_does_not_hold_up_the_others(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_module, "_HANDSHAKE_SECONDS", 1)
-    monkeypatch.setattr(launch_module, "_GATHERING_SECONDS", 2)
+    monkeypatch.setattr(launch_module, "GATHERING_SECONDS", 2)
     with launched([0]) as controller, connect(controller):
         controller.launch = replace(controller.launch, size=2)
         with pytest.raises(HostLost, match=r"ranks \[1\] of 2 have not reached"):
@@ -59,13 +59,38 @@ def test_stranger_that_says_nothing_does_not_hold_up_the_others(
 def test_keeper_with_another_token_is_told(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launch_module, "_GATHERING_SECONDS", 2)
+    monkeypatch.setattr(launch_module, "GATHERING_SECONDS", 2)
     with (
         launched([0, 1], keeper_token=b"some other secret of length"),
         pytest.raises(HostLost, match=r"ranks \[1\]"),
     ):
         ClusterSession(captured)
     assert "has another DRLPP_TOKEN" in capfd.readouterr().err
+
+
+def test_hosts_with_other_versions_are_refused(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter(["drlpp 9.9, torch 1.0, Python 3.9"])
+    ours = launch_module.versions()
+    monkeypatch.setattr(launch_module, "versions", lambda: next(told, ours))
+    with (
+        launched([0, 1]),
+        pytest.raises(InvalidInput, match=r"at 127\.0\.0\.1 has drlpp 9\.9.*and this one drlpp 0"),
+    ):
+        ClusterSession(captured)
+
+
+def test_a_session_that_is_closed_again_leaves_the_next_alone(captured: CapturedModel) -> None:
+    placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
+    with launched([0, 1]):
+        with ClusterSession(captured) as first:
+            first.close()
+            second = ClusterSession(captured)
+        with second:
+            assert isinstance(second.measure(placement, 4), Measurement)
+            with pytest.raises(InvalidInput, match="of another session"):
+                ClusterSession(captured)
 
 
 def test_a_launch_has_one_session_at_a_time(captured: CapturedModel) -> None:
@@ -140,10 +165,10 @@ def test_a_controller_out_of_reach_is_not_asked_for_ever(monkeypatch: pytest.Mon
             answer.wait(30)
             return store.get(key)
 
-    monkeypatch.setattr(launch_module, "_ASKING_SECONDS", 0.1)
-    assert launch_module._exit_code_of_controller(CutOff()) is None
+    monkeypatch.setattr(launch_store, "_ASKING_SECONDS", 0.1)
+    assert launch_store.exit_code_of_controller(CutOff()) is None
     answer.set()
     store.set("drlpp/controller", "1234")
-    assert launch_module._exit_code_of_controller(CutOff()) is None, "it still runs"
+    assert launch_store.exit_code_of_controller(CutOff()) is None, "it still runs"
     store.set("drlpp/controller", "ended 3")
-    assert launch_module._exit_code_of_controller(CutOff()) == 3
+    assert launch_store.exit_code_of_controller(CutOff()) == 3

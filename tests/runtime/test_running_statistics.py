@@ -20,12 +20,24 @@ REFERENCE = ModelReference(name="tests.runtime.test_running_statistics:normalize
 SPEC = OptimizerSpec(name="sgd", options={"lr": RATE, "momentum": 0.0})
 
 
+class MaskedBatchNorm(nn.BatchNorm1d):
+    """With a buffer of a type that Gloo does not know."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_buffer("mask", torch.ones(width, dtype=torch.int16))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The same as without the mask."""
+        return super().forward(input) * self.mask
+
+
 def normalized() -> Task:
     module = nn.Sequential(
         nn.Linear(WIDTH, WIDTH),
         nn.Tanh(),
         nn.Linear(WIDTH, WIDTH),
-        nn.BatchNorm1d(WIDTH),
+        MaskedBatchNorm(WIDTH),
         nn.Tanh(),
         nn.Linear(WIDTH, 3),
     ).double()
