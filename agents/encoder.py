@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing
+from torch_geometric.nn import MeanAggregation
 from torch_geometric.utils import add_self_loops
 
 
-class GraphConvolution(MessagePassing):
+class GraphConvolution(nn.Module):
     r"""GConv(X, A) = σ(XΘ || D̃⁻¹ÃXΘ′) (drl-pp eq. 1).
 
     Ã is the adjacency matrix with self-loops, D̃ its degree matrix, || concatenates, and σ is tanh.
@@ -30,17 +30,19 @@ class GraphConvolution(MessagePassing):
     """
 
     def __init__(self, in_features: int, units: int) -> None:
-        # The mean over an operator and its neighbours is what D̃⁻¹Ã does.
-        super().__init__(aggr="mean")
+        super().__init__()
+        # Not PyG's MessagePassing, which leaves a file in the temporary folder of every process.
+        self.mean = MeanAggregation()
         self.itself = nn.Linear(in_features, units // 2)
         self.neighbours = nn.Linear(in_features, units // 2)
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
         """Convolve once."""
-        with_loops, _ = add_self_loops(edges, num_nodes=len(nodes))
+        (sources, targets), _ = add_self_loops(edges, num_nodes=len(nodes))
         # (D̃⁻¹ÃX)Θ′ = D̃⁻¹Ã(XΘ′), and the narrower of the two is summed. The bias passes through
         # unchanged, since the rows of D̃⁻¹Ã sum to 1.
-        mean = self.propagate(with_loops, x=self.neighbours(nodes))
+        # The mean over an operator and its neighbours is what D̃⁻¹Ã does.
+        mean = self.mean(self.neighbours(nodes)[sources], targets, dim_size=len(nodes))
         return torch.tanh(torch.cat([self.itself(nodes), mean], dim=1))
 
 

@@ -15,7 +15,7 @@ from drlpp.files import is_temporary
 from drlpp.folder_lock import LOCK_NAME
 
 _TORCHS = "torchinductor*"
-"""Torch's cache is there for everyone, as is the source text that PyG writes of a layer."""
+"""Torch's cache is there for everyone."""
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def wait_until_gone(family: set[int], temporary: Path, seconds: float = 30) -> l
     deadline = time.monotonic() + seconds
     while True:
         left = [f"process {process}" for process in family if _runs(process)]
-        left += [p.name for p in temporary.iterdir() if not p.match(_TORCHS) and p.suffix != ".py"]
+        left += [p.name for p in temporary.iterdir() if not p.match(_TORCHS)]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.02)
