@@ -109,18 +109,21 @@ def _(comparison: Comparison) -> RenderableType:
         f"{escape(c.found_by)}: {escape(c.failure)}" for c in comparison.contenders if c.failure
     ]
     closest = comparison.standing.closest
-    verdict = [] if closest is None else [_verdict(closest)]
+    verdict = []
+    if closest is not None:
+        rival = comparison.contenders[comparison.alike[closest.rival][0]]
+        verdict = [_verdict(closest, f"{escape(rival.found_by)} ({rival.configuration})")]
     return Group(comparison_table(rows, known), *verdict, *failures)
 
 
-def _verdict(lead: Lead) -> str:
+def _verdict(lead: Lead, rival: str) -> str:
     if lead.high == math.inf:
-        return f"{lead.ratio:.2f}× over the next in a single round, which says nothing of its noise"
+        return f"{lead.ratio:.2f}× over {rival} in a single round, which says nothing of its noise"
     # The winner has the least median; a rival may still have the lesser mean.
     how = "fastest" if lead.probability >= 0.5 else "fastest by median only,"
     return (
         f"{how} with {confidence_text(lead.probability)} confidence: {lead.ratio:.2f}× "
-        f"({lead.low:.2f}–{lead.high:.2f}) over the next"
+        f"({lead.low:.2f}–{lead.high:.2f}) over {rival}, of which it is least sure"
     )
 
 

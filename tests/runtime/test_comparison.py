@@ -97,7 +97,7 @@ def test_alike_contenders_are_measured_once_for_all(tmp_path: Path) -> None:
     fastest = comparison.fastest()
     assert fastest == comparison.contenders[0]
     text = shown(comparison)
-    assert "fastest with over 99.9% confidence: 1.20× (1.20–1.20) over the next" in text
+    assert "fastest with over 99.9% confidence: 1.20× (1.20–1.20) over tuned (1-1)" in text
 
 
 @pytest.mark.parametrize("dies_at", range(1, 14))
@@ -141,4 +141,4 @@ def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
 
 def test_one_round_gives_no_confidence(tmp_path: Path) -> None:
     text = shown(compared(FakeSession(SECONDS), tmp_path / "comparison.json", rounds=1))
-    assert "1.20× over the next in a single round" in text
+    assert "1.20× over tuned (1-1) in a single round" in text
