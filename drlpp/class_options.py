@@ -103,6 +103,9 @@ class NamedClass(Record, ABC):
             # Python's words name no option.
             zeros = " and ".join(key for key, value in self.options.items() if value == 0)
             reason = f"it divides by {zeros or 'an option'}, which is 0; give a number above 0"
+        elif isinstance(error, TypeError):
+            given = ", ".join(f"{key}={option_text(value)}" for key, value in self.options.items())
+            reason = f"of {given}, one has the wrong type ({reason}); a list is given as [1, 2]"
         return InvalidInput(f"{self.what} {self.name}: {reason}")
 
     @model_validator(mode="after")

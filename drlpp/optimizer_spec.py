@@ -109,6 +109,14 @@ class OptimizerSpec(NamedClass):
         defaults = {key: value for key, value in declared.items() if value is not Parameter.empty}
         return {**defaults, **_DEFAULTS.get(self.name, {}), **self.arguments}
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Name, and the options that are not as they would be anyway: what tells two apart."""
+        usual = self.model_construct(name=self.name).complete
+        given = self.arguments
+        options = {k: v for k, v in self.options.items() if k not in usual or given[k] != usual[k]}
+        return {"name": self.name, "options": options}
+
     def __str__(self) -> str:
         """Name and options, without those that are switched off."""
         options = self.options if ":" in self.name else self.complete

@@ -60,16 +60,13 @@ def open_run_folder(
             process writes there.
     """
     record_path = folder / _RECORD
-    # Before anything is written there.
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"{folder} is a file; give a folder with --out")
-    if not record_path.exists():
-        if folder.exists() and _holds_anything(folder):
-            raise InvalidInput(
-                f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
-            )
-        if resume:
-            raise InvalidInput(f"{folder} holds no run to resume; leave out --resume to begin one")
+    try:
+        # Before anything is written there.
+        _check_usable(folder, resume=resume)
+    except OSError as error:
+        raise InvalidInput(
+            f"{folder}: cannot be used ({error.strerror}); give another folder with --out"
+        ) from None
     with locked_folder(folder) as alone:
         if alone:
             remove_temporary_files(folder)
@@ -85,13 +82,25 @@ def open_run_folder(
         yield folder
 
 
+def _check_usable(folder: Path, *, resume: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file; give a folder with --out")
+    if not (folder / _RECORD).exists():
+        if folder.exists() and _holds_anything(folder):
+            raise InvalidInput(
+                f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
+            )
+        if resume:
+            raise InvalidInput(f"{folder} holds no run to resume; leave out --resume to begin one")
+
+
 def _check_same_run(
     folder: Path, record: RunRecord, command: str, settings: Mapping[str, Any], resume: bool
 ) -> None:
     if not resume:
         raise InvalidInput(
-            f"{folder} holds another run ({record.command}); go on with it by --resume, or give "
-            "another folder with --out"
+            f"{folder} holds a run already ({record.command}); go on with it (--resume, in Python "
+            "resume=True), or give another folder (--out, out)"
         )
     if record.command != command:
         raise InvalidInput(

@@ -231,8 +231,10 @@ def checked_timeout(seconds: float | None) -> float | None:
     Raises:
         InvalidInput: it is no time.
     """
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise InvalidInput(f"a time limit of {seconds} s was given; expected more than 0 s")
+    if seconds is None:
+        return None
+    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise InvalidInput(f"a time limit of {seconds} s was given; expected a number above 0")
     return seconds
 
 

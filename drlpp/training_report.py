@@ -19,6 +19,7 @@ from drlpp.command_line import build_console
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import PlacementFile
 from drlpp.runtime import EpochReport, Observer, PipelineTrainer, ProgressReport
+from drlpp.runtime.training_reports import OTHER_PLACEMENT
 from drlpp.training_options import Method
 
 
@@ -64,10 +65,7 @@ def train_and_report(
     )
 
     def on_other_placement() -> None:
-        console.print(
-            "the checkpoint is of another placement or method: its weights are gone on with, and "
-            "minibatches that were in flight are sent again"
-        )
+        console.print(OTHER_PLACEMENT)
 
     def on_note(note: str) -> None:
         console.print(note, markup=False)

@@ -109,6 +109,11 @@ def read_checkpoint(path: Path) -> Any:
     if not path.is_file():
         raise InvalidFile(f"{path}: no such file")
     try:
+        # safetensors takes a file that may not be read for one that is not there.
+        path.open("rb").close()
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
+    try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != _FORMAT:

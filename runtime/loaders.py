@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,12 +25,30 @@ Loader = DataLoader
 _FRAME = re.compile(r'  File ".*", line \d+, in ')
 
 
-def iterate(loader: Loader, seed: int, epoch: int = 1) -> Generator[Any]:
+@contextmanager
+def loader_processes_may_die() -> Iterator[None]:
+    """Nothing but :func:`iterate` is interrupted in the block when a process of a loader dies.
+
+    torch has a handler for that, which raises wherever the main thread happens to be, in the middle
+    of ending workers for instance. Without it, asking such a loader for more tells within seconds.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        # None stands for one that Python has not installed.
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+
+
+def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader") -> Generator[Any]:
     """What a loader gives in an epoch, as if ``torch.manual_seed(seed)`` preceded it.
 
     Samplers and data sets with ``set_epoch`` are told the epoch; it is counted from 1 here and
     from 0 there. torch's global generator is lent to the loader while it works, and given back in
-    between, so that neither it nor anyone else notices the other.
+    between, so that neither it nor anyone else notices the other. Errors call it ``name``.
 
     Raises:
         DataError: the loader, its dataset or a process of it raised.
@@ -41,7 +62,9 @@ def iterate(loader: Loader, seed: int, epoch: int = 1) -> Generator[Any]:
             try:
                 if iterator is None:
                     begin_epoch(loader, epoch - 1)
-                    iterator = iter(loader)
+                    with loader_processes_may_die():
+                        # torch installs its handler here.
+                        iterator = iter(loader)
                 batch = next(iterator)
             except StopIteration:
                 return
@@ -49,12 +72,19 @@ def iterate(loader: Loader, seed: int, epoch: int = 1) -> Generator[Any]:
                 raise
             except Exception as error:
                 raise DataError(
-                    f"the loader raised {type(error).__name__} after {count} minibatches: "
-                    f"{_message_of(error)}"
+                    f"{name} raised {type(error).__name__} after {count} minibatches: "
+                    f"{_message_of(error)}{_what_it_means(error)}"
                 ) from error
             state = torch.get_rng_state()
         yield batch
         count += 1
+
+
+def _what_it_means(error: Exception) -> str:
+    """For those that torch raises if a process dies while it hands over what it has loaded."""
+    if not isinstance(error, ConnectionError | EOFError):
+        return ""
+    return " (a process of the loader has ended; the system may have killed it for want of memory)"
 
 
 def _message_of(error: Exception) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from drlpp.errors import InvalidFile, NotFinite
+from drlpp.errors import DRLPPError, InvalidFile, InvalidInput, NotFinite
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
@@ -140,6 +140,7 @@ class Trainer:
             self.observer.on_other_placement()
         goes_on = same and self._progress.position > 0
         stopping = self.plan.early_stopping
+        self._check_not_beyond()
         done = len(self.reports) * self._count + self._progress.position
         with TrainingLog(self.folder, first=done) as log:
             if not self._progress.evaluated:
@@ -156,11 +157,26 @@ class Trainer:
             return self._read_best()
         return self.session.collect(deployment)[0]
 
+    def _check_not_beyond(self) -> None:
+        """A checkpoint may be of more than is to be trained now."""
+        done, epochs = len(self.reports), self.plan.epochs
+        if done >= epochs and self._progress.position:
+            raise InvalidInput(
+                f"this run has done {done} epochs and {self._progress.position} minibatches of the "
+                f"next; it cannot end after {epochs}: give at least {done + 1} epochs"
+            )
+        if done > epochs and not self.plan.early_stopping:
+            self.observer.on_note(
+                f"this run has done {done} epochs already; the weights are those of the last, not "
+                f"of epoch {epochs}"
+            )
+
     def _end_epoch(self, deployment: Deployment, log: TrainingLog) -> None:
         """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""
         *before, report = self.reports
         if not self._progress.evaluated:
-            held_out_loss, score = self._evaluate(deployment)
+            with self._telling_what_is_kept(report.epoch):
+                held_out_loss, score = self._evaluate(deployment)
             report = replace(report, held_out_loss=held_out_loss, score=score)
             self._progress = _Progress([*before, report])
             stopping = self.plan.early_stopping
@@ -211,11 +227,26 @@ class Trainer:
         return state
 
     @contextmanager
+    def _telling_what_is_kept(self, epoch: int) -> Iterator[None]:
+        try:
+            yield
+        except DRLPPError as error:
+            raise type(error)(
+                f"evaluating epoch {epoch}, which is saved, and is evaluated again when this run "
+                f"is resumed: {error}"
+            ) from error
+
+    @contextmanager
     def _telling_how_to_stay_finite(self, epoch: int) -> Iterator[None]:
         try:
             yield
         except NotFinite as error:
-            kept = f"; {self.checkpoint} has finite weights" if self.checkpoint.exists() else ""
+            kept = (
+                f"; {self.checkpoint} has finite weights, with which a resumed run goes on, with "
+                "another clip_norm or precision if you like, but with the same rates and epochs"
+                if self.checkpoint.exists()
+                else ""
+            )
             raise NotFinite(
                 f"training diverged in epoch {epoch}: {error}; a lower learning rate, a warm_up, "
                 f"clip_norm, synchronous epochs or float32 may help{kept}"

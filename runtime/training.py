@@ -99,8 +99,20 @@ class PipelineTrainer:
         seed: int = 0,
         observer: Observer | None = None,
     ) -> None:
+        _check_kind("method", method, Method, 'drlpp.training_options.choose_method("stash")')
+        _check_kind("optimizer", optimizer, OptimizerSpec, 'OptimizerSpec.parse("adam", lr=0.001)')
+        _check_kind(
+            "learning_rate",
+            learning_rate,
+            LearningRateSchedule,
+            'LearningRateSchedule.parse("cosine"); a rate is an option of the optimizer',
+        )
+        _check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
+        _check_kind("observer", observer, Observer, "Observer(on_epoch=print)")
         _check_count("synchronous_epochs", synchronous_epochs, least=0)
         _check_count("checkpoint_every", checkpoint_every, least=0)
+        if workers is not None:
+            _check_count("workers", workers, least=1)
         _check_seed(seed)
         given = None if isinstance(placement, PlacementFile) else placement
         self.document = (
@@ -274,7 +286,7 @@ class PipelineTrainer:
             "data": source.name,
             "samples_fingerprint": source.fingerprint,
             "minibatches": source.minibatches,
-            "optimizer": self.optimizer.model_dump(),
+            "optimizer": self.optimizer.settings,
             "learning_rate": self.learning_rate.model_dump() if self.learning_rate else None,
             "synchronous_epochs": self.synchronous_epochs,
             "early_stopping": self.early_stopping.model_dump() if self.early_stopping else None,
@@ -294,6 +306,11 @@ class PipelineTrainer:
                 for minibatch in data.held_out()
             ]
         return mean_score(scores, data.held_out_samples)
+
+
+def _check_kind(name: str, value: object, kind: type, example: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise InvalidInput(f"{name} is {value!r}; expected such as {example}")
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:

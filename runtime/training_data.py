@@ -19,6 +19,8 @@ from drlpp.runtime.loaders import Loader, Unpacker, iterate, known_samples
 from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session import ClusterSession
 
+_HELD_OUT = "the loader of held-out samples"
+
 _MOST_HELD_OUT_SAMPLES = 1_000_000
 _MOST_HASHED_BYTES = 64 * 2**20
 
@@ -206,7 +208,7 @@ class LoadedData(TrainingData):
         assert self._held_out is not None
         waiting: list[Samples] = []
         with undisturbed(self._held_out):
-            for batch in iterate(self._held_out, epoch_seed(self._seed, 0)):
+            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
                 waiting.append(self._unpack(batch))
                 if sum(map(len, waiting)) >= self.batch_size:
                     together = _joined(waiting)
@@ -336,7 +338,7 @@ class LoadedData(TrainingData):
         self._note("the held-out loader is read once to count its samples")
         count = 0
         with undisturbed(self._held_out):
-            for batch in iterate(self._held_out, epoch_seed(self._seed, 0)):
+            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
                 count += len(self._unpack(batch))
                 if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
                     raise InvalidInput(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,16 +33,23 @@ class ProgressReport:
     minibatches_per_second: float
 
 
+OTHER_PLACEMENT = (
+    "the checkpoint is of another placement or method: its weights are gone on with, and "
+    "minibatches that were in flight are sent again"
+)
+
+
 @dataclass(frozen=True)
 class Observer:
     """Told how training goes: when it begins, every few minibatches, and after every epoch.
 
     ``on_other_placement`` is called if a checkpoint of another placement or method is gone on with,
-    ``on_note`` with a sentence about the data, or about an epoch, that a user should know.
+    ``on_note`` with a sentence about the data, or about an epoch, that a user should know. Both
+    warn if nothing else is given.
     """
 
     on_begin: Callable[[], None] = lambda: None
     on_progress: Callable[[ProgressReport], None] = lambda report: None
     on_epoch: Callable[[EpochReport], None] = lambda report: None
-    on_other_placement: Callable[[], None] = lambda: None
-    on_note: Callable[[str], None] = lambda note: None
+    on_other_placement: Callable[[], None] = lambda: warnings.warn(OTHER_PLACEMENT, stacklevel=2)
+    on_note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=2)

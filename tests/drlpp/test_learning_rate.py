@@ -124,6 +124,7 @@ def test_survives_a_file() -> None:
         ("chainedscheduler", {}, "it is made of other schedules"),
         ("steplr", {}, "learning-rate schedule steplr needs a value for step_size"),
         ("steplr", {"step_size": 0}, "steplr: it divides by step_size, which is 0; give a number"),
+        ("multistep", {"milestones": 2}, r"of milestones=2, one has the wrong type .* as \[1, 2\]"),
         ("steplr", {"step_size": 3, "T": 1}, "has no option 'T'; it has step_size, gamma"),
         ("cyclic", {"base_lr": 0.1, "max_lr": 1, "cycle_momentum": True}, "has no option 'cycle_m"),
         ("exponential", {"gamma": 0.9, "warm_up": -1}, "'warm_up'.*greater than or equal to 0"),

@@ -1,5 +1,6 @@
 """A folder belongs to one run."""
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +39,7 @@ def test_a_new_folder_is_claimed_and_resumed_by_the_same_run(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("command", "settings", "resume", "message"),
     [
-        ("train", SETTINGS, False, "holds another run .* --resume"),
+        ("train", SETTINGS, False, "holds a run already .*--resume"),
         ("train", {**SETTINGS, "seed": 1}, True, "seed = 0; it cannot be resumed with 1"),
         ("learn", SETTINGS, True, "a run of train, which learn cannot resume"),
     ],
@@ -143,3 +144,16 @@ def test_a_setting_that_an_older_version_did_not_record_is_not_compared(tmp_path
         run(tmp_path, "train", {**SETTINGS, "rate": 0.1}, resume=True)
     with pytest.raises(InvalidInput, match="a run with seed = 0; it cannot be resumed with None"):
         run(tmp_path, "train", {"model": "alexnet", "rate": None}, resume=True)
+
+
+def test_a_folder_that_may_not_be_searched_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the system does for everybody but its administrator."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(InvalidInput, match=r"run: cannot be used \(Permission denied\)"):
+        run(tmp_path / "run", "train", SETTINGS, resume=False)

@@ -1,6 +1,8 @@
 """Trees of tensors come back as they were, and whatever else is in a file is told."""
 
+import errno
 import json
+import os
 import pickle
 import struct
 from pathlib import Path
@@ -199,3 +201,16 @@ def test_in_memory_everything_is_aligned_as_torch_aligns(tmp_path: Path) -> None
     found = in_memory(read_checkpoint(tmp_path / "tree"))
     assert same(found, tree)
     assert all(value.data_ptr() % 64 == 0 for value in (found["list"][0], found["tuple"][0]))
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path / "checkpoint", {})
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(InvalidFile, match=r"cannot be read \(Permission denied\)"):
+        read_checkpoint(tmp_path / "checkpoint")

@@ -1,5 +1,7 @@
 """What loaders may give, what is refused, and that no failure of theirs leaves anything behind."""
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice
@@ -429,3 +431,30 @@ def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) 
     assert all(0 < report.done <= report.minibatches == 1500 for report in seen)
     assert all(0 < report.loss < 5 for report in seen)
     assert all(report.minibatches_per_second > 0 for report in seen)
+
+
+class Mortal(TensorDataset):
+    """The process that loads a certain sample of it is killed, as for want of memory."""
+
+    last = 60
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        if index == self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return tuple(super().__getitem__(index))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("last", [0, 60, 90])
+def test_a_killed_loader_process_is_told(
+    captured: CapturedModel, tmp_path: Path, last: int
+) -> None:
+    """torch's handler would raise wherever the main thread is, say while it ends workers."""
+    data = data_for(captured)
+    dataset = Mortal(data.train.inputs[0], data.train.targets)
+    dataset.last = last
+    before = signal.getsignal(signal.SIGCHLD)
+    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path)
+    with pytest.raises(DataError, match=r"exited unexpectedly|a process of the loader has ended"):
+        trainer.fit(DataLoader(dataset, 8, num_workers=2), epochs=2)
+    assert signal.getsignal(signal.SIGCHLD) == before

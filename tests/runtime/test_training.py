@@ -234,6 +234,52 @@ def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: 
         train(document, data=DATA, out=tmp_path, synchronous_epochs=-2)
     with pytest.raises(InvalidInput, match="a time limit of inf s was given"):
         train(document, data=DATA, out=tmp_path, timeout_seconds=float("inf"))
+    with pytest.raises(InvalidInput, match="a time limit of 5 s was given; expected a number"):
+        train(document, data=DATA, out=tmp_path, timeout_seconds="5")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "stash"}, r"method is 'stash'; .*choose_method"),
+        ({"optimizer": "adam"}, r"optimizer is 'adam'; .* OptimizerSpec\.parse"),
+        ({"learning_rate": 0.1}, r"learning_rate is 0\.1; .* an option of the optimizer"),
+        ({"early_stopping": 3}, r"early_stopping is 3; .* EarlyStopping\(patience=3\)"),
+        ({"observer": print}, r"observer is .*; .* Observer\("),
+        ({"workers": "1"}, "workers is '1'; a whole number"),
+    ],
+)
+def test_what_the_command_line_takes_as_words_has_a_class_here(
+    captured: CapturedModel, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        PipelineTrainer(placement_file(captured, 0), out=tmp_path, **options)
+
+
+def test_a_run_does_not_end_before_its_checkpoint(captured: CapturedModel, tmp_path: Path) -> None:
+    document = placement_file(captured, 0, 1)
+    options = {"data": DATA, "checkpoint_every": 4, "out": tmp_path}
+    with killed_after_saving(4):
+        train(document, epochs=3, **options)
+    done = read_checkpoint(tmp_path / "checkpoint.safetensors")
+    assert len(done["epochs"]) == 1
+    assert done["position"] > 0
+    with pytest.raises(InvalidInput, match=r"has done 1 epochs and \d+ minibatches .* at least 2"):
+        train(document, epochs=1, resume=True, **options)
+    whole = train(document, epochs=2, resume=True, **options)
+    with pytest.warns(UserWarning, match="done 2 epochs already; .* not of epoch 1"):
+        again = train(document, epochs=1, resume=True, **options)
+    assert _same_weights(again, whole)
+
+
+def test_a_default_that_is_given_is_the_same_run(captured: CapturedModel, tmp_path: Path) -> None:
+    document = placement_file(captured, 0)
+    train(document, data=DATA, epochs=1, out=tmp_path, optimizer=OptimizerSpec.parse("adam"))
+    given = OptimizerSpec.parse("adam", lr=0.0005, betas=[0.9, 0.999])
+    train(document, data=DATA, epochs=2, out=tmp_path, optimizer=given, resume=True)
+    other = OptimizerSpec.parse("adam", lr=0.001)
+    with pytest.raises(InvalidInput, match=r"optimizer = .* cannot be resumed with .*'lr': 0\.001"):
+        train(document, data=DATA, epochs=3, out=tmp_path, optimizer=other, resume=True)
 
 
 def test_a_training_that_needs_more_time_goes_on_with_another_limit(
