@@ -117,8 +117,13 @@ class Launch:
 
 
 def versions() -> str:
-    """What has to be the same on all hosts, whose processes send each other pickled objects."""
-    found = [f"{package} {metadata.version(package)}" for package in ("drlpp", "torch")]
+    """What has to be the same on all hosts, whose processes send each other pickled objects.
+
+    Not for which devices torch was built, which may differ.
+    """
+    found = [
+        f"{package} {metadata.version(package).partition('+')[0]}" for package in ("drlpp", "torch")
+    ]
     return ", ".join([*found, f"Python {sys.version_info.major}.{sys.version_info.minor}"])
 
 

@@ -63,7 +63,7 @@ def tell_end(store: dist.Store, exit_code: int) -> None:
 
 
 def address_of(controller: str) -> str:
-    """The controller's, as the others know it, where they call its host ``controller``.
+    """Of this host, which the others call ``controller``, as they reach it.
 
     Raises:
         InvalidInput: they know it by a name that means the host itself to each of them.
