@@ -186,17 +186,17 @@ def _run(job: Job, session: ClusterSession) -> None:
     memory_model = MemoryModel.of(session.method, session.optimizer)
     declared = Declared.of(profile, cluster, session.method, memory_model)
     try:
-        finished = _learn(job, session, memory, declared)
-        if finished:
+        comparison = None
+        if _learn(job, session, memory, declared):
             contenders = _contenders(job, session, memory, profile, cluster)
             comparison = _compare(job, session, contenders)
     except HostLost:
         _export_best_so_far(job, session, memory, cluster)
         raise
-    if finished and comparison is not None:
-        _export_fastest(job, session, comparison, cluster)
-    else:
+    if comparison is None:
         _export_best_so_far(job, session, memory, cluster)
+    else:
+        _export_fastest(job, session, comparison, cluster)
 
 
 def _learn(

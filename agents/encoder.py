@@ -39,9 +39,9 @@ class GraphConvolution(nn.Module):
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
         """Convolve once."""
         (sources, targets), _ = add_self_loops(edges, num_nodes=len(nodes))
-        # (D̃⁻¹ÃX)Θ′ = D̃⁻¹Ã(XΘ′), and the narrower of the two is summed. The bias passes through
-        # unchanged, since the rows of D̃⁻¹Ã sum to 1.
-        # The mean over an operator and its neighbours is what D̃⁻¹Ã does.
+        # D̃⁻¹Ã is the mean over an operator and its neighbours. (D̃⁻¹ÃX)Θ′ = D̃⁻¹Ã(XΘ′), and the
+        # narrower of the two is summed. The bias passes through unchanged, since the rows of D̃⁻¹Ã
+        # sum to 1.
         mean = self.mean(self.neighbours(nodes)[sources], targets, dim_size=len(nodes))
         return torch.tanh(torch.cat([self.itself(nodes), mean], dim=1))
 

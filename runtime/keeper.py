@@ -111,10 +111,9 @@ class Keeper:
             return
         try:
             reply = self._answer(number, request)
-        except OSError as error:
-            reply = Reply(number, problem=str(error), storage=is_storage_error(error))
-        except RunFailure as error:
-            reply = Reply(number, problem=str(error), storage=isinstance(error, StorageFailure))
+        except (OSError, RunFailure) as error:
+            storage = isinstance(error, StorageFailure) or is_storage_error(error)
+            reply = Reply(number, problem=str(error), storage=storage)
         send_message(self._connection, reply)
 
     def _pass_on(self, host: LocalHost, request: Tell) -> None:

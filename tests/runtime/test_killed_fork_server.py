@@ -14,7 +14,7 @@ import pytest
 from benchmarks.leftovers import wait_until_gone
 from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import WorkerLost
-from drlpp.measurement import FailedMeasurement, Measurement
+from drlpp.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.runtime import ClusterSession, local_host
 from drlpp.runtime.session_folder import keep_socket_folder
 from drlpp.task import ModelReference
@@ -42,6 +42,12 @@ def _kill_server() -> None:
     os.kill(server._forkserver_pid, signal.SIGKILL)
 
 
+def _check_lost(outcome: Outcome, reason: str) -> None:
+    assert isinstance(outcome, FailedMeasurement)
+    assert outcome.failure == WorkerLost.kind
+    assert reason in outcome.reason
+
+
 def test_killed_between_measurements(captured: CapturedModel, session: ClusterSession) -> None:
     placement = in_a_row(captured.graph, 0, 1)
     for _ in range(2):
@@ -60,9 +66,7 @@ def test_killed_during_a_measurement(captured: CapturedModel, session: ClusterSe
     strike.start()
     outcome = session.measure(placement, 5_000)
     strike.join()
-    assert isinstance(outcome, FailedMeasurement)
-    assert outcome.failure == WorkerLost.kind
-    assert "the server that workers are forked from has ended" in outcome.reason
+    _check_lost(outcome, "the server that workers are forked from has ended")
     assert isinstance(session.measure(placement, 4), Measurement)
 
 
@@ -95,9 +99,7 @@ def test_killed_before_a_worker_is_forked(
         time.sleep(0.2)
         outcome = session.measure(placement, 4)
     monkeypatch.undo()
-    assert isinstance(outcome, FailedMeasurement)
-    assert outcome.failure == WorkerLost.kind
-    assert "could not be started: the server" in outcome.reason
+    _check_lost(outcome, "could not be started: the server")
     assert isinstance(session.measure(placement, 4), Measurement)
 
 
