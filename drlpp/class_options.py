@@ -136,6 +136,19 @@ class NamedClass(Record, ABC):
             for key, value in self.options.items()
         }
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options that need not be given, with their values, as arguments of the class."""
+        declared = option_defaults(self.find(), self.hidden)
+        return {key: value for key, value in declared.items() if value is not Parameter.empty}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that is not as it would be anyway: what tells two of them apart."""
+        usual, given = self.defaults, self.arguments
+        options = {k: v for k, v in self.options.items() if k not in usual or given[k] != usual[k]}
+        return {**self.model_dump(), "options": options}
+
 
 def option_text(value: object) -> str:
     """A value as a user would write it on the command line."""

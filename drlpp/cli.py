@@ -120,6 +120,13 @@ def train(
             help="Epochs in a row without a better held-out score (or loss) to end after."
         ),
     ] = None,
+    early_stopping_option: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="min_delta=0.001, what counts as better; monitor=loss or score; may be repeated.",
+        ),
+    ] = [],  # noqa: B006
     workers: Annotated[
         int | None, typer.Option(help="Has to be the number that the placement is for.")
     ] = None,
@@ -144,6 +151,9 @@ def train(
     schedule_options = read_options(lr_schedule_option, "schedule", "T_max=10")
     if schedule_options and lr_schedule is None:
         raise InvalidInput("options of a learning-rate schedule need its name: --lr-schedule")
+    stopping_options = read_options(early_stopping_option, "early stopping", "min_delta=0.001")
+    if stopping_options and early_stopping is None:
+        raise InvalidInput("options of early stopping need its patience: --early-stopping")
     train_and_report(
         placement,
         document,
@@ -157,7 +167,9 @@ def train(
         else None,
         synchronous_epochs=synchronous_epochs,
         checkpoint_every=checkpoint_every,
-        early_stopping=None if early_stopping is None else EarlyStopping(patience=early_stopping),
+        early_stopping=EarlyStopping.parse(early_stopping, **stopping_options)
+        if early_stopping is not None
+        else None,
         workers=workers,
         device=device,
         timeout_seconds=timeout,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import field_validator
 
-from drlpp.class_options import NamedClass, find_class, option_defaults, option_text
+from drlpp.class_options import NamedClass, find_class, option_text
 from drlpp.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -105,17 +105,12 @@ class OptimizerSpec(NamedClass):
     @property
     def complete(self) -> dict[str, Any]:
         """All options with their values, as arguments of the class."""
-        declared = option_defaults(self.find(), self.hidden)
-        defaults = {key: value for key, value in declared.items() if value is not Parameter.empty}
-        return {**defaults, **_DEFAULTS.get(self.name, {}), **self.arguments}
+        return {**self.defaults, **self.arguments}
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Name, and the options that are not as they would be anyway: what tells two apart."""
-        usual = self.model_construct(name=self.name).complete
-        given = self.arguments
-        options = {k: v for k, v in self.options.items() if k not in usual or given[k] != usual[k]}
-        return {"name": self.name, "options": options}
+    def defaults(self) -> dict[str, Any]:
+        """The options that need not be given; some of ours are other than torch's."""
+        return {**super().defaults, **_DEFAULTS.get(self.name, {})}
 
     def __str__(self) -> str:
         """Name and options, without those that are switched off."""

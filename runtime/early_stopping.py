@@ -57,6 +57,20 @@ class EarlyStopping(Record):
                 f"early stopping with {field} {first['input']!r}: {_EXPECTED[field]}"
             ) from None
 
+    @classmethod
+    def parse(cls, patience: int, /, **options: Any) -> EarlyStopping:
+        """Build from options by the names that a user types.
+
+        Raises:
+            InvalidInput: there is no such option, or it is out of range.
+        """
+        for name in options:
+            if name not in ("min_delta", "monitor"):
+                raise InvalidInput(
+                    f"early stopping has no option {name!r}; it has min_delta and monitor"
+                )
+        return cls(patience, **options)
+
     def best(self, reports: Sequence[EpochReport]) -> EpochReport:
         """The best epoch; the first of those that are equally good.
 

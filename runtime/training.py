@@ -287,7 +287,7 @@ class PipelineTrainer:
             "samples_fingerprint": source.fingerprint,
             "minibatches": source.minibatches,
             "optimizer": self.optimizer.settings,
-            "learning_rate": self.learning_rate.model_dump() if self.learning_rate else None,
+            "learning_rate": self.learning_rate.settings if self.learning_rate else None,
             "synchronous_epochs": self.synchronous_epochs,
             "early_stopping": self.early_stopping.model_dump() if self.early_stopping else None,
             "seed": self.seed,

@@ -159,6 +159,19 @@ def test_a_truncated_placement_is_told(
         ),
         (["--checkpoint-every", "-5"], "checkpoint_every is -5"),
         (["--early-stopping", "0"], "early stopping with patience 0: "),
+        (["--early-stopping-option", "min_delta=1"], "need its patience: --early-stopping"),
+        (
+            ["--early-stopping", "2", "--early-stopping-option", "delta=1"],
+            "early stopping has no option 'delta'; it has min_delta and monitor",
+        ),
+        (
+            ["--early-stopping", "2", "--early-stopping-option", "min_delta=-1e-3"],
+            "early stopping with min_delta '-1e-3': expected a number of 0 or more",
+        ),
+        (
+            ["--early-stopping", "2", "--early-stopping-option", "monitor=accuracy"],
+            "early stopping with monitor 'accuracy': expected score or loss",
+        ),
     ],
 )
 def test_bad_options_are_one_line_and_claim_no_folder(
@@ -188,10 +201,17 @@ def test_loaders_of_a_factory_are_trained_with(
     path = tmp_path / "placement.json"
     path.write_text(json.dumps(content))
     options = ["--data", "tests.models:separable_loaders", "--epochs", "2"]
-    status, told = _train(monkeypatch, capsys, path, *options, "--early-stopping", "2")
+    options += ["--early-stopping", "2", "--early-stopping-option", "monitor=loss"]
+    status, told = _train(monkeypatch, capsys, path, *options)
     assert status == 0, told.err
     assert told.out.count("held-out loss") == 2
     assert (tmp_path / "training" / "best.pt").exists()
+    # By the loss nothing is better by more than all of it.
+    options += ["--early-stopping-option", "min_delta=1e3", "--out", str(tmp_path / "other")]
+    options[options.index("--epochs") + 1] = "9"
+    status, told = _train(monkeypatch, capsys, path, *options)
+    assert status == 0, told.err
+    assert told.out.count("held-out loss") == 3
 
 
 @pytest.mark.timeout(60)

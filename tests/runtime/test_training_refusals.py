@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from drlpp.capturing import CapturedModel, capture
 from drlpp.data import Data, Samples, load_data
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
+from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import Observer, PipelineTrainer
 from drlpp.runtime.checkpoint_file import write_checkpoint
@@ -55,12 +56,23 @@ def test_what_the_command_line_takes_as_words_has_a_class_here(
 
 def test_a_default_that_is_given_is_the_same_run(captured: CapturedModel, tmp_path: Path) -> None:
     document = placement_file(captured, 0)
-    train(document, data=DATA, epochs=1, out=tmp_path, optimizer=OptimizerSpec.parse("adam"))
-    given = OptimizerSpec.parse("adam", lr=0.0005, betas=[0.9, 0.999])
-    train(document, data=DATA, epochs=2, out=tmp_path, optimizer=given, resume=True)
-    other = OptimizerSpec.parse("adam", lr=0.001)
+    options: dict[str, Any] = {"data": DATA, "out": tmp_path}
+    short = {
+        "optimizer": OptimizerSpec.parse("adam"),
+        "learning_rate": LearningRateSchedule.parse("step", step_size=2),
+    }
+    train(document, epochs=1, **options, **short)
+    given = {
+        "optimizer": OptimizerSpec.parse("adam", lr=0.0005, betas=[0.9, 0.999]),
+        "learning_rate": LearningRateSchedule.parse("steplr", step_size=2, gamma=0.1),
+    }
+    train(document, epochs=2, resume=True, **options, **given)
+    other = {**given, "optimizer": OptimizerSpec.parse("adam", lr=0.001)}
     with pytest.raises(InvalidInput, match=r"optimizer = .* cannot be resumed with .*'lr': 0\.001"):
-        train(document, data=DATA, epochs=3, out=tmp_path, optimizer=other, resume=True)
+        train(document, epochs=3, resume=True, **options, **other)
+    other = {**given, "learning_rate": LearningRateSchedule.parse("step", step_size=2, gamma=0.2)}
+    with pytest.raises(InvalidInput, match=r"learning_rate = .* resumed with .*'gamma': 0\.2"):
+        train(document, epochs=3, resume=True, **options, **other)
 
 
 @pytest.mark.parametrize("given", ["1.5", 1.5, None])
