@@ -21,7 +21,7 @@ from drlpp.training_options import Method
 
 
 @pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def content(tmp_path_factory: pytest.TempPathFactory) -> str:
     captured = capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
     document = PlacementFile.create(
         captured.reference,
@@ -33,7 +33,32 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         found_by="test",
     )
     path = tmp_path_factory.mktemp("placement") / "placement.json"
-    return dict(json.loads(write_document(path, document).read_text()))
+    return write_document(path, document).read_text()
+
+
+@pytest.fixture
+def path(tmp_path: Path, content: str) -> Path:
+    """A placement file of the test's own."""
+    path = tmp_path / "placement.json"
+    path.write_text(content)
+    return path
+
+
+Train = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: Path) -> Train:
+    """Runs ``drlpp train`` with more options; gives its exit code, and what it told."""
+
+    def train(*more: str) -> tuple[int, Any]:
+        data = ["--data", "tests.models:separable"]
+        monkeypatch.setattr(sys, "argv", ["drlpp", "train", str(path), *data, *more])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return int(stop.value.code or 0), capsys.readouterr()
+
+    return train
 
 
 def _empty_stage(file: dict[str, Any]) -> None:
@@ -81,46 +106,27 @@ def _change(*path: object, to: object) -> Callable[[dict[str, Any]], None]:
     ],
 )
 def test_an_edited_placement_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    content: dict[str, Any],
+    train: Train,
+    path: Path,
     edit: Callable[[dict[str, Any]], None],
     message: str,
 ) -> None:
-    edited = json.loads(json.dumps(content))
+    edited = json.loads(path.read_text())
     edit(edited)
-    path = tmp_path / "placement.json"
     path.write_text(json.dumps(edited))
-    status, told = _train(monkeypatch, capsys, path)
+    status, told = train()
     assert status == 2
     assert told.err.startswith("drlpp: error: ")
     assert message in told.err
     assert told.err.count("\n") == 1
     # What is about to be imported is told before anything is.
     assert re.fullmatch(r"(imports \S+, as the placement says\n)?", told.out)
-    assert not (tmp_path / "training").exists()
+    assert not (path.parent / "training").exists()
 
 
-def _train(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: Path, *more: str
-) -> tuple[int, Any]:
-    data = ["--data", "tests.models:separable"]
-    monkeypatch.setattr(sys, "argv", ["drlpp", "train", str(path), *data, *more])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return int(stop.value.code or 0), capsys.readouterr()
-
-
-def test_a_truncated_placement_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    content: dict[str, Any],
-) -> None:
-    path = tmp_path / "placement.json"
-    path.write_text(json.dumps(content)[:-40])
-    status, told = _train(monkeypatch, capsys, path)
+def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
+    path.write_text(path.read_text()[:-40])
+    status, told = train()
     assert status == 2
     assert "placement.json: truncated or not well-formed" in told.err
 
@@ -175,70 +181,48 @@ def test_a_truncated_placement_is_told(
     ],
 )
 def test_bad_options_are_one_line_and_claim_no_folder(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    content: dict[str, Any],
+    train: Train,
+    path: Path,
     more: list[str],
     message: str,
 ) -> None:
-    path = tmp_path / "placement.json"
-    path.write_text(json.dumps(content))
-    status, told = _train(monkeypatch, capsys, path, *more)
+    status, told = train(*more)
     assert status == 2
     assert message in told.err
     assert told.err.count("\n") == 1
-    assert not (tmp_path / "training").exists()
+    assert not (path.parent / "training").exists()
 
 
 @pytest.mark.timeout(60)
-def test_loaders_of_a_factory_are_trained_with(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    content: dict[str, Any],
-) -> None:
-    path = tmp_path / "placement.json"
-    path.write_text(json.dumps(content))
+def test_loaders_of_a_factory_are_trained_with(train: Train, path: Path) -> None:
     options = ["--data", "tests.models:separable_loaders", "--epochs", "2"]
-    options += ["--early-stopping", "2", "--early-stopping-option", "monitor=loss"]
-    status, told = _train(monkeypatch, capsys, path, *options)
+    status, told = train(*options, "--early-stopping", "2")
     assert status == 0, told.err
     assert told.out.count("held-out loss") == 2
-    assert (tmp_path / "training" / "best.pt").exists()
-    # By the loss nothing is better by more than all of it.
-    options += ["--early-stopping-option", "min_delta=1e3", "--out", str(tmp_path / "other")]
-    options[options.index("--epochs") + 1] = "9"
-    status, told = _train(monkeypatch, capsys, path, *options)
+    assert (path.parent / "training" / "best.pt").exists()
+
+
+@pytest.mark.timeout(60)
+def test_training_stops_early_by_what_is_asked_for(train: Train) -> None:
+    """A loss cannot fall by a thousand: two epochs more are waited for."""
+    options = ["monitor=loss", "min_delta=1e3"]
+    more = [part for option in options for part in ("--early-stopping-option", option)]
+    status, told = train("--epochs", "9", "--early-stopping", "2", *more)
     assert status == 0, told.err
     assert told.out.count("held-out loss") == 3
 
 
 @pytest.mark.timeout(60)
-def test_a_loader_without_end_has_epochs_of_a_given_length(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    content: dict[str, Any],
-) -> None:
-    path = tmp_path / "placement.json"
-    path.write_text(json.dumps(content))
+def test_a_loader_without_end_has_epochs_of_a_given_length(train: Train) -> None:
     options = ["--data", "tests.models:separable_without_end", "--epochs", "2"]
-    status, told = _train(monkeypatch, capsys, path, *options, "--minibatches", "5")
+    status, told = train(*options, "--minibatches", "5")
     assert status == 0, told.err
     assert "is read once" not in told.out
     assert told.out.count("epoch ") == 2
 
 
-def test_a_file_in_the_way_of_the_output_folder(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    content: dict[str, Any],
-) -> None:
-    path = tmp_path / "placement.json"
-    path.write_text(json.dumps(content))
+def test_a_file_in_the_way_of_the_output_folder(train: Train, path: Path) -> None:
     for out in (path, path / "deeper"):
-        status, told = _train(monkeypatch, capsys, path, "--out", str(out))
+        status, told = train("--out", str(out))
         assert status == 2
         assert told.err.count("\n") == 1
