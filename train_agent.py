@@ -27,6 +27,7 @@ from drlpp.command_line import (
     optimizer_options,
     read_options,
     run_program,
+    told_how_to_go_on,
 )
 from drlpp.training_options import DeviceChoice
 
@@ -144,7 +145,10 @@ def main(
         "optimizer": optimizer_spec.settings,
         "seed": seed,
     }
-    with open_run_folder(folder, "train_agent.py", settings, resume=resume, restarted=restarted()):
+    with (
+        open_run_folder(folder, "train_agent.py", settings, resume=resume, restarted=restarted()),
+        told_how_to_go_on("the run goes on where it was by the same command with --resume"),
+    ):
         console.print(
             f"{reference}: {len(captured.graph)} operators, "
             f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
@@ -326,10 +330,15 @@ def _export_best_so_far(
         found_by=job.agent, placement=best[0], method=session.method, measurements=(best[1],)
     )
     path = export(session, contender, cluster, job.out)
+    stopped = (
+        f"after {memory.distinct} of {job.budget} placements"
+        if memory.distinct < job.budget
+        else f"in the final comparison, after all {memory.distinct} placements"
+    )
     console.print(
-        f"stopped after {memory.distinct} of {job.budget} placements; the fastest so far is in "
-        f"{path} ({contender.configuration}, {best[1].seconds_per_minibatch * 1e3:.1f} ms per "
-        "minibatch, not compared with the baselines). Go on with --resume"
+        f"stopped {stopped}; the fastest so far is in {path} ({contender.configuration}, "
+        f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with the "
+        "baselines). Go on with --resume"
     )
 
 

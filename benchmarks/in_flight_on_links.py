@@ -48,7 +48,9 @@ def main(
     rates: Annotated[
         str, typer.Option(help="Of the links between hosts, in Mbit/s, with commas.")
     ] = ",".join(f"{bits / 1e6:g}" for bits in BITS_PER_SECOND),
-    speed: Annotated[float, typer.Option(help="Of an accelerator, in cores.")] = 0.2,
+    speed: Annotated[
+        float, typer.Option(min=0.001, max=1, help="Of an accelerator, in cores.")
+    ] = 0.2,
     repetitions: Annotated[int, typer.Option(min=1, help="Of every depth, in turns.")] = 3,
     minibatches: Annotated[int, typer.Option(min=1, help="Of a measurement.")] = 12,
     short: Annotated[

@@ -42,7 +42,7 @@ from benchmarks.speed_report import (
 )
 from benchmarks.speed_runner import SideBySide, side_by_side
 from benchmarks.speed_samples import Case, Contender, Machine, Sample, Settings, SpeedSamples
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console, run_program, told_how_to_go_on
 from drlpp.errors import InvalidInput, RunFailure
 from drlpp.files import read_document, write_document
 from drlpp.optimizer_spec import OptimizerSpec
@@ -67,8 +67,22 @@ def main(
         ),
     ] = Emulation.DILATION,
     speed: Annotated[float, typer.Option(help="Of an accelerator, in cores.")] = 0.1,
-    repetitions: Annotated[int, typer.Option(min=1, help="Of everything, in turns.")] = 5,
-    minibatches: Annotated[int, typer.Option(min=1, help="Of each repetition.")] = 12,
+    repetitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of everything, in turns.",
+            show_default=f"{FULL.repetitions}, or 1 if short",
+        ),
+    ] = None,
+    minibatches: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of each repetition.",
+            show_default=f"{FULL.minibatches}, or {SHORT.minibatches} if short",
+        ),
+    ] = None,
     models: Annotated[str, typer.Option(help="Which.")] = "convolutions,feed_forwards",
     optimizer: Annotated[str, typer.Option(help="Makes the updates.")] = "sgd",
     short: Annotated[bool, typer.Option("--short", help="Small models, one repetition.")] = False,
@@ -88,10 +102,11 @@ def main(
         "optimizer": OptimizerSpec.parse(optimizer),
         "models": {name: settings.models[name] for name in models.split(",")},
     }
-    if not short:
-        changes |= {"repetitions": repetitions, "minibatches": minibatches}
+    given = {"repetitions": repetitions, "minibatches": minibatches}
+    changes |= {name: value for name, value in given.items() if value is not None}
     progress = Console(stderr=True)
-    document = measure(settings.model_copy(update=changes), out, progress)
+    with told_how_to_go_on(f"the same command goes on with the samples in {out}"):
+        document = measure(settings.model_copy(update=changes), out, progress)
     if as_json:
         print(json.dumps(as_plain(document), indent=1))
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,6 +75,8 @@ def baseline_main(
     rank: int, size: int, port: int, speed: float, core: int | None, pipe: Connection
 ) -> None:
     """Entry point of a worker process: run after run, until the pipe is closed."""
+    # Ctrl-C reaches the whole process group; the closed pipe ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     keep_freed_memory()

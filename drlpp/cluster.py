@@ -16,22 +16,23 @@ several kinds::
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from drlpp.errors import InvalidCluster
-from drlpp.files import Document, Record
+from drlpp.files import Document, RecordByHand
 
 MOST_LOAD = 0.9
 """Of a core, by emulated accelerators that share it: a pass waits for others' passes sometimes."""
 
 
-class Link(Record):
+class Link(RecordByHand):
     """A connection between two accelerators: seconds = latency + bytes / bandwidth.
 
     It carries messages in both directions at once.
@@ -54,15 +55,16 @@ class Link(Record):
         )
 
 
-MOST_ACCELERATORS = 1_000_000
-"""In a cluster. Each has a name, and a file could ask for more than memory holds."""
+MOST_ACCELERATORS = 16_384
+"""In a cluster. A file could ask for more than memory holds, or than any planner ends with."""
 
 
-class Host(Record):
+class Host(RecordByHand):
     """``count`` machines with ``accelerators`` equal accelerators of one ``device`` type each.
 
     Attributes:
-        name: of the machine; of several, ``name-0``, ``name-1``, …
+        name: of the machine; of several, ``name-0``, ``name-1``, … Letters, digits, ``.``, ``-``
+            and ``_``.
         count: of such machines.
         accelerators: of each.
         device: their type, as torch names it.
@@ -83,6 +85,13 @@ class Host(Record):
     rack: str | None = None
     network: Link | None = None
     cores: int | None = Field(default=None, ge=1)
+
+    @field_validator("name")
+    @classmethod
+    def _can_name_a_machine(cls, name: str) -> str:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ValueError(f"{name!r} names no host; expected letters, digits, '.', '-' and '_'")
+        return name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,11 +119,17 @@ class Cluster(Document):
             raise ValueError(
                 f"there are {total} accelerators; up to {MOST_ACCELERATORS} are supported"
             )
+        written: dict[str, Host] = {}
         racks: dict[str, str | None] = {}
         cores: dict[str, int | None] = {}
         networks: dict[str, Link | None] = {}
         for host in self.hosts:
             for name in host.names:
+                if written.setdefault(name, host).name != host.name:
+                    raise ValueError(
+                        f"host {name!r} is a line of its own, and one of the several that 'count' "
+                        "makes of another line; name one of them otherwise"
+                    )
                 if cores.setdefault(name, host.cores) != host.cores:
                     raise ValueError(
                         f"host {name!r} has cores {cores[name]} and cores {host.cores}; all lines "
@@ -136,10 +151,13 @@ class Cluster(Document):
                 "need 'between_hosts', the link that joins them"
             )
         if len(set(racks.values())) > 1 and self.between_racks is None:
-            first, second = sorted({str(rack) for rack in racks.values()})[:2]
+            start, reached, *_ = (
+                f"rack {rack!r}" if rack is not None else "hosts without a rack"
+                for rack in dict.fromkeys(racks.values())
+            )
             raise ValueError(
-                f"the accelerators of rack {second!r} cannot be reached from rack {first!r}: "
-                "several racks need 'between_racks', the link that joins them"
+                f"the accelerators of {reached} cannot be reached from {start}: several racks "
+                "need 'between_racks', the link that joins them"
             )
         return self
 

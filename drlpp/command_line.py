@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated, NoReturn
 
@@ -153,6 +154,16 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
     return values
 
 
+@contextmanager
+def told_how_to_go_on(how: str) -> Iterator[None]:
+    """After Ctrl-C in the block, tell ``how`` what it does can be gone on with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(how, file=sys.stderr)
+        raise
+
+
 def run_program(program: Callable[[], object], name: str) -> NoReturn:
     """Run a command line and end with it; errors that we foresee are one line.
 
@@ -181,11 +192,7 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     if code == _INTERRUPTED:
-        print(
-            f"{name}: interrupted; a training, or a run of an agent, goes on where it was last "
-            "saved by the same command with --resume",
-            file=sys.stderr,
-        )
+        print(f"{name}: interrupted", file=sys.stderr)
     if launched:
         from drlpp.runtime.launch import leave_launch
 

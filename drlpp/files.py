@@ -11,13 +11,20 @@ import json
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from drlpp.errors import InvalidFile
 
@@ -32,6 +39,21 @@ class Record(BaseModel):
     """A frozen fact that is stored inside a document; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class RecordByHand(Record):
+    """A record that people write: numbers are numbers."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        """In YAML ``yes`` is true, which Python takes for 1."""
+        if isinstance(value, bool):
+            kind = cls.model_fields[str(info.field_name)].annotation
+            kinds = {kind, *get_args(kind)}
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError(f"expected a number, found {str(value).lower()}")
+        return value
 
 
 class Document(Record):
@@ -161,7 +183,10 @@ def read_any_document(path: str | Path) -> Document:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Reads no aliases: a few of them can stand for more than any memory holds."""
+    """Reads no aliases: a few of them can stand for more than any memory holds.
+
+    Of a field that is there twice YAML's readers would keep the last.
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """A value of the file."""
@@ -169,6 +194,24 @@ class _PlainLoader(yaml.SafeLoader):
             mark = self.peek_event().start_mark
             raise yaml.MarkedYAMLError(problem="aliases are not read", problem_mark=mark)
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """The fields of a part of the file."""
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"field {key.value!r} is there twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"field {twice!r} is there twice")
+    return fields
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -187,8 +230,13 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise InvalidFile(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
+    if not text.strip():
+        raise InvalidFile(f"{path}: is empty")
     try:
-        content = yaml.load(text, _PlainLoader) if is_yaml else json.loads(text)
+        if is_yaml:
+            content = yaml.load(text, _PlainLoader)
+        else:
+            content = json.loads(text, object_pairs_hook=_fields_once)
     # ValueError also of numbers and dates that Python cannot hold, RecursionError of deep nesting.
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
@@ -202,7 +250,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def _check_version(path: Path, version: object, expected: type[Document]) -> None:
-    if not isinstance(version, int):
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise InvalidFile(
             f"{path}: field 'version' is {version!r}, expected {expected.current_version}"
         )
@@ -218,6 +266,18 @@ def first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] in {"bool_parsing", "bool_type"}:
-        message = f"{problem['input']!r} is neither true nor false"
+    found = problem["input"]
+    match problem["type"]:
+        case "bool_parsing" | "bool_type":
+            message = f"{found!r} is neither true nor false"
+        case "extra_forbidden":
+            message = "is unknown here"
+        case "missing":
+            message = "is missing"
+        case "string_type":
+            message = f"expected text, found {found!r}; put quotes around it"
+        case "tuple_type" | "list_type":
+            message = f"expected a list, found {found!r:.60}"
+        case "too_short":
+            message = "expected a list that is not empty"
     return f"field '{field}': {message}" if field else message

@@ -121,7 +121,7 @@ def plan_placement(
             show_default="0",
         ),
     ] = None,
-    optimizer: Annotated[str | None, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = None,
+    optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = "adam",
     optimizer_option: OptimizerOptions = [],  # noqa: B006
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
@@ -163,7 +163,7 @@ def plan_placement(
             raise InvalidInput(f"--in-flight {in_flight}: expected auto, or a number from 0")
         options["in_flight_per_link"] = int(in_flight)
     run = choose_method(policy, options, Method())
-    updates = OptimizerSpec().changed(optimizer, optimizer_options(optimizer_option, None))
+    updates = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, None))
     given = PlanningInput.read(
         model=None if model is None else model_reference(model, size, model_option),
         profile=profile,
@@ -191,10 +191,12 @@ def plan_placement(
             failures[name] = str(error)
     depths: tuple[Depth, ...] = ()
     if automatic:
-        if given.profile is None or not plans[0].runnable:
+        if given.profile is None:
+            raise InvalidInput("--in-flight auto plays a pipeline: it needs a profile of drlpp's")
+        if not plans[0].runnable:
             raise InvalidInput(
-                "--in-flight auto plays a pipeline: it needs a profile, and a planner whose plan a "
-                "pipeline can run"
+                "--in-flight auto plays a pipeline, and no pipeline can run this plan; use another "
+                "planner, such as exact"
             )
         depths = simulate_depths(
             problem.workload, problem.cluster, plans[0].placement, run, problem.memory

@@ -22,6 +22,7 @@ from drlpp.planning_input import PlanningInput
 from drlpp.report import seconds_text
 from drlpp.simulator import Depth
 from drlpp.training_options import Method
+from drlpp.versions import stage_delays
 
 _RULES = {
     "overlapped": "the slowest of compute, all-reduce and messages of a stage",
@@ -203,7 +204,8 @@ def write_plan(
     """Write a plan as a placement.json, which ``drlpp train`` takes.
 
     Raises:
-        InvalidInput: if its stages cannot be run as a pipeline, or do not fit into memory.
+        InvalidInput: if its stages cannot be run as a pipeline, or do not fit into memory, or the
+            weight policy cannot train with them.
     """
     assert given.reference is not None
     assert given.profile is not None
@@ -212,6 +214,7 @@ def write_plan(
             f"{plan.placement.configuration} misses {plan.prediction.missing_bytes:,.0f} bytes of "
             "memory; plan it with a method that keeps to the limit, such as exact"
         )
+    stage_delays(plan.placement.pipeline(given.profile.graph), method)
     write_document(
         path,
         PlacementFile.create(

@@ -78,6 +78,8 @@ def _(cluster: Cluster) -> RenderableType:
     first = 0
     for host in cluster.hosts:
         last = first + host.count * host.accelerators - 1
+        # What counts: a host reaches others no faster than 'between_hosts', if there are any.
+        joined = host.network is not None and cluster.between_hosts is not None
         table.add_row(
             escape(host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}"),
             escape(host.rack or "–"),
@@ -86,7 +88,7 @@ def _(cluster: Cluster) -> RenderableType:
             f"{host.speed:g}",
             "–" if host.memory_bytes is None else decimal(round(host.memory_bytes)),
             "–" if host.cores is None else str(host.cores),
-            "–" if host.network is None else _link_text(host.network),
+            _link_text(cluster.network(first)) if joined else "–",
         )
         first = last + 1
     lines = [

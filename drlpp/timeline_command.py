@@ -41,7 +41,10 @@ def show_timeline(
         ),
     ] = Source.SCHEDULE,
     minibatches: Annotated[
-        int, typer.Option(min=1, help="Of the window that is measured; others run around it.")
+        int,
+        typer.Option(
+            min=1, max=100_000, help="Of the window that is measured; others run around it."
+        ),
     ] = 8,
     output: Annotated[
         Path | None,

@@ -20,26 +20,30 @@ _COMPUTING_HEIGHT = 0.76  # of a row
 _OTHER_HEIGHT = 0.24
 _FONT_POINTS = 8.0
 _DIGIT_POINTS = 0.7 * _FONT_POINTS
+_SHARE_NUMBERED = 0.9
+_LEAST_WIDTH_INCHES = 10.0
+_MOST_WIDTH_INCHES = 24.0
+_AXES_WIDTH = 0.8
+"""Of the figure's; row labels and margins take the rest."""
 
 
 def draw(
     timed_actions: Iterable[TimedAction],
     title: str | None = None,
     pipeline: Pipeline | None = None,
-    width_inches: float = 10.0,
     window: tuple[float, float] | None = None,
     unit: str = "s",
 ) -> Figure:
     """Draw one row for each worker, its passes with the number of the minibatch.
 
-    Numbers are left out where a box is too narrow for them; with microbatches they read
-    ``minibatch.microbatch``. Nothing global is touched: no pyplot, no current figure.
+    The figure is as wide as the numbers of most passes need, within limits; they are left out where
+    a box is too narrow. With microbatches they read ``minibatch.microbatch``. Nothing global is
+    touched: no pyplot, no current figure.
 
     Args:
         timed_actions: what :func:`drlpp.timeline.play` returned or a run recorded, or a part of it.
         title: a line above the picture.
         pipeline: with it, rows are ordered and labelled by stage.
-        width_inches: width of the figure; its height follows from the number of workers.
         window: begin and end of what is measured; marked by dashed lines.
         unit: of the times.
     """
@@ -53,14 +57,14 @@ def draw(
             for stage, workers in enumerate(pipeline.stages)
             for worker in workers
         }
+    begin = min((span.start for span in spans), default=0.0)
+    end = max((span.end for span in spans), default=1.0)
+    width_inches = _width_inches(spans, end - begin)
     figure = Figure(figsize=(width_inches, 1.2 + 0.38 * len(names)), layout="constrained")
     axes = figure.add_subplot()
     row_of = {worker: row for row, worker in enumerate(names)}
-    begin = min((span.start for span in spans), default=0.0)
-    end = max((span.end for span in spans), default=1.0)
     axes.set(xlim=(begin, max(end, begin + 1e-9)), ylim=(max(len(names), 1), 0))
-    # Row labels and margins take about a fifth of the width.
-    points_per_second = 0.8 * width_inches * 72 / max(end - begin, 1e-9)
+    points_per_second = _AXES_WIDTH * width_inches * 72 / max(end - begin, 1e-9)
     _draw_boxes(axes, spans, row_of, points_per_second)
     _draw_numbers(axes, spans, row_of, points_per_second)
     for moment in window or ():
@@ -77,6 +81,20 @@ def draw(
     if title is not None:
         axes.set_title(title, loc="left", fontsize=11, wrap=True)
     return figure
+
+
+def _width_inches(spans: Sequence[Span], seconds: float) -> float:
+    """Of a figure in which most passes have room for their number, if it is not too wide."""
+    needed = sorted(
+        _DIGIT_POINTS * len(span.number) / span.seconds
+        for span in spans
+        if span.kind in _NUMBERED and span.seconds > 0
+    )
+    if not needed:
+        return _LEAST_WIDTH_INCHES
+    points_per_second = needed[int(_SHARE_NUMBERED * (len(needed) - 1))]
+    width = points_per_second * seconds / 72 / _AXES_WIDTH
+    return min(max(width, _LEAST_WIDTH_INCHES), _MOST_WIDTH_INCHES)
 
 
 def _draw_boxes(

@@ -28,7 +28,7 @@ def check_ending(path: Path) -> None:
     Raises:
         InvalidInput: naming the endings that are known.
     """
-    if path.suffix not in _PICTURES | {_TRACE}:
+    if path.suffix.lower() not in _PICTURES | {_TRACE}:
         raise InvalidInput(
             f"{path}: the ending says what to write: .png or .svg a picture, .json a trace for "
             "Perfetto"
@@ -43,7 +43,7 @@ def write_timeline(path: Path, recording: Recording, title: str) -> None:
     """
     check_ending(path)
     pipeline = recording.schedule.pipeline
-    if path.suffix == _TRACE:
+    if path.suffix.lower() == _TRACE:
         trace = trace_of(
             recording.timeline,
             pipeline,
@@ -55,7 +55,7 @@ def write_timeline(path: Path, recording: Recording, title: str) -> None:
         return
     figure = draw(recording.timeline, title, pipeline, window=recording.bounds, unit=recording.unit)
     with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
 
 
 def time_use_table(recording: Recording, title: str) -> RenderableType:

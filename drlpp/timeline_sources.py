@@ -19,6 +19,7 @@ from drlpp.schedule import Action, Backward, Forward, Recompute, Schedule
 from drlpp.simulator import simulate
 from drlpp.timeline import TimedAction, play
 from drlpp.training_options import Method
+from drlpp.versions import stage_delays
 from drlpp.window import Window, completion_times
 from drlpp.workload import Workload
 
@@ -62,10 +63,11 @@ def from_schedule(
     """Every forward takes 1 and every backward 2, and messages arrive at once.
 
     Raises:
-        InvalidInput: if the placement is not one of its model.
+        InvalidInput: if the placement is not one of its model, or the method cannot run on it.
     """
     graph = capture(document.model).graph
     pipeline = _resolve(path, document, graph).pipeline(graph)
+    stage_delays(pipeline, method)
     window = Window.plan(pipeline, _whole_rounds(minibatches, method, pipeline), method)
     schedule = method.schedule_for(pipeline, window.minibatches)
 
@@ -94,7 +96,8 @@ def from_simulator(
     """What the simulator predicts from a profile.
 
     Raises:
-        InvalidInput: if the profile is of another model, or the cluster too small.
+        InvalidInput: if the profile is of another model, the cluster too small, or the method
+            cannot run on the placement.
     """
     costs = read_profile(profile)
     if costs.graph.fingerprint != document.graph_fingerprint:
@@ -105,6 +108,7 @@ def from_simulator(
         )
     placement = _resolve(path, document, costs.graph)
     placement.validate_for(costs.graph, cluster.accelerators)
+    stage_delays(placement.pipeline(costs.graph), method)
     played = simulate(Workload.of(costs, method), cluster, placement, method, minibatches)
     return Recording(
         source="simulated",

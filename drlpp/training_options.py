@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidInput
-from drlpp.files import Record, first_problem
+from drlpp.files import RecordByHand, first_problem
 from drlpp.pipeline import Pipeline
 from drlpp.schedule import Schedule, build_schedule
 
@@ -47,7 +47,7 @@ SUGGESTED_CORRECTION_DECAY = 0.135
 """D ≈ exp(−2), which pipemare derives in appendix B.4."""
 
 
-class Method(Record):
+class Method(RecordByHand):
     """A schedule, the weight policy on it, and how passes are computed.
 
     Attributes:
@@ -59,8 +59,8 @@ class Method(Record):
         accumulate: minibatches whose gradients make one update. Policy ``2bw`` needs as many as
             are in flight.
         in_flight_per_link: minibatches in flight beyond NOAM, which has one for each worker: so
-            many for each link between stages. They hide the time that messages are on their way,
-            and make s and memory larger (:meth:`drlpp.pipeline.Pipeline.in_flight`).
+            many for each link between stages, up to 100. They hide the time that messages are on
+            their way, and make s and memory larger (:meth:`drlpp.pipeline.Pipeline.in_flight`).
         recompute: compute activations again for the backward pass instead of keeping them.
         precision: ``bfloat16`` and ``float16`` run the passes under torch's autocast; weights,
             gradients and updates stay as they are. Policies whose backward uses other weights than
@@ -85,7 +85,7 @@ class Method(Record):
     policy: PolicyName = "pipeoptim"
     microbatches: int = Field(default=1, ge=1)
     accumulate: int = Field(default=1, ge=1)
-    in_flight_per_link: int = Field(default=0, ge=0)
+    in_flight_per_link: int = Field(default=0, ge=0, le=100)
     recompute: bool = False
     precision: Precision = "float32"
     loss_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -84,6 +84,25 @@ def stage_delay(schedule: Schedule, stage: int) -> int:
     )
 
 
+def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
+    """s of every stage in steady state.
+
+    Raises:
+        InvalidInput: if the method cannot run on such a pipeline.
+    """
+    schedule = method.steady_schedule(pipeline)
+    weight_uses(schedule, method)
+    delays = [stage_delay(schedule, stage) for stage in range(len(pipeline.stages))]
+    if method.policy == "sync" and any(delays):
+        configuration = "-".join(str(len(workers)) for workers in pipeline.stages)
+        raise InvalidInput(
+            f"policy sync cannot run a {configuration} placement on a {method.schedule} "
+            "schedule, where weights change between forward and backward; use schedule gpipe or "
+            "1f1b-flush, or another policy"
+        )
+    return delays
+
+
 def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, WeightUse]]:
     """What the policy of ``method`` uses for every part on every worker.
 

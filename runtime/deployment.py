@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from drlpp.capturing import CapturedModel
-from drlpp.errors import InvalidInput
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
@@ -19,7 +18,7 @@ from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.runtime.transport import Transport
 from drlpp.training_options import Method
-from drlpp.versions import stage_delay, weight_uses
+from drlpp.versions import stage_delays
 
 # The controller notices a hang long before, and knows more about it; this is never reached.
 _GROUP_TIMEOUT_SECONDS = 24 * 3600.0
@@ -89,7 +88,7 @@ def deployment_commands(
         InvalidInput: policy sync on a schedule in which weights become stale.
     """
     pipeline = placement.pipeline(captured.graph)
-    delays = stage_delays(pipeline, method, placement.configuration)
+    delays = stage_delays(pipeline, method)
     programs = cut_stages(captured, placement)
     commands: dict[int, Deploy] = {}
     for stage, workers in enumerate(pipeline.stages):
@@ -112,24 +111,6 @@ def deployment_commands(
                 in_flight=in_flight,
             )
     return commands
-
-
-def stage_delays(pipeline: Pipeline, method: Method, configuration: str) -> list[int]:
-    """s of every stage in steady state.
-
-    Raises:
-        InvalidInput: if the method cannot run on such a pipeline.
-    """
-    schedule = method.steady_schedule(pipeline)
-    weight_uses(schedule, method)
-    delays = [stage_delay(schedule, stage) for stage in range(len(pipeline.stages))]
-    if method.policy == "sync" and any(delays):
-        raise InvalidInput(
-            f"policy sync cannot run a {configuration} placement on a {method.schedule} schedule, "
-            "where weights change between forward and backward; use schedule gpipe or 1f1b-flush, "
-            "or another policy"
-        )
-    return delays
 
 
 def merge_stages(

@@ -94,7 +94,7 @@ class Launch:
             size=int(os.environ["WORLD_SIZE"]),
             node=int(os.environ["GROUP_RANK"]),
             controller=os.environ["MASTER_ADDR"],
-            token=token.encode(),
+            token=os.fsencode(token),
         )
 
     def secret_for(self, address: str, port: int) -> bytes:
@@ -153,6 +153,7 @@ class Controller:
         self.hello = launch.hello(address)
         self._arrived: queue.Queue[tuple[Hello, Connection] | InvalidInput] = queue.Queue()
         self._keepers: dict[int, tuple[Hello, Connection]] = {}
+        self._turned_away: set[str] = set()
         # The store is kept: it may be this process that serves it.
         self._store = store
         self.attempt = count_attempt(store)
@@ -177,7 +178,7 @@ class Controller:
             if time.monotonic() > end:
                 raise HostLost(
                     f"ranks {missing} of {self.launch.size} have not reached the controller at "
-                    f"{self.hello.address} within {GATHERING_SECONDS} s"
+                    f"{self.hello.address} within {GATHERING_SECONDS} s{self._suspicion()}"
                 )
             with suppress(TimeoutError):
                 peer, address = self._listener.accept()
@@ -197,26 +198,39 @@ class Controller:
         limit_reading(peer, _HANDSHAKE_SECONDS)
         connection = Connection(os.dup(peer.fileno()))
         secret = self.launch.secret_for(self.hello.address, self.port)
+        arrival: tuple[Hello, Connection] | InvalidInput | None = None
         try:
             deliver_challenge(connection, secret)
             answer_challenge(connection, secret)
             # Before anything is unpickled that another version may have pickled otherwise.
             theirs = connection.recv_bytes(_LONGEST_VERSIONS_BYTES).decode(errors="replace")
-            if theirs != versions():
-                raise InvalidInput(
+            if theirs == versions():
+                arrival = (connection.recv(), connection)
+            else:
+                arrival = InvalidInput(
                     f"the host at {address} has {theirs}, and this one {versions()}; install the "
                     "same versions on all hosts"
                 )
-            hello = connection.recv()
-        except InvalidInput as error:
-            self._arrived.put(error)
-            connection.close()
-        except (AuthenticationError, AssertionError, EOFError, OSError):
-            connection.close()
-        else:
+        except AuthenticationError:
+            self._turned_away.add(address)
+        except (AssertionError, EOFError, OSError):
+            pass  # A stranger, or a connection that broke: the other end tells its user.
+        if isinstance(arrival, tuple):
             limit_reading(peer, SILENCE_SECONDS)
-            self._arrived.put((hello, connection))
+        else:
+            connection.close()
+        if arrival is not None:
+            self._arrived.put(arrival)
         peer.close()
+
+    def _suspicion(self) -> str:
+        """Why those that are missing may be, for an error message."""
+        if not self._turned_away:
+            return ""
+        return (
+            f"; a process from {', '.join(sorted(self._turned_away))} was turned away, since it "
+            f"has another {TOKEN_VARIABLE}"
+        )
 
     def close(self, exit_code: int = 0) -> None:
         """Let the other processes go, with the exit code of this one."""

@@ -17,7 +17,6 @@ from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.run_folder import open_run_folder
 from drlpp.runtime.checkpoint_file import write_state_dict
-from drlpp.runtime.deployment import stage_delays
 from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.held_out import mean_score
 from drlpp.runtime.launch import restarted
@@ -27,6 +26,7 @@ from drlpp.runtime.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training_data import LoadedData, SamplesInMemory, TrainingData
 from drlpp.runtime.training_reports import EpochReport, Observer
 from drlpp.training_options import DeviceChoice, Method, checked_timeout
+from drlpp.versions import stage_delays
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class PipelineTrainer:
             )
         microbatch_size(self.captured.task, self.method.microbatches)
         pipeline = self.placement.pipeline(self.captured.graph)
-        stage_delays(pipeline, self.method, self.placement.configuration)
+        stage_delays(pipeline, self.method)
 
     def fit(
         self,
@@ -251,11 +251,12 @@ class PipelineTrainer:
                 "samples of their own"
             )
         if isinstance(found, Data):
-            if unpack is not None or minibatches is not None:
-                raise InvalidInput(
-                    "unpack and minibatches belong to loaders; samples in memory are taken as they "
-                    "are"
-                )
+            for option, given in (("unpack", unpack), ("minibatches", minibatches)):
+                if given is not None:
+                    raise InvalidInput(
+                        f"{option} belongs to loaders; {name or 'data in memory'} has samples in "
+                        "memory, which are taken as they are"
+                    )
             check_data(name or "in memory", found, task.inputs, task.targets)
             return SamplesInMemory(name, found, task.batch_size, self.seed)
         return LoadedData(

@@ -7,6 +7,7 @@ groups will do; version 2 takes a root group that other programs leave its CPU c
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,9 @@ _PRECEDENCE = 100
 """All accelerators together before any other program, or its work would show in theirs."""
 
 _LEAST_QUOTA_SECONDS = 0.001
+_LEAST_SPEED = 0.001
+"""With the least quota a period is a second then, the longest that the kernel allows."""
+
 _REMOVING_SECONDS = 5.0
 
 
@@ -187,14 +191,20 @@ def check_quotas(speeds: Sequence[float]) -> None:
     """
     cores = len(os.sched_getaffinity(0))
     most = MOST_LOAD * cores
-    if not all(0 < speed <= 1 for speed in speeds):
+    if not all(_LEAST_SPEED <= speed <= 1 for speed in speeds):
         raise InvalidCluster(
             f"speeds are {list(speeds)}; an emulated accelerator has a part of a core: every one "
-            "must be above 0 and at most 1"
+            f"must be at least {_LEAST_SPEED:g} and at most 1"
         )
     if sum(speeds) > most * (1 + 1e-9):
         raise InvalidCluster(
             f"the speeds of the accelerators add up to {sum(speeds):g} cores, but this machine "
             f"has {cores} and can give {most:g} of them away; multiply every speed by "
-            f"{int(100 * most / sum(speeds)) / 100:g}"
+            f"{_rounded_down(most / sum(speeds)):g}"
         )
+
+
+def _rounded_down(factor: float) -> float:
+    """To two digits, so that a sum that is multiplied by it stays below."""
+    unit = 10.0 ** (math.floor(math.log10(factor)) - 1)
+    return math.floor(factor / unit) * unit

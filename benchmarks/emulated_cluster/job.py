@@ -50,7 +50,8 @@ class Job:
         command: with its arguments.
         places: of every host.
         environment: of every process.
-        folder: for what the processes print: ``rank-N.log`` and, of torchrun, ``HOST.log``.
+        folder: for what the processes print: ``rank-N.log`` and, of torchrun on the hosts,
+            ``torchrun-N.log``.
         name: of the cluster; hosts of another one are refused at the rendezvous.
     """
 
@@ -69,14 +70,14 @@ class Job:
         self._launchers: list[subprocess.Popen[bytes]] = []
         rendezvous = (f"{places[0].address}:{_free_port()}", name)
         for number, place in enumerate(places):
-            script = _script_of(command, place, folder)
+            script = _script_of(command, place, folder / f"command-{number}.sh")
             launcher = [
                 *place.prefix,
                 *_torchrun(places, number, *rendezvous, folder),
                 "bash",
                 str(script),
             ]
-            with (folder / f"{place.host}.log").open("wb") as log:
+            with self._launcher_log(number).open("wb") as log:
                 self._launchers.append(
                     subprocess.Popen(
                         launcher,
@@ -116,13 +117,13 @@ class Job:
             if on_output is not None:
                 self._pass_on(on_output)
             if any(codes):
-                raise self._failure(codes)
+                raise self._failure()
             if all(code == 0 for code in codes):
                 return self.output
             if timeout_seconds is not None and time.monotonic() - begin > timeout_seconds:
                 raise TrialTimeout(
-                    f"the command has not ended within {timeout_seconds:g} s: "
-                    f"rank 0 {_last_words(self.output)}"
+                    f"the command has not ended within {timeout_seconds:g} s; the last line of "
+                    f"rank 0: {_last_words(self.output) or 'none'}"
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -149,15 +150,31 @@ class Job:
             if new:
                 on_output(new.decode(errors="replace"))
 
-    def _failure(self, codes: Sequence[int | None]) -> RunFailure:
-        number = next(number for number, code in enumerate(codes) if code)
+    def _launcher_log(self, number: int) -> Path:
+        return self._folder / f"torchrun-{number}.log"
+
+    def _failure(self) -> RunFailure:
+        """With the last words of the lowest rank that failed and had any.
+
+        Processes that keep workers end without a word as soon as the first one has failed.
+        """
+        give_up = time.monotonic() + _GRACE_SECONDS
+        while time.monotonic() < give_up and None in [one.poll() for one in self._launchers]:
+            time.sleep(_POLL_SECONDS)
+        failed = [number for number, one in enumerate(self._launchers) if one.poll()]
+        said = [self._last_words_on(number) for number in failed]
+        who, words = next(((who, words) for who, words in said if words), said[0])
+        told = f"ended with: {words}" if words else "has printed nothing"
+        return WorkerLost(f"the command failed: {who} {told}")
+
+    def _last_words_on(self, number: int) -> tuple[str, str]:
+        """Who failed on a host, and the last line that it printed."""
         host = self._places[number].host
-        launcher = _text_of(self._folder / f"{host}.log")
-        who, text = f"torchrun on {host}", launcher
+        launcher = _text_of(self._launcher_log(number))
         if cause := _FAILED_RANK.search(launcher):
-            who = f"rank {cause.group(1)} on {host}"
-            text = _text_of(self._folder / f"rank-{cause.group(1)}.log")
-        return WorkerLost(f"the command failed: {who} {_last_words(text)}")
+            log = self._folder / f"rank-{cause.group(1)}.log"
+            return f"rank {cause.group(1)} on {host}", _last_words(_text_of(log))
+        return f"torchrun on {host}", _last_words(launcher)
 
 
 def _free_port() -> int:
@@ -182,19 +199,18 @@ def _torchrun(
     ]
 
 
-def _script_of(command: Sequence[str], place: Place, folder: Path) -> Path:
+def _script_of(command: Sequence[str], place: Place, path: Path) -> Path:
     """A shell script that takes its place, then becomes the command.
 
     The accelerator's control group has to be entered before the command starts any thread. It is a
     file because torchrun replaces what it takes for macros in arguments.
     """
-    lines = [f'exec > {shlex.quote(str(folder))}/rank-"$RANK".log 2>&1']
+    lines = [f'exec > {shlex.quote(str(path.parent))}/rank-"$RANK".log 2>&1']
     if place.groups:
         lines += [
             f"groups=({shlex.join(map(str, place.groups))})",
             'echo $$ > "${groups[$LOCAL_RANK]}" || exit 1',
         ]
-    path = folder / f"{place.host}.sh"
     path.write_text("\n".join((*lines, f"exec {shlex.join(command)}", "")))
     return path
 
@@ -202,7 +218,7 @@ def _script_of(command: Sequence[str], place: Place, folder: Path) -> Path:
 def _last_words(text: str) -> str:
     # Rules and the frames of boxes say nothing.
     lines = [line.strip(" │") for line in text.splitlines() if any(map(str.isalnum, line))]
-    return f"ended with: {lines[-1]}" if lines else "has printed nothing"
+    return lines[-1] if lines else ""
 
 
 def _text_of(path: Path) -> str:

@@ -48,6 +48,7 @@ _QUEUE_BYTES = 64 * 1024 * 1024
 """Longer than what connections have on their way: links queue, and lose nothing."""
 
 _QUEUE_PACKETS = 100_000
+_LEAST_BYTES_PER_SECOND = 1000.0
 _NO_LIMIT_BYTES_PER_SECOND = 4e9
 """Links that are said to be faster are left alone: no connection of one machine gets there."""
 
@@ -80,7 +81,7 @@ class Network:
         addresses: of every host.
 
     Raises:
-        InvalidCluster: more hosts than there are addresses.
+        InvalidCluster: more hosts than there are addresses, or links too slow to carry anything.
         RunFailure: the kernel refuses; nothing is left then.
     """
 
@@ -92,6 +93,7 @@ class Network:
                 f"the cluster has {len(cluster.host_names)} hosts; at most {_MOST_HOSTS} can be "
                 "emulated"
             )
+        _check_links(cluster)
         self._cluster = cluster
         self._name = name
         self._switch = f"{name}-switch"
@@ -256,6 +258,17 @@ class Network:
                 namespace,
                 f"qdisc add dev {device} {parent} netem delay {round(delay_seconds * 1e6)}us "
                 f"limit {_QUEUE_PACKETS}",
+            )
+
+
+def _check_links(cluster: Cluster) -> None:
+    links = [cluster.within_host, cluster.between_hosts, cluster.between_racks]
+    for link in (*links, *(host.network for host in cluster.hosts)):
+        if link is not None and link.bandwidth_bytes_per_second < _LEAST_BYTES_PER_SECOND:
+            raise InvalidCluster(
+                f"a link of {link.bandwidth_bytes_per_second:g} bytes per second cannot be "
+                f"emulated, only {_LEAST_BYTES_PER_SECOND:g} or more; 1 Gbit/s is "
+                "bandwidth_bytes_per_second: 1.25e+8"
             )
 
 

@@ -19,7 +19,7 @@ from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.simulator.simulation import simulate
 from drlpp.training_options import Method
-from drlpp.versions import weight_uses
+from drlpp.versions import stage_delays
 from drlpp.workload import Workload
 
 MOST_PER_LINK = 4
@@ -40,14 +40,20 @@ class Depth:
         in_flight: on a replica of every stage.
         seconds_per_minibatch: simulated.
         memory_bytes: of the accelerator that needs the most.
-        possible: whether it fits into memory, and the weight policy can be run with it.
+        obstacle: why it cannot be trained with, if it cannot: the memory that it misses, or what
+            the weight policy refuses.
     """
 
     per_link: int
     in_flight: tuple[int, ...]
     seconds_per_minibatch: float
     memory_bytes: float
-    possible: bool
+    obstacle: str | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether it fits into memory, and the weight policy can be run with it."""
+        return self.obstacle is None
 
 
 def simulate_depths(
@@ -81,8 +87,8 @@ def simulate_depths(
         deeper = method.model_copy(update={"in_flight_per_link": per_link})
         played = simulate(workload, cluster, placement, deeper, _MINIBATCHES, memory)
         limits = [cluster.memory_bytes[accelerator] for accelerator in played.accelerators]
-        fits = all(
-            limit is None or needed <= limit
+        missing = max(
+            needed - limit if limit is not None else 0.0
             for needed, limit in zip(played.memory_bytes, limits, strict=True)
         )
         depths.append(
@@ -91,22 +97,33 @@ def simulate_depths(
                 in_flight=deeper.in_flight(played.pipeline),
                 seconds_per_minibatch=played.seconds_per_minibatch,
                 memory_bytes=max(played.memory_bytes),
-                possible=fits and _can_run(played.pipeline, deeper),
+                obstacle=f"an accelerator misses {missing:,.0f} bytes of memory"
+                if missing > 0
+                else _obstacle(played.pipeline, deeper),
             )
         )
     return tuple(depths)
 
 
 def smallest_depth(depths: Sequence[Depth]) -> Depth:
-    """The smallest possible depth within 1% of the fastest; the first if none is possible."""
-    possible = [depth for depth in depths if depth.possible] or depths[:1]
+    """The smallest possible depth within 1% of the fastest.
+
+    Raises:
+        InvalidInput: none is possible.
+    """
+    possible = [depth for depth in depths if depth.possible]
+    if not possible:
+        raise InvalidInput(
+            "there is no in-flight depth to choose: with the least, "
+            f"{depths[0].per_link} for each link beyond NOAM, {depths[0].obstacle}"
+        )
     limit = _ENOUGH * min(depth.seconds_per_minibatch for depth in possible)
     return next(depth for depth in possible if depth.seconds_per_minibatch <= limit)
 
 
-def _can_run(pipeline: Pipeline, method: Method) -> bool:
+def _obstacle(pipeline: Pipeline, method: Method) -> str | None:
     try:
-        weight_uses(method.steady_schedule(pipeline), method)
-    except InvalidInput:
-        return False
-    return True
+        stage_delays(pipeline, method)
+    except InvalidInput as error:
+        return str(error)
+    return None

@@ -106,9 +106,18 @@ def test_speeds_beyond_nine_tenths_of_the_cores_are_refused() -> None:
         EmulatedCluster(two_hosts(accelerators=cores, speed=0.5))
 
 
+def test_the_factor_to_multiply_speeds_by_is_no_zero() -> None:
+    cores = len(os.sched_getaffinity(0))
+    with pytest.raises(InvalidCluster, match=r"multiply every speed by 0\.00") as told:
+        EmulatedCluster(two_hosts(accelerators=50 * cores, speed=1))
+    factor = float(str(told.value).rpartition(" ")[2])
+    EmulatedCluster(two_hosts(accelerators=50 * cores, speed=factor))
+
+
 def test_an_accelerator_is_at_most_a_core() -> None:
-    with pytest.raises(InvalidCluster, match="at most 1"):
-        EmulatedCluster(two_hosts(accelerators=1, speed=1.2))
+    for speed in (1.2, 0.0001):
+        with pytest.raises(InvalidCluster, match=r"at least 0\.001 and at most 1"):
+            EmulatedCluster(two_hosts(accelerators=1, speed=speed))
 
 
 def test_lines_of_a_host_that_are_apart_are_refused() -> None:
@@ -284,6 +293,38 @@ def test_a_failed_command_says_who_and_why() -> None:
             emulated.run([sys.executable, "-c", program], timeout=90)
         with pytest.raises(TrialTimeout, match="not ended within 1 s"):
             emulated.run(["sleep", "1000"], timeout=1)
+    assert names_left(os.getpid()) == []
+
+
+@needs_kernel
+def test_the_reason_is_told_and_not_who_ended_first() -> None:
+    """As the processes that keep workers do: without a word, when the first one has failed."""
+    program = (
+        "import os, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    time.sleep(2)\n"
+        "    raise SystemExit('no such file')\n"
+        "raise SystemExit(2)\n"
+    )
+    # Names that the files of a run could be mistaken for.
+    cluster = two_hosts(accelerators=1)
+    cluster = cluster.with_hosts(cluster.hosts[0].model_copy(update={"name": "rank"}) for _ in "a")
+    with (
+        EmulatedCluster(cluster) as emulated,
+        pytest.raises(WorkerLost, match="rank 0 on rank-0 ended with: no such file"),
+    ):
+        emulated.run([sys.executable, "-c", program], timeout=90)
+    assert names_left(os.getpid()) == []
+
+
+@needs_kernel
+def test_a_link_too_slow_for_any_message_is_refused() -> None:
+    slow = Link(bandwidth_bytes_per_second=0.01)
+    with (
+        pytest.raises(InvalidCluster, match=r"a link of 0\.01 bytes per second cannot be emulated"),
+        EmulatedCluster(two_hosts(slow, accelerators=1)),
+    ):
+        pass
     assert names_left(os.getpid()) == []
 
 

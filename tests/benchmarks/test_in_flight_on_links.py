@@ -26,7 +26,7 @@ from drlpp.workload import Workload
 from tests.emulated_clusters import names_left, needs_kernel, network_lines
 
 DEPTHS = tuple(
-    Depth(per_link, (4 + 3 * per_link, 1), seconds, 1e6, possible=True)
+    Depth(per_link, (4 + 3 * per_link, 1), seconds, 1e6)
     for per_link, seconds in enumerate((6.0, 3.0, 2.0, 2.0, 1.999))
 )
 ROW = Row(

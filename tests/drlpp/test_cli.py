@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import typer
 
 from drlpp.capturing import capture
 from drlpp.cli import main
-from drlpp.command_line import run_program
+from drlpp.command_line import run_program, told_how_to_go_on
 from drlpp.files import write_document
 from drlpp.task import ModelReference
 from tests.runtime.placement_files import file_of
@@ -119,11 +120,16 @@ def test_damaged_files_are_told(
 
 
 @pytest.mark.parametrize("through_typer", [False, True])
-def test_ctrl_c_says_how_to_go_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, through_typer: bool
+@pytest.mark.parametrize("how", [None, "go on with --resume"])
+def test_ctrl_c_says_how_to_go_on_where_one_can(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    through_typer: bool,
+    how: str | None,
 ) -> None:
     def interrupted() -> None:
-        raise KeyboardInterrupt
+        with told_how_to_go_on(how) if how else nullcontext():
+            raise KeyboardInterrupt
 
     program: Callable[[], object] = interrupted
     if through_typer:
@@ -134,6 +140,4 @@ def test_ctrl_c_says_how_to_go_on(
         run_program(program, "drlpp")
     assert stop.value.code == 130
     told = capsys.readouterr().err
-    assert told.startswith("drlpp: interrupted; ")
-    assert "--resume" in told
-    assert told.count("\n") == 1
+    assert told.splitlines() == [*([how] if how else []), "drlpp: interrupted"]

@@ -136,7 +136,7 @@ def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
     [
         (["--workers", "6"], "6 workers were asked for, but the placement is for 2"),
         (["--minibatches", "0"], "minibatches is 0; at least 1 is needed"),
-        (["--minibatches", "3"], "unpack and minibatches belong to loaders"),
+        (["--minibatches", "3"], "minibatches belongs to loaders; tests.models:separable"),
         (["--seed", "99999999999999999999"], "seed is 99999999999999999999; a whole number"),
         (["--epochs", "0"], "epochs is 0; at least 1 is needed"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown"),

@@ -114,7 +114,7 @@ def test_two_more_for_a_link_as_slow_as_the_stages_keep_it_busy() -> None:
 
 
 def depth(per_link: int, seconds: float, *, possible: bool = True) -> Depth:
-    return Depth(per_link, (), seconds, 0.0, possible)
+    return Depth(per_link, (), seconds, 0.0, None if possible else "it is too deep")
 
 
 def test_the_smallest_depth_within_a_hundredth_of_the_fastest() -> None:
@@ -123,7 +123,8 @@ def test_the_smallest_depth_within_a_hundredth_of_the_fastest() -> None:
     assert smallest_depth([depth(0, 1.0), depth(1, 1.0)]).per_link == 0
     impossible = depth(2, 1.0, possible=False)
     assert smallest_depth([depth(0, 2.0), depth(1, 1.5), impossible]).per_link == 1
-    assert smallest_depth([depth(0, 2.0, possible=False), impossible]).per_link == 0
+    with pytest.raises(InvalidInput, match=r"no in-flight depth .* 2 for each .* it is too deep"):
+        smallest_depth([impossible])
 
 
 def test_a_depth_that_does_not_fit_into_memory_is_not_possible() -> None:
@@ -134,6 +135,7 @@ def test_a_depth_that_does_not_fit_into_memory_is_not_possible() -> None:
     depths = simulate_depths(workload, cluster, straight(2), Method())
     assert [d.memory_bytes for d in depths] == pytest.approx([12, 13, 14, 15, 16])
     assert [d.possible for d in depths] == [True, True, False, False, False]
+    assert depths[3].obstacle == "an accelerator misses 2 bytes of memory"
     assert smallest_depth(depths).per_link == 1
 
 
@@ -143,6 +145,7 @@ def test_a_depth_that_2bw_cannot_hold_is_not_possible() -> None:
         workload, cluster_of(2), straight(2), Method(policy="2bw", accumulate=3)
     )
     assert [d.possible for d in depths] == [True, True, False, False, False]
+    assert "as are in flight, 4 with this placement; accumulate is 3" in str(depths[2].obstacle)
 
 
 def test_a_schedule_that_flushes_has_no_depth() -> None:

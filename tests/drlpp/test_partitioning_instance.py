@@ -139,7 +139,7 @@ def test_classes_on_a_cycle_are_one_operator(tmp_path: Path) -> None:
         ([node(0), node(1, -1.0)], [], "'nodes.1.fpgaLatency': .*greater than or equal to 0"),
         ([node(0, float("nan"))], [], "'nodes.0.fpgaLatency': .*finite"),
         ([node(0, float("inf"))], [], "'nodes.0.fpgaLatency': .*finite"),
-        ([{"id": 0, "supportedOnFpga": 1, "isBackwardNode": 0}], [], "'nodes.0.fpgaLatency'.*req"),
+        ([{"id": 0, "supportedOnFpga": 1, "isBackwardNode": 0}], [], "fpgaLatency'.*missing"),
         ([node(0, size=-1.0)], [], "'nodes.0.size'"),
         ([node(0, supportedOnFpga=0)], [], "node 0 is not supported on accelerators"),
         ([node(0), node(1)], [edge(0, 1, -1.0)], "'edges.0.cost'"),

@@ -95,6 +95,23 @@ def test_the_in_flight_depth_is_chosen_for_the_links(shell: Shell, profile: Path
     )
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--memory", 1), "an accelerator misses"),
+        (("--policy", "2bw"), "as are in flight, 2 with this placement; accumulate is 1"),
+    ],
+)
+def test_no_depth_is_chosen_where_none_can_be_run(
+    shell: Shell, profile: Path, more: tuple[object, ...], message: str
+) -> None:
+    links = ("--accelerators", 2, "--bandwidth", 1, "--no-replication", "--method", "gpipe")
+    code, _, err = shell("plan", "--profile", profile, *links, "--in-flight", "auto", *more)
+    assert code == 2
+    assert "there is no in-flight depth to choose: with the least, 0 for each link" in err
+    assert message in err
+
+
 def test_all_planners_are_compared_by_one_rule(shell: Shell, profile: Path) -> None:
     found = shell.json("plan", "--profile", profile, *LINKS, "--all")
     assert [row["method"] for row in found] == list(PLANNERS)
@@ -195,7 +212,13 @@ def test_a_cluster_is_described(shell: Shell, cluster: Path) -> None:
         (("1.2e10", "-5"), "field 'within_host.bandwidth_bytes_per_second'"),
         (("accelerators: 1,", "accelerators: 0,"), "field 'hosts.1.accelerators'"),
         (("speed: 0.5", "speed: 0"), "field 'hosts.1.speed'"),
-        (("name: slow,", "name: slow, rack: far,"), "need 'between_racks'"),
+        (("name: slow,", "name: slow, rack: far,"),
+         "of rack 'far' cannot be reached from hosts without a rack: several racks need"),
+        (("name: slow,", "name: fast-1,"), "host 'fast-1' is a line of its own, and one of the"),
+        (("name: slow,", "name: slow/er,"), "'slow/er' names no host"),
+        (("name: slow,", 'name: "slow\\ner",'), r"'slow\ner' names no host"),
+        (("speed: 0.5", "speed: 0.5, speed: 1"), "field 'speed' is there twice"),
+        (("speed: 0.5", "speed: yes"), "field 'hosts.1.speed': expected a number, found true"),
         (("16000000000", "many"), "field 'hosts.0.memory_bytes'"),
     ],
 )  # fmt: skip
@@ -225,7 +248,7 @@ def test_clusters_that_cannot_be(
         (["--profile", "PROFILE", *LINKS, "--method", "magic"], "planner 'magic' is unknown"),
         (["--profile", "PROFILE", *LINKS, "-o", "x.json"], "-o needs MODEL"),
         (
-            ["--profile", "PROFILE", *LINKS, "--memory", 300],
+            ["--profile", "PROFILE", *LINKS, "--memory", 300, "--optimizer", "sgd"],
             "misses 1,314 bytes: its stage 1 (op2 to op2) needs 1,614 bytes",
         ),
     ],

@@ -121,7 +121,7 @@ def test_a_placement_file_that_lacks_a_field(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     del content["stages"][0]["accelerators"]
     path.write_text(json.dumps(content))
-    with pytest.raises(InvalidFile, match=r"field 'stages.0.accelerators': Field required"):
+    with pytest.raises(InvalidFile, match=r"field 'stages.0.accelerators': is missing"):
         read_document(path, PlacementFile)
 
 

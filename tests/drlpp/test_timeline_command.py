@@ -157,6 +157,19 @@ SIMULATOR = ["PLACEMENT", "--from", "simulator"]
         (["PLACEMENT", "--from", "run", "--bandwidth", 1], "not for --from run"),
         (["PLACEMENT", "--from", "run", "--speeds", "1,2"], "speed"),
         (["PLACEMENT", "--policy", "hope"], "policy 'hope' is unknown"),
+        (["PLACEMENT", "--policy", "2bw"], "as are in flight, 2 with this placement; accumulate"),
+        (
+            [*SIMULATOR, "--profile", "PROFILE", "--policy", "2bw"],
+            "as are in flight, 2 with this placement; accumulate is 1",
+        ),
+        (
+            ["PLACEMENT", "--method-option", "in_flight_per_link=101"],
+            "field 'in_flight_per_link': Input should be less than or equal to 100",
+        ),
+        (
+            ["PLACEMENT", "--method-option", "in_flight_per_link=true"],
+            "field 'in_flight_per_link': expected a number, found true",
+        ),
         (SIMULATOR, "needs what operators cost: --profile profile.json"),
         ([*SIMULATOR, "--profile", "OTHER"], "but PLACEMENT is a placement of"),
         ([*SIMULATOR, "--profile", "nothing.json"], "nothing.json: no such file"),

@@ -1,5 +1,6 @@
 """Who may join a launch, and what sessions of a launch share."""
 
+import os
 import struct
 import sys
 import threading
@@ -62,7 +63,9 @@ def test_keeper_with_another_token_is_told(
     monkeypatch.setattr(launch_module, "GATHERING_SECONDS", 2)
     with (
         launched([0, 1], keeper_token=b"some other secret of length"),
-        pytest.raises(HostLost, match=r"ranks \[1\]"),
+        pytest.raises(
+            HostLost, match=r"ranks \[1\] .* from 127\.0\.0\.1 was turned away, .* DRLPP_TOKEN"
+        ),
     ):
         ClusterSession(captured)
     assert "has another DRLPP_TOKEN" in capfd.readouterr().err
@@ -126,6 +129,10 @@ def test_launch_needs_a_token_and_to_be_joined(
     monkeypatch.setenv("DRLPP_TOKEN", "short")
     with pytest.raises(InvalidInput, match="DRLPP_TOKEN is too short"):
         join_launch()
+    # What is read from /dev/urandom is no text.
+    monkeypatch.setenv("DRLPP_TOKEN", os.fsdecode(b"\xff\xfe" * 10))
+    assert (found := Launch.from_environment()) is not None
+    assert found.token == b"\xff\xfe" * 10
     monkeypatch.setenv("DRLPP_TOKEN", "0123456789abcdef")
     with pytest.raises(InvalidInput, match="call drlpp"):
         usual_workers()

@@ -297,8 +297,10 @@ def test_arguments_that_do_not_go_together_are_refused(
     trainer = PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out")
     with pytest.raises(InvalidInput, match="held_out belongs to a DataLoader"):
         trainer.fit("tests.models:separable", held_out)
-    with pytest.raises(InvalidInput, match="unpack and minibatches belong to loaders"):
+    with pytest.raises(InvalidInput, match=r"minibatches belongs to loaders; tests\.models:sep"):
         trainer.fit("tests.models:separable", minibatches=3)
+    with pytest.raises(InvalidInput, match="unpack belongs to loaders; data in memory has samples"):
+        trainer.fit(data_for(captured), unpack=_half)
     with pytest.raises(InvalidInput, match="minibatches is 0; at least 1 is needed"):
         trainer.fit(train, minibatches=0)
     with pytest.raises(InvalidInput, match=r"unpack raised TypeError: .*has to make"):
