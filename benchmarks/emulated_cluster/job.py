@@ -159,7 +159,7 @@ class Job:
         Processes that keep workers end without a word as soon as the first one has failed.
         """
         give_up = time.monotonic() + _GRACE_SECONDS
-        while time.monotonic() < give_up and None in [one.poll() for one in self._launchers]:
+        while self._launchers[0].poll() is None and time.monotonic() < give_up:
             time.sleep(_POLL_SECONDS)
         failed = [number for number, one in enumerate(self._launchers) if one.poll()]
         said = [self._last_words_on(number) for number in failed]
