@@ -19,10 +19,8 @@ import os
 import random
 import signal
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +36,7 @@ from drlpp.errors import RunFailure
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
-from drlpp.runtime import ClusterSession, Observer
+from drlpp.runtime import ClusterSession, Observer, ProgressReport
 from drlpp.runtime.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training_data import SamplesInMemory
 from drlpp.task import ModelReference
@@ -87,12 +85,10 @@ class Soak:
         kills = self._kills
         with tempfile.TemporaryDirectory(prefix="training-", dir=self._folder) as training:
             if kill:
-                with self._killing():
-                    self._train(name, Path(training))
-            # The rest of a training that was killed is no measure of the whole.
-            speeds = self._train(name, Path(training))
-            if not kill:
-                self._speeds += speeds
+                self._train(name, Path(training), Observer(on_progress=self._killer()))
+                self._train(name, Path(training))
+            else:
+                self._train_and_time(name, Path(training))
         # Measurements repeat one minibatch; trainings have left all of their samples.
         task = self.session.captured.task
         assert task.targets is not None
@@ -129,46 +125,47 @@ class Soak:
             kills=kills,
         )
 
-    def _train(self, name: str, folder: Path) -> list[TurnSpeed]:
+    def _train(self, name: str, folder: Path, observer: Observer | None = None) -> Trainer | None:
+        """None if it failed."""
         placement = self._even_placement(PLACEMENTS[name])
         batch_size = self.session.captured.task.batch_size
         data = SamplesInMemory("digits", self._data, batch_size, seed=0)
-        trainer = Trainer(self.session, data, folder, _PLAN, Observer())
-        before = self._processor_seconds()
+        trainer = Trainer(self.session, data, folder, _PLAN, observer or Observer())
         try:
             trainer.train(placement)
         except RunFailure as failure:
             self._failures.append(str(failure))
-            return []
-        count = data.minibatches * _PLAN.epochs
-        return [
-            TurnSpeed(
-                placement=name,
-                minibatches_per_second=trainer.reports[-1].minibatches_per_second,
-                processor_seconds_per_minibatch=(self._processor_seconds() - before) / count,
+            return None
+        return trainer
+
+    def _train_and_time(self, name: str, folder: Path) -> None:
+        before = self._processor_seconds()
+        trainer = self._train(name, folder)
+        if trainer is not None:
+            count = trainer.data.minibatches * _PLAN.epochs
+            self._speeds.append(
+                TurnSpeed(
+                    placement=name,
+                    minibatches_per_second=trainer.reports[-1].minibatches_per_second,
+                    processor_seconds_per_minibatch=(self._processor_seconds() - before) / count,
+                )
             )
-        ]
 
     def _processor_seconds(self) -> float:
         return sum(facts_of(worker).processor_seconds for worker in self.session.process_ids)
 
-    @contextmanager
-    def _killing(self) -> Iterator[None]:
-        """Kill a worker at a random moment of the block's first seconds."""
+    def _killer(self) -> Callable[[ProgressReport], None]:
+        """Kills a worker at a random moment of a training, as long as it cannot end without it."""
         victim = self._random.choice(self.session.process_ids)
+        moment = self._random.uniform(0, 0.8)
+        kills = self._kills
 
-        def strike() -> None:
-            with suppress(ProcessLookupError):
+        def strike(report: ProgressReport) -> None:
+            if self._kills == kills and moment <= report.done / report.minibatches < 1:
                 os.kill(victim, signal.SIGKILL)
                 self._kills += 1
 
-        timer = threading.Timer(self._random.uniform(0.5, 3), strike)
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
+        return strike
 
     def _even_placement(self, accelerators: tuple[int, ...]) -> Placement:
         stages, operators = max(accelerators) + 1, len(self.session.graph)
