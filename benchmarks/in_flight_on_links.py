@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.emulated_cluster import EmulatedCluster, ended_by_signals
+from benchmarks.emulated_cluster import LEAST_SPEED, EmulatedCluster, ended_by_signals
 from benchmarks.in_flight_depth import BITS_PER_SECOND, MOST_PER_LINK
 from benchmarks.in_flight_program import METHOD, STAGES, DepthSamples, Settings, even_placement
 from benchmarks.in_flight_report import Row, as_plain, markdown, rich_table
@@ -49,7 +49,7 @@ def main(
         str, typer.Option(help="Of the links between hosts, in Mbit/s, with commas.")
     ] = ",".join(f"{bits / 1e6:g}" for bits in BITS_PER_SECOND),
     speed: Annotated[
-        float, typer.Option(min=0.001, max=1, help="Of an accelerator, in cores.")
+        float, typer.Option(min=LEAST_SPEED, max=1, help="Of an accelerator, in cores.")
     ] = 0.2,
     repetitions: Annotated[int, typer.Option(min=1, help="Of every depth, in turns.")] = 3,
     minibatches: Annotated[int, typer.Option(min=1, help="Of a measurement.")] = 12,

@@ -85,6 +85,7 @@ class Soak:
         kills = self._kills
         with tempfile.TemporaryDirectory(prefix="training-", dir=self._folder) as training:
             if kill:
+                # The rest of a training that was killed is no measure of the whole.
                 self._train(name, Path(training), Observer(on_progress=self._killer()))
                 self._train(name, Path(training))
             else:

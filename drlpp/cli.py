@@ -23,7 +23,6 @@ from drlpp.command_line import (
     read_options,
     run_program,
     tell_what_is_imported,
-    told_how_to_go_on,
 )
 from drlpp.errors import InvalidInput
 from drlpp.planning_commands import cluster_app, plan_placement, profile_model
@@ -155,34 +154,29 @@ def train(
     stopping_options = read_options(early_stopping_option, "early stopping", "min_delta=0.001")
     if stopping_options and early_stopping is None:
         raise InvalidInput("options of early stopping need its patience: --early-stopping")
-    with told_how_to_go_on(
-        "training goes on where it was last saved by the same command with --resume"
-    ):
-        train_and_report(
-            placement,
-            document,
-            data=data,
-            epochs=epochs,
-            minibatches=minibatches,
-            method=choose_method(policy, method_options, document.method),
-            optimizer=document.optimizer.changed(
-                optimizer, optimizer_options(optimizer_option, lr)
-            ),
-            learning_rate=LearningRateSchedule.parse(lr_schedule, **schedule_options)
-            if lr_schedule is not None
-            else None,
-            synchronous_epochs=synchronous_epochs,
-            checkpoint_every=checkpoint_every,
-            early_stopping=EarlyStopping.parse(early_stopping, **stopping_options)
-            if early_stopping is not None
-            else None,
-            workers=workers,
-            device=device,
-            timeout_seconds=timeout,
-            out=out or placement.parent / "training",
-            resume=resume,
-            seed=seed,
-        )
+    train_and_report(
+        placement,
+        document,
+        data=data,
+        epochs=epochs,
+        minibatches=minibatches,
+        method=choose_method(policy, method_options, document.method),
+        optimizer=document.optimizer.changed(optimizer, optimizer_options(optimizer_option, lr)),
+        learning_rate=LearningRateSchedule.parse(lr_schedule, **schedule_options)
+        if lr_schedule is not None
+        else None,
+        synchronous_epochs=synchronous_epochs,
+        checkpoint_every=checkpoint_every,
+        early_stopping=EarlyStopping.parse(early_stopping, **stopping_options)
+        if early_stopping is not None
+        else None,
+        workers=workers,
+        device=device,
+        timeout_seconds=timeout,
+        out=out or placement.parent / "training",
+        resume=resume,
+        seed=seed,
+    )
 
 
 def main() -> None:

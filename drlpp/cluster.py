@@ -119,41 +119,39 @@ class Cluster(Document):
             raise ValueError(
                 f"there are {total} accelerators; up to {MOST_ACCELERATORS} are supported"
             )
-        written: dict[str, Host] = {}
-        racks: dict[str, str | None] = {}
-        cores: dict[str, int | None] = {}
-        networks: dict[str, Link | None] = {}
+        first_lines: dict[str, Host] = {}
         for host in self.hosts:
             for name in host.names:
-                if written.setdefault(name, host).name != host.name:
+                line = first_lines.setdefault(name, host)
+                if line.name != host.name:
                     raise ValueError(
                         f"host {name!r} is a line of its own, and one of the several that 'count' "
                         "makes of another line; name one of them otherwise"
                     )
-                if cores.setdefault(name, host.cores) != host.cores:
+                if line.cores != host.cores:
                     raise ValueError(
-                        f"host {name!r} has cores {cores[name]} and cores {host.cores}; all lines "
+                        f"host {name!r} has cores {line.cores} and cores {host.cores}; all lines "
                         "of a host say the same"
                     )
-                if networks.setdefault(name, host.network) != host.network:
+                if line.network != host.network:
                     raise ValueError(
                         f"host {name!r} has two networks; all lines of a host say the same"
                     )
-                if racks.setdefault(name, host.rack) != host.rack:
+                if line.rack != host.rack:
                     raise ValueError(
-                        f"host {name!r} is in rack {racks[name]!r} and in rack {host.rack!r}; "
+                        f"host {name!r} is in rack {line.rack!r} and in rack {host.rack!r}; "
                         "a host is in one"
                     )
-        if len(racks) > 1 and self.between_hosts is None:
-            first, second = list(racks)[:2]
+        if len(first_lines) > 1 and self.between_hosts is None:
+            first, second = list(first_lines)[:2]
             raise ValueError(
                 f"the accelerators of {second!r} cannot be reached from {first!r}: several hosts "
                 "need 'between_hosts', the link that joins them"
             )
-        if len(set(racks.values())) > 1 and self.between_racks is None:
+        racks = list(dict.fromkeys(line.rack for line in first_lines.values()))
+        if len(racks) > 1 and self.between_racks is None:
             start, reached, *_ = (
-                f"rack {rack!r}" if rack is not None else "hosts without a rack"
-                for rack in dict.fromkeys(racks.values())
+                f"rack {rack!r}" if rack is not None else "hosts without a rack" for rack in racks
             )
             raise ValueError(
                 f"the accelerators of {reached} cannot be reached from {start}: several racks "

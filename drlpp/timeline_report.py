@@ -43,7 +43,8 @@ def write_timeline(path: Path, recording: Recording, title: str) -> None:
     """
     check_ending(path)
     pipeline = recording.schedule.pipeline
-    if path.suffix.lower() == _TRACE:
+    ending = path.suffix.lower()
+    if ending == _TRACE:
         trace = trace_of(
             recording.timeline,
             pipeline,
@@ -55,7 +56,7 @@ def write_timeline(path: Path, recording: Recording, title: str) -> None:
         return
     figure = draw(recording.timeline, title, pipeline, window=recording.bounds, unit=recording.unit)
     with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
+        figure.savefig(temporary, format=ending[1:], dpi=150)
 
 
 def time_use_table(recording: Recording, title: str) -> RenderableType:

@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from drlpp.command_line import build_console
+from drlpp.command_line import build_console, told_how_to_go_on
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import PlacementFile
 from drlpp.runtime import EpochReport, Observer, PipelineTrainer, ProgressReport
@@ -93,7 +93,8 @@ def train_and_report(
 
     bar = progress.add_task("", epoch=1, epochs=epochs, total=None, state="")
     # The bar begins when training does, so that nothing precedes an error in what was given.
-    with ExitStack() as bar_shown:
+    how = "training goes on where it was last saved by the same command with --resume"
+    with told_how_to_go_on(how), ExitStack() as bar_shown:
         trainer = PipelineTrainer(
             path,
             method=method,

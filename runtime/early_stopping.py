@@ -64,10 +64,11 @@ class EarlyStopping(Record):
         Raises:
             InvalidInput: there is no such option, or it is out of range.
         """
+        known = [name for name in cls.model_fields if name != "patience"]
         for name in options:
-            if name not in ("min_delta", "monitor"):
+            if name not in known:
                 raise InvalidInput(
-                    f"early stopping has no option {name!r}; it has min_delta and monitor"
+                    f"early stopping has no option {name!r}; it has {' and '.join(known)}"
                 )
         return cls(patience, **options)
 

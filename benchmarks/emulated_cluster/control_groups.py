@@ -25,8 +25,9 @@ _PRECEDENCE = 100
 """All accelerators together before any other program, or its work would show in theirs."""
 
 _LEAST_QUOTA_SECONDS = 0.001
-_LEAST_SPEED = 0.001
-"""With the least quota a period is a second then, the longest that the kernel allows."""
+_LONGEST_PERIOD_SECONDS = 1.0
+LEAST_SPEED = _LEAST_QUOTA_SECONDS / _LONGEST_PERIOD_SECONDS
+"""Of an accelerator, in cores: the kernel allows neither smaller quotas nor longer periods."""
 
 _REMOVING_SECONDS = 5.0
 
@@ -191,10 +192,10 @@ def check_quotas(speeds: Sequence[float]) -> None:
     """
     cores = len(os.sched_getaffinity(0))
     most = MOST_LOAD * cores
-    if not all(_LEAST_SPEED <= speed <= 1 for speed in speeds):
+    if not all(LEAST_SPEED <= speed <= 1 for speed in speeds):
         raise InvalidCluster(
             f"speeds are {list(speeds)}; an emulated accelerator has a part of a core: every one "
-            f"must be at least {_LEAST_SPEED:g} and at most 1"
+            f"must be at least {LEAST_SPEED:g} and at most 1"
         )
     if sum(speeds) > most * (1 + 1e-9):
         raise InvalidCluster(
