@@ -45,8 +45,16 @@ _FREE_OF_WORK = frozenset(
 )
 
 
+def is_call(node: fx.Node) -> bool:
+    """Whether ``node`` calls an aten operator or a captured ``torch.autograd.Function``."""
+    return node.op in ("call_function", "call_module")
+
+
 def operator_type(node: fx.Node) -> str:
     """The operator's name without namespace and overload, like ``conv2d``."""
+    if node.op == "call_module":
+        # A captured torch.autograd.Function: folder, class, number.
+        return str(node.target).split(".")[-2]
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.name.split("::")[-1]
     return getattr(node.target, "__name__", str(node.target))

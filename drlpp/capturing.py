@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +12,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from drlpp.aten import computes_nothing, operator_type, owner
-from drlpp.errors import InvalidInput, InvalidModel
+from drlpp.aten import computes_nothing, is_call, operator_type, owner
+from drlpp.errors import InvalidInput, InvalidModel, ModelNote
 from drlpp.evaluation import evaluation_graph
 from drlpp.export import export_graph
 from drlpp.folding import Group, fold, working_nodes
+from drlpp.gradient_check import call_purely, check_gradients
 from drlpp.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.task import ModelReference, Task
+from drlpp.ties import tie_notes
 
 __all__ = ["CapturedModel", "capture", "capture_microbatch", "evaluation_graph"]
 
@@ -30,7 +34,7 @@ class CapturedModel:
         graph: its operators.
         module: the same as an aten graph, called like the model. Its parameters and buffers are
             the model's own, under the same dotted names.
-        operator_of: the operator of every ``call_function`` node, by the node's name.
+        operator_of: the operator of every node that calls something, by the node's name.
         output_nodes: the node of every tensor in ``Operator.outputs``, as (operator, index of
             the output) to the node's name.
         state: the model's ``state_dict``, detached; it shares memory with the model.
@@ -57,17 +61,36 @@ class CapturedModel:
     score: fx.GraphModule | None
 
 
-def capture(reference: ModelReference, task: Task | None = None, seed: int = 0) -> CapturedModel:
+def capture(
+    reference: ModelReference, task: Task | None = None, seed: int = 0, *, check: bool = True
+) -> CapturedModel:
     """Capture a model with its loss.
+
+    Warns (:class:`~drlpp.errors.ModelNote`) of what a user should know: operators that shared
+    weights make one, and ``torch.utils.checkpoint``, which recomputes nothing in a pipeline.
 
     Args:
         reference: where the model comes from.
         task: the model, if it has been built already; otherwise it is built with ``seed``.
         seed: of the initial weights.
+        check: run the module and the graph on the example inputs, or on two samples of them where
+            that takes long, and compare the loss and all gradients.
 
     Raises:
         InvalidModel: if the model, the loss or the score cannot be captured, with the reason.
     """
+    captured, notes = _capture(reference, task, seed)
+    for note in notes:
+        warnings.warn(note, ModelNote, stacklevel=2)
+    if check:
+        _check(captured)
+    return captured
+
+
+def _capture(
+    reference: ModelReference, task: Task | None, seed: int = 0
+) -> tuple[CapturedModel, list[str]]:
+    """A captured model, and what a user should know of it."""
     task = reference.build(seed) if task is None else task
     if not task.module.training:
         raise InvalidModel(
@@ -80,13 +103,13 @@ def capture(reference: ModelReference, task: Task | None = None, seed: int = 0) 
                 "of one minibatch as well"
             )
         task = task._replace(targets=torch.empty(task.batch_size, 0))
-    module = export_graph(task.module, task.inputs, f"model {reference}")
+    module, notes = export_graph(task.module, task.inputs, f"model {reference}")
     groups = fold(module)
     if not groups:
         raise InvalidModel(f"model {reference} computes nothing from its inputs")
     outputs = [_outputs(group) for group in groups]
     state = _tensors(task.module.state_dict())
-    return CapturedModel(
+    captured = CapturedModel(
         reference=reference,
         graph=_describe(reference, module, groups, outputs),
         module=module,
@@ -105,6 +128,29 @@ def capture(reference: ModelReference, task: Task | None = None, seed: int = 0) 
         if task.score
         else None,
     )
+    return captured, [*notes, *tie_notes(module, groups)]
+
+
+def _check(captured: CapturedModel) -> None:
+    """Compare gradients, on two samples where the whole minibatch takes long."""
+    task, few = captured.task, _samples(captured.task, 2)
+    loss = task.loss or mean_square
+    begin = time.perf_counter()
+    try:
+        with torch.no_grad():
+            call_purely(task.module, few.inputs)
+    except Exception:
+        # It is for minibatches of this size alone, or cannot be run at all.
+        seconds = 0.0
+    else:
+        seconds = time.perf_counter() - begin
+    if seconds * task.batch_size / 2 > _LONG_CHECK_SECONDS:
+        captured, _ = _capture(captured.reference, few)
+    check_gradients(captured, loss)
+
+
+_LONG_CHECK_SECONDS = 1.0
+"""A forward that takes longer is compared on two samples, which takes another export."""
 
 
 def capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedModel:
@@ -116,17 +162,21 @@ def capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedMo
     """
     task = captured.task
     size = microbatch_size(task, microbatches)
-    assert task.targets is not None
-    part = task._replace(
-        inputs=tuple(value[:size] for value in task.inputs), targets=task.targets[:size]
-    )
-    result = capture(captured.reference, part)
+    result, _ = _capture(captured.reference, _samples(task, size))
     if result.graph.fingerprint != captured.graph.fingerprint:
         raise InvalidModel(
             f"model {captured.reference} has another graph for {size} samples than for "
             f"{task.batch_size}; use schedules without microbatches for it"
         )
     return result
+
+
+def _samples(task: Task, count: int) -> Task:
+    """The task with its first samples only."""
+    assert task.targets is not None
+    return task._replace(
+        inputs=tuple(value[:count] for value in task.inputs), targets=task.targets[:count]
+    )
 
 
 def microbatch_size(task: Task, microbatches: int) -> int:
@@ -205,7 +255,7 @@ def _weights(node: fx.Node, known: Mapping[str, int]) -> set[str]:
     for source in node.all_input_nodes:
         if source.target in known:
             found.add(str(source.target))
-        elif source.op == "call_function" and computes_nothing(source):
+        elif is_call(source) and computes_nothing(source):
             found |= _weights(source, known)
     return found
 
@@ -268,7 +318,7 @@ def _capture_function(
     """Capture a loss or a score, called with the model's flat outputs and the targets."""
     outputs = [node.meta["val"] for node in _returned(module)]
     inputs = (*outputs, outputs[0].fake_mode.from_tensor(task.targets))
-    captured = export_graph(_OnOutputs(function, module), inputs, f"the {what}")
+    captured, _ = export_graph(_OnOutputs(function, module), inputs, f"the {what}")
     returned = _returned(captured)
     if len(returned) != 1:
         raise InvalidModel(f"the {what} has to return one tensor, not {len(returned)}")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 import yaml
 from rich.console import Console
 
-from drlpp.errors import DRLPPError, InvalidInput, RunFailure
+from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
 from drlpp.task import ModelReference, Option
 from drlpp.training_options import DeviceChoice, checked_timeout
 
@@ -172,6 +173,7 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     workers.
     """
     launched = "TORCHELASTIC_RUN_ID" in os.environ
+    warnings.showwarning = _printing_notes(warnings.showwarning)
     code = 0
     try:
         if launched:
@@ -198,6 +200,20 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
 
         leave_launch(code)
     sys.exit(code)
+
+
+def _printing_notes(show: Callable[..., None]) -> Callable[..., None]:
+    """Print notes about the model as such, and other warnings as Python does."""
+
+    def showwarning(
+        message: Warning | str, category: type[Warning], *place: Any, **options: Any
+    ) -> None:
+        if issubclass(category, ModelNote):
+            print(f"note: {message}", file=sys.stderr)
+        else:
+            show(message, category, *place, **options)
+
+    return showwarning
 
 
 def _tell(name: str, error: DRLPPError, code: int) -> int:

@@ -26,6 +26,10 @@ class InvalidInput(DRLPPError, ValueError):
         super().__init__(line)
 
 
+class ModelNote(UserWarning):
+    """Something about a captured model that its user should know; programs print it as a note."""
+
+
 class InvalidModel(InvalidInput):
     """A model that cannot be imported, built, captured or cut."""
 

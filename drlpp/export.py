@@ -15,13 +15,16 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from drlpp.aten import operator_type, viewed, written
+from drlpp.aten import is_call, operator_type, viewed, written
+from drlpp.dropped import noticing_dropped
 from drlpp.errors import InvalidModel
+from drlpp.function_capture import insert_functions, recorded_functions
 
 EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
 """In the ``meta`` of nodes that a model runs with autocast disabled."""
@@ -32,7 +35,14 @@ _HINT = (
 )
 
 
-def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> fx.GraphModule:
+class Exported(NamedTuple):
+    """A graph, and sentences for the user about what it leaves out without harm."""
+
+    graph_module: fx.GraphModule
+    notes: tuple[str, ...]
+
+
+def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Exported:
     """Trace ``module``, and share its parameters and buffers under their dotted names.
 
     Args:
@@ -41,17 +51,22 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> fx
         what: how errors call the module, such as ``model vgg16``.
 
     Raises:
-        InvalidModel: with torch.export's reason in one line.
+        InvalidModel: with torch.export's reason in one line, or with what it would drop.
     """
     try:
-        with _quietly():
+        with _quietly(), recorded_functions(), noticing_dropped(module) as dropped:
             traced = torch.export.export(module, _told_apart(inputs)).module()
+    except InvalidModel as error:
+        raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
         raise InvalidModel(f"{what} cannot be captured: {_reason(error)}; {_HINT}") from error
+    dropped.refuse(what)
     graph = traced.graph
     for node in graph.find_nodes(op="call_module", target="_guards_fn"):
         graph.erase_node(node)
     _inline_regions(traced, what)
+    insert_functions(traced, module)
+    _check_operators(graph, what)
     for node in list(graph.nodes):
         # Also of types, which autocast changes.
         if node.op == "call_function" and operator_type(node).startswith("_assert"):
@@ -59,7 +74,7 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> fx
     graph.eliminate_dead_code()
     _replace_in_place(graph)
     _check_shapes(graph, what)
-    return fx.GraphModule(traced, graph)
+    return Exported(fx.GraphModule(traced, graph), tuple(dropped.notes))
 
 
 def _told_apart(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -80,8 +95,8 @@ def _quietly() -> Iterator[None]:
             warnings.catch_warnings(record=True) as caught,
             contextlib.redirect_stderr(io.StringIO()),
         ):
-            # nn.LSTM keeps a list of its own weights, which torch.export takes for new ones.
-            warnings.filterwarnings("ignore", "The tensor attributes? .*_flat_weights")
+            # Refused with a way out, but for nn.LSTM, which keeps a list of its own weights.
+            warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
             yield
     finally:
         logging.disable(disabled)
@@ -144,7 +159,7 @@ def _inline(
                 values[node] = traced.graph.node_copy(node, lambda old: values[old])
                 if node.op == "get_attr":
                     values[node].target = f"{body.target}.{node.target}"
-        copied = [value for node, value in values.items() if node.op == "call_function"]
+        copied = [value for node, value in values.items() if is_call(node)]
         results = inner.output_node().args[0]
         assert isinstance(results, tuple | list)
         for reader in list(call.users):
@@ -212,6 +227,19 @@ def _ordinary_counterpart(node: fx.Node) -> torch._ops.OpOverload | None:
     }
     same_type = dtypes <= {node.meta["val"].dtype, torch.bool} if overload else False
     return overload if same_type and overload is not node.target else None
+
+
+def _check_operators(graph: fx.Graph, what: str) -> None:
+    for node in graph.nodes:
+        operator = node.target
+        if isinstance(operator, torch._ops.OpOverload) and operator.namespace not in (
+            "aten",
+            "prims",
+        ):
+            raise InvalidModel(
+                f"{what} cannot be captured: it uses the operator {operator.name()} of an "
+                "extension, and workers have torch's own operators alone"
+            )
 
 
 def _check_shapes(graph: fx.Graph, what: str) -> None:

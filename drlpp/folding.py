@@ -19,22 +19,31 @@ import networkx
 from networkx.utils import UnionFind
 from torch import fx, nn
 
-from drlpp.aten import computes_nothing, is_tensor, owner, written
+from drlpp.aten import computes_nothing, is_call, is_tensor, owner, written
 from drlpp.export import storage_owner
 
 Group = tuple[fx.Node, ...]
 
 
 def fold(module: fx.GraphModule) -> tuple[Group, ...]:
-    """Divide the ``call_function`` nodes of ``module`` into operators.
+    """Divide the nodes of ``module`` that compute something into operators.
 
     Returns:
         The nodes of every operator in the order of execution; the operators in a topological
         order, the first executed first.
     """
-    nodes = [node for node in module.graph.nodes if node.op == "call_function"]
+    return _folded(module, [together for _, together in weight_readers(module)])
+
+
+def fold_untied(module: fx.GraphModule) -> tuple[Group, ...]:
+    """The operators that :func:`fold` would give if no operators shared a weight."""
+    return _folded(module, [])
+
+
+def _folded(module: fx.GraphModule, sharing_weights: Iterable[list[fx.Node]]) -> tuple[Group, ...]:
+    nodes = [node for node in module.graph.nodes if is_call(node)]
     groups = UnionFind(nodes)
-    for together in (*_what_no_edge_can_carry(nodes), *_sharing_weights(module)):
+    for together in (*_what_no_edge_can_carry(nodes), *sharing_weights):
         groups.union(*together)
     working = working_nodes(module)
     _join_producers(nodes, groups)
@@ -51,7 +60,7 @@ def working_nodes(module: fx.GraphModule) -> set[fx.Node]:
     for node in module.graph.nodes:
         if not fed.isdisjoint(node.all_input_nodes):
             fed.add(node)
-    return {node for node in fed if node.op == "call_function" and not computes_nothing(node)}
+    return {node for node in fed if is_call(node) and not computes_nothing(node)}
 
 
 def _what_no_edge_can_carry(nodes: Iterable[fx.Node]) -> Iterable[list[fx.Node]]:
@@ -71,25 +80,27 @@ def _what_no_edge_can_carry(nodes: Iterable[fx.Node]) -> Iterable[list[fx.Node]]
     yield from (touching[storage] for storage in changed)
 
 
-def _sharing_weights(module: fx.GraphModule) -> Iterable[list[fx.Node]]:
-    """The nodes that read the same parameter, directly or through views of it."""
+def weight_readers(module: fx.GraphModule) -> Iterable[tuple[str, list[fx.Node]]]:
+    """The name of every parameter with the nodes that read it, directly or through views of it."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    readers: dict[nn.Parameter, list[fx.Node]] = {}
+    names: dict[nn.Parameter, str] = {}
+    readers: dict[str, list[fx.Node]] = {}
     for node in module.graph.find_nodes(op="get_attr"):
         if node.target in parameters:
-            readers.setdefault(parameters[node.target], []).extend(_readers(node))
-    views = {node for together in readers.values() for node in together if _is_only_view(node)}
-    for node in module.graph.nodes:
-        if node in views:
-            yield [node, *_readers(node)]
-            views.update(reader for reader in _readers(node) if _is_only_view(reader))
-    yield from (together for together in readers.values() if together)
+            name = names.setdefault(parameters[node.target], str(node.target))
+            readers.setdefault(name, []).extend(_readers(node))
+    for together in readers.values():
+        for node in together:
+            if _is_only_view(node):
+                # Those that read the view are visited in turn.
+                together += [reader for reader in _readers(node) if reader not in together]
+    yield from ((name, together) for name, together in readers.items() if together)
 
 
 def _is_only_view(node: fx.Node) -> bool:
     """Whether ``node`` computes nothing from parameters, inputs and constants alone."""
     return computes_nothing(node) and all(
-        source.op != "call_function" or _is_only_view(source) for source in node.all_input_nodes
+        not is_call(source) or _is_only_view(source) for source in node.all_input_nodes
     )
 
 
@@ -170,4 +181,4 @@ def _quotient(nodes: Iterable[fx.Node], groups: UnionFind) -> networkx.DiGraph:
 
 
 def _readers(node: fx.Node) -> list[fx.Node]:
-    return [user for user in node.users if user.op == "call_function"]
+    return [user for user in node.users if is_call(user)]

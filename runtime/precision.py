@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
+from drlpp.autograd_functions import CapturedFunction
 from drlpp.export import EXEMPT_FROM_AUTOCAST
 from drlpp.runtime.devices import PROCESSOR, device_among
 from drlpp.runtime.randomness import seeded
@@ -44,7 +45,11 @@ def exempt_operators(module: fx.GraphModule) -> None:
     for node in module.graph.nodes:
         if not node.meta.get(EXEMPT_FROM_AUTOCAST):
             continue
-        if isinstance(node.target, OpOverload):
+        if node.op == "call_module":
+            function = module.get_submodule(str(node.target))
+            assert isinstance(function, CapturedFunction)
+            function.autocast = False
+        elif isinstance(node.target, OpOverload):
             node.args = (node.target, *node.args)
             node.target = without_autocast
         elif node.target is seeded:

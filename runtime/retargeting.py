@@ -26,7 +26,14 @@ def retarget(module: Callable[..., Any] | None, device: torch.device) -> None:
     if module is None or device.type == "cpu":
         return
     assert isinstance(module, fx.GraphModule)
+    for graph in module.modules():
+        # Also those of captured Functions, forward and backward.
+        if isinstance(graph, fx.GraphModule):
+            _retarget_graph(graph, device)
+    module.to(device)
 
+
+def _retarget_graph(module: fx.GraphModule, device: torch.device) -> None:
     def there(value: Any) -> Any:
         return device if isinstance(value, torch.device) else value
 
@@ -38,7 +45,6 @@ def retarget(module: Callable[..., Any] | None, device: torch.device) -> None:
         if _makes_tensors(node) and node.kwargs.get("device") is None:
             node.kwargs = {**node.kwargs, "device": device}
     module.recompile()
-    module.to(device)
 
 
 def _makes_tensors(node: fx.Node) -> bool:

@@ -15,6 +15,7 @@ from torch import fx, nn
 from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
 
+from drlpp.autograd_functions import CapturedFunction
 from drlpp.capturing import CapturedModel
 from drlpp.graph import TensorSpec
 from drlpp.placement import Placement
@@ -157,6 +158,9 @@ def cut_stages(
 def portable(module: nn.Module) -> fx.GraphModule:
     """The same graph in a module that can be pickled; only aten operators travel with it."""
     assert isinstance(module, fx.GraphModule)
+    for part in module.modules():
+        if isinstance(part, CapturedFunction):
+            part.compute, part.differentiate = portable(part.compute), portable(part.differentiate)
     module.graph._tracer_cls = Retracer
     return fx.GraphModule(module, module.graph)
 

@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
 
+from drlpp.aten import is_call
 from drlpp.capturing import CapturedModel, capture
 from drlpp.task import ModelReference, Task
 
@@ -43,14 +44,14 @@ def run_in_pieces(captured: CapturedModel, *inputs: Tensor) -> list[Tensor]:
 def check_structure(captured: CapturedModel) -> None:
     """Every node is in an operator, and edges are the dependencies of the nodes, no more."""
     graph, operator_of = captured.graph, captured.operator_of
-    nodes = [node for node in captured.module.graph.nodes if node.op == "call_function"]
+    nodes = [node for node in captured.module.graph.nodes if is_call(node)]
     assert {node.name for node in nodes} == operator_of.keys()
     assert set(operator_of.values()) == set(range(len(graph)))
     read = {
         (operator_of[source.name], operator_of[node.name], source.name)
         for node in nodes
         for source in node.all_input_nodes
-        if source.op == "call_function" and operator_of[source.name] != operator_of[node.name]
+        if is_call(source) and operator_of[source.name] != operator_of[node.name]
     }
     assert read == {
         (edge.source, edge.target, captured.output_nodes[edge.source, index])
