@@ -27,7 +27,7 @@ from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
 from drlpp.measurement import Measurement, Outcome
-from drlpp.placement import Placement
+from drlpp.placement import Placement, Stage
 from drlpp.report import seconds_text
 
 Picture = Callable[[Placement, Measurement], Figure | None]
@@ -46,6 +46,9 @@ def learn_placement(
 ) -> bool:
     """Train drl-pp's agent until ``budget`` distinct placements have been measured.
 
+    A model of a single operator leaves an agent nothing to choose: it is measured as one stage on
+    every number of accelerators.
+
     The agent is saved in ``out/agent.zip`` after every update, and taken up from there if it
     exists; TensorBoard's files are in ``out/tensorboard``. Ctrl-C ends learning cleanly.
 
@@ -63,13 +66,19 @@ def learn_placement(
     Returns:
         False if Ctrl-C ended it before the budget was spent.
     """
+    console = console or Console()
+    if len(memory.graph) == 1:
+        console.print(
+            "nothing to choose: the model is one operator, which no placement can divide; it is "
+            f"measured on 1 to {memory.accelerators} workers"
+        )
+        return _measure_undivided(memory, budget)
     env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint = out / "agent.zip"
     if checkpoint.exists():
         agent = _load(hyperparameters.algorithm, checkpoint, env)
     else:
         agent = hyperparameters.build(env, seed=seed, tensorboard_log=str(out / "tensorboard"))
-    console = console or Console()
     interrupted = threading.Event()
     progress = ProgressCallback(memory, budget, console, interrupted)
     callbacks = CallbackList(
@@ -95,6 +104,19 @@ def learn_placement(
             f"the agent has settled after {memory.distinct} placements: measuring more has not "
             "helped for long, or it keeps asking for what it knows"
         )
+    return True
+
+
+def _measure_undivided(memory: MeasurementMemory, budget: int) -> bool:
+    """Measure the only stage there can be on any number of accelerators; False after Ctrl-C."""
+    placements = [
+        Placement(stages=(Stage(operators=(0,), accelerators=tuple(range(count))),))
+        for count in range(1, memory.accelerators + 1)
+    ]
+    try:
+        memory.measure_together(placements, max(budget - memory.distinct, 0))
+    except KeyboardInterrupt:
+        return False
     return True
 
 

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,12 +18,12 @@ from drlpp.errors import InvalidInput, InvalidModel, ModelNote
 from drlpp.evaluation import evaluation_graph
 from drlpp.export import export_graph
 from drlpp.folding import Group, fold, working_nodes
-from drlpp.gradient_check import call_purely, check_gradients
 from drlpp.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.module_check import call_purely, check_evaluation, check_gradients
 from drlpp.task import ModelReference, Task
 from drlpp.ties import tie_notes
 
-__all__ = ["CapturedModel", "capture", "capture_microbatch", "evaluation_graph"]
+__all__ = ["CapturedModel", "capture", "capture_microbatch"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,17 @@ class CapturedModel:
     task: Task
     loss: fx.GraphModule
     score: fx.GraphModule | None
+
+    @cached_property
+    def evaluation(self) -> fx.GraphModule:
+        """The graph that evaluates, with the same names of nodes.
+
+        Raises:
+            InvalidModel: it would not give what the module gives in evaluation mode.
+        """
+        graph = evaluation_graph(self.module)
+        check_evaluation(self, graph)
+        return graph
 
 
 def capture(

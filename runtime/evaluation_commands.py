@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel, evaluation_graph
+from drlpp.capturing import CapturedModel
 from drlpp.runtime.commands import Run, RunResult, Stream
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.generated_sources import sources_forgotten
@@ -57,7 +57,7 @@ def evaluation_commands(
         stream: where minibatches come from instead.
     """
     schedule = build_schedule(deployment.pipeline, minibatches, "forward")
-    programs = cut_stages(captured, deployment.placement, evaluation_graph(captured.module))
+    programs = cut_stages(captured, deployment.placement, captured.evaluation)
     score = portable(captured.score) if captured.score else None
     ends = [(None, None)] * (len(programs) - 1) + [(portable(captured.loss), score)]
     in_flight = deployment.method.in_flight(deployment.pipeline)

@@ -187,6 +187,9 @@ class PipelineTrainer:
         )
         source = self._source(data, held_out, unpack, minibatches)
         self._check_early_stopping(source)
+        if source.held_out_samples:
+            # What cannot be evaluated is refused before the first epoch, not after it.
+            self.captured.evaluation  # noqa: B018
         if self.synchronous_epochs > epochs:
             self.observer.on_note(
                 f"synchronous_epochs is {self.synchronous_epochs}, but training ends after "

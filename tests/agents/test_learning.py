@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from contextlib import suppress
@@ -40,3 +41,25 @@ def test_ctrl_c_is_not_lost_where_the_exception_is(tmp_path: Path) -> None:
     assert not finished
     assert 3 < memory.distinct < 30
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_with_nothing_to_choose_it_ends_at_once(tmp_path: Path) -> None:
+    measurer = FakeMeasurer(chain(1))
+    memory = MeasurementMemory(measurer, repetitions=2)
+    console = Console(record=True, quiet=False, file=io.StringIO(), width=200)
+    options = {"hyperparameters": AGENTS["guided"], "seed": 0, "console": console}
+    assert learn_placement(memory, tmp_path, budget=100, **options)
+    assert sorted(p.configuration for p in memory.outcomes) == ["1", "2", "3", "4"]
+    assert len(measurer.measured) == 2 * 4
+    assert "nothing to choose: the model is one operator" in console.export_text()
+    assert learn_placement(memory, tmp_path, budget=100, **options), "begun again"
+    assert len(measurer.measured) == 2 * 4
+
+
+def test_with_nothing_to_choose_the_budget_holds(tmp_path: Path) -> None:
+    memory = MeasurementMemory(FakeMeasurer(chain(1)))
+    quiet = Console(quiet=True)
+    learn_placement(
+        memory, tmp_path, hyperparameters=AGENTS["drl-pp"], budget=2, seed=0, console=quiet
+    )
+    assert memory.distinct == 2

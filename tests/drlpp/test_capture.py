@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing import capture, capture_microbatch, evaluation_graph
+from drlpp.capturing import capture, capture_microbatch
 from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.task import Task
 
@@ -171,7 +171,7 @@ def test_evaluation_graph_is_the_model_in_evaluation() -> None:
     module, images = Everything(), torch.randn(2, 3, 5, 5)
     captured = captured_from(module, images)
     captured.module(images)
-    evaluated = evaluation_graph(captured.module)
+    evaluated = captured.evaluation
     before = {name: value.clone() for name, value in module.state_dict().items()}
     found = evaluated(images)
     torch.testing.assert_close(dict(module.state_dict()), before, rtol=0, atol=0)
@@ -187,7 +187,7 @@ def test_evaluation_refuses_randomness_that_it_cannot_judge() -> None:
 
     captured = captured_from(Noisy(), torch.randn(2, 3))
     with pytest.raises(InvalidModel, match=r"rand_like.*draws random numbers"):
-        evaluation_graph(captured.module)
+        captured.evaluation  # noqa: B018 - refused when it is asked for
 
 
 def test_a_counter_stays_with_its_normalisation() -> None:

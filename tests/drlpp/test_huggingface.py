@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from drlpp.capturing import capture, evaluation_graph
+from drlpp.capturing import capture
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.task import ModelReference
@@ -44,5 +44,5 @@ def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
     train(task.module, task.loss, optimizer, draw(task.inputs, task.targets, order))
     assert_state(state, task.module, rtol=1e-7, atol=1e-9)
 
-    evaluated = evaluation_graph(captured.module)(*task.inputs)
+    evaluated = captured.evaluation(*task.inputs)
     torch.testing.assert_close(evaluated, task.module.eval()(*task.inputs))

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from drlpp.aten import operator_type, owner
-from drlpp.capturing import capture, capture_microbatch, evaluation_graph
+from drlpp.capturing import capture, capture_microbatch
 from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.task import ModelReference, Option
 from drlpp.zoo import SMALL, ZOO
@@ -74,7 +74,7 @@ def test_captured_models_compute_the_same(name: str) -> None:
     torch.testing.assert_close(outputs, expected)
     flat = pytree.tree_leaves(outputs)
     torch.testing.assert_close(gradients(captured.loss(*flat, targets)), wanted)
-    evaluated = evaluation_graph(captured.module)(*inputs)
+    evaluated = captured.evaluation(*inputs)
     torch.testing.assert_close(evaluated, module.eval()(*inputs))
     assert captured.score is not None
     assert captured.score(*pytree.tree_leaves(evaluated), targets).shape == (4,)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing import CapturedModel, capture, evaluation_graph
+from drlpp.capturing import CapturedModel, capture
 from drlpp.placement import Placement
 from drlpp.runtime.randomness import begin_pass
 from drlpp.runtime.retargeting import retarget
@@ -81,7 +81,7 @@ def devices_in(module: fx.GraphModule) -> set[str]:
 
 def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -> list[Tensor]:
     """The outputs of the model, as workers load and call its stages, on fake tensors."""
-    graph = evaluation_graph(captured.module) if evaluation else None
+    graph = captured.evaluation if evaluation else None
     programs = cut_stages(captured, even(captured, min(3, len(captured.graph))), graph)
     programs = pickle.loads(pickle.dumps(programs))
     for program in programs:
@@ -120,7 +120,7 @@ def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -
 def test_models_of_the_zoo_stay_on_the_gpu(name: str) -> None:
     captured = capture(tiny(name))
     for evaluation in (False, True):
-        graph = evaluation_graph(captured.module) if evaluation else None
+        graph = captured.evaluation if evaluation else None
         (program,) = cut_stages(captured, even(captured, 1), graph)
         retarget(program.function, GPU)
         assert devices_in(program.function) <= {"cuda"}

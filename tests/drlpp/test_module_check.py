@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from drlpp import capturing, gradient_check
+from drlpp import capturing, module_check
 from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import InvalidModel
 from drlpp.task import Task
@@ -18,7 +18,7 @@ from tests.drlpp.tiny_models import tiny
 def _check(captured: CapturedModel, module: nn.Module, loss: Callable[..., Tensor]) -> None:
     """As if ``module`` were what had been captured."""
     object.__setattr__(captured, "task", captured.task._replace(module=module))
-    gradient_check.check_gradients(captured, loss)
+    module_check.check_gradients(captured, loss)
 
 
 class Net(nn.Module):
@@ -106,8 +106,8 @@ def test_a_gradient_that_is_noise_makes_no_difference() -> None:
     module = Reordered()
     expected = {"a": torch.tensor([3.0, 4.0]), "noise": torch.tensor([1e-8])}
     found = {"a": torch.tensor([3.0, 4.0]), "noise": torch.tensor([-1e-8])}
-    assert not gradient_check._differences(expected, found)
-    assert gradient_check._differences(expected, {**found, "a": None}) == {"a": 1.0}
+    assert not module_check._differences(expected, found)
+    assert module_check._differences(expected, {**found, "a": None}) == {"a": 1.0}
     captured_from(module, torch.randn(8, 64))
 
 
@@ -130,13 +130,13 @@ def test_a_model_that_cannot_run_is_refused_in_words() -> None:
             raise RuntimeError("no such thing")
         return F.mse_loss(outputs, targets)
 
-    with pytest.raises(InvalidModel, match="cannot be trained: .* raise RuntimeError: no such"):
+    with pytest.raises(InvalidModel, match=r"cannot be trained: .* raise RuntimeError: no such"):
         captured_from(Net(), torch.randn(8, 4), targets=torch.randn(8, 2), loss=loss)
 
 
 def test_what_takes_long_is_compared_on_two_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Task] = []
-    real = gradient_check.check_gradients
+    real = module_check.check_gradients
 
     def check(captured: CapturedModel, loss: Callable[..., Tensor]) -> None:
         compared.append(captured.task)
@@ -157,3 +157,29 @@ def test_it_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     module = nn.Linear(4, 4)
     captured = capture(REFERENCE, Task(module, (torch.randn(2, 4),)), check=False)
     assert isinstance(captured.module, fx.GraphModule)
+
+
+class Switching(nn.Module):
+    """What it does in evaluation is its own affair."""
+
+    def __init__(self, scale: float, leaves: int = 1) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 2), nn.BatchNorm1d(2)
+        self.scale, self.leaves = scale, leaves
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        x = self.norm(self.linear(x)) * (1.0 if self.training else self.scale)
+        return (x,) * self.leaves if self.training else x
+
+
+def test_an_evaluation_that_would_be_another_is_refused() -> None:
+    captured = captured_from(Switching(0.5), torch.randn(8, 4))
+    with pytest.raises(InvalidModel, match=r"in evaluation mode its module gives other outputs"):
+        captured.evaluation  # noqa: B018 - refused when it is asked for
+    assert captured.task.module.training
+
+
+@pytest.mark.parametrize(("scale", "leaves"), [(1.0, 1), (0.5, 2)])
+def test_the_same_evaluation_and_fewer_outputs_are_fine(scale: float, leaves: int) -> None:
+    captured = captured_from(Switching(scale, leaves), torch.randn(8, 4))
+    assert len(captured.evaluation(torch.randn(8, 4))) in (leaves, 8)

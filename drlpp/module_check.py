@@ -1,6 +1,6 @@
 """Whether a captured model computes what the user's own module computes, gradients included.
 
-torch.export sees a forward alone. What it is known to drop is refused by name
+torch.export sees a forward alone, in training mode. What it is known to drop is refused by name
 (:mod:`drlpp.dropped`); here both are run on the example inputs and compared, whatever the cause.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -93,6 +93,44 @@ def check_gradients(captured: CapturedModel, loss: Callable[[Any, Tensor], Tenso
     )
 
 
+def check_evaluation(captured: CapturedModel, graph: fx.GraphModule) -> None:
+    """Compare the outputs of the graph that evaluates with those of the module in evaluation mode.
+
+    Outputs of another number or shape are not compared: some models return less in evaluation,
+    such as no auxiliary heads, and the graph returns what training needs.
+
+    Raises:
+        InvalidModel: they differ.
+    """
+    task, module = captured.task, captured.task.module
+    if any(weight.is_meta for weight in module.parameters()):
+        return
+    modes = {part: part.training for part in module.modules()}
+    try:
+        expected = _outputs(module.eval(), task.inputs)
+    finally:
+        for part, training in modes.items():
+            part.training = training
+    found = _outputs(graph, task.inputs)
+    if [value.shape for value in expected] != [value.shape for value in found]:
+        return
+    named = [{str(i): value for i, value in enumerate(values)} for values in (expected, found)]
+    if differing := _differences(named[0], named[1]):
+        raise InvalidModel(
+            f"model {captured.reference} cannot be evaluated in a pipeline: in evaluation mode its "
+            f"module gives other outputs (relative difference {max(differing.values()):.2g}). Only "
+            "dropout and normalisation are switched in a captured graph; what else depends on "
+            "self.training stays as in training. Write it with these, or train without held-out "
+            "data and evaluate the module itself"
+        )
+
+
+def _outputs(module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
+    with torch.no_grad(), _SameDraws():
+        leaves = pytree.tree_leaves(call_purely(module, inputs))
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
 _LOSS = "the loss"
 
 
@@ -138,7 +176,9 @@ def _differences(
 
 
 def _tolerance(value: Tensor | None) -> float:
-    return _RELATIVE if value is None else max(_RELATIVE, 8 * torch.finfo(value.dtype).eps)
+    if value is None or not (value.is_floating_point() or value.is_complex()):
+        return _RELATIVE
+    return max(_RELATIVE, 8 * torch.finfo(value.dtype).eps)
 
 
 def _norm(value: Tensor | None) -> float:
