@@ -161,9 +161,8 @@ def _cores(plan: Plan) -> Iterator[str]:
     predicted = {shared.host: shared for shared in plan.prediction.cores}
     used = set(plan.placement.accelerators)
     for host in plan.problem.cluster.crowded:
-        rule = (
-            f"cores rule: {host.name} has {host.cores} cores for {len(host.accelerators)} workers"
-        )
+        cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
+        rule = f"cores rule: {host.name} has {cores} for {len(host.accelerators)} workers"
         if (shared := predicted.get(host.name)) is None:
             yield f"{rule}; {len(used.intersection(host.accelerators))} work, each on its own"
         else:

@@ -83,7 +83,7 @@ def test_a_plan_tells_how_workers_share_cores(shell: Shell, profile: Path, tmp_p
     given = ("plan", "--profile", profile, "--cluster", path)
     code, out, _ = shell(*given)
     assert code == 0
-    assert "cores rule: a has 1 cores for 3 workers; 1 work, each on its own" in out
+    assert "cores rule: a has 1 core for 3 workers; 1 work, each on its own" in out
     assert "proven" in out
     code, out, _ = shell(*given, "--method", "gpipe")
     told = " ".join(out.split())
