@@ -136,6 +136,11 @@ def judge(entrants: Sequence[Entrant]) -> Verdict | None:
     return verdict(Finding.LOSS if winner.rival else Finding.GAIN, lead)
 
 
+def best_rival(entrants: Sequence[Entrant]) -> int | None:
+    """The fastest of what a user has without an agent; None if none could be measured."""
+    return _best(entrants, [i for i, entrant in enumerate(entrants) if entrant.rival])
+
+
 def _few(entrants: Sequence[Entrant]) -> bool:
     """Whether so few rounds were run that differences tell little of their spread."""
     return max(len(entrant.seconds) for entrant in entrants) < DEFAULT_RULES.least_rounds
