@@ -1,7 +1,7 @@
 """The live pipeline runtime: workers, weight policies, measuring, training, and the oracle."""
 
 from drlpp.runtime.comparison import Comparison, compare
-from drlpp.runtime.contenders import RIVALS, Contender, Heat
+from drlpp.runtime.contenders import PLAIN, RIVALS, Contender, Heat
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.evaluation_commands import Evaluation
@@ -30,6 +30,7 @@ __all__ = [
     "Comparison",
     "Contender",
     "Heat",
+    "PLAIN",
     "RIVALS",
     "compare",
     "rival_heats",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
@@ -140,10 +141,8 @@ def _(comparison: Comparison) -> RenderableType:
 def _heat_text(heat: Heat) -> str:
     """Who ran for a kind's place in the race, the fastest of those that came furthest first."""
     ranked = sorted(heat.candidates, key=lambda c: (-len(c.seconds), sorted(c.seconds)))
-    tried = ", ".join(
-        f"{c.configuration} {seconds_text(c.median_measurement.seconds_per_minibatch)}"
-        if c.seconds and c.median_measurement
-        else f"{c.configuration} failed"
+    tried = "; ".join(
+        f"{c.configuration}: {seconds_text(median(c.seconds)) if c.seconds else 'failed'}"
         for c in ranked
     )
     return f"tried as {heat.kind}: {tried}"
