@@ -98,13 +98,13 @@ def live_row(model: str, comparison: Comparison, agent: str) -> LiveRow:
         found = [c for c in comparison.contenders if c.found_by == name]
         best = min(found, key=_by_result, default=None)
         cells[method] = Cell(best.configuration, _median(best)) if best else Cell("–", None)
-    best, mine = best_rival(comparison.entrants), cells[AGENT].seconds
+    rival, mine = best_rival(comparison.entrants), cells[AGENT].seconds
     return LiveRow(
         model=model,
         cells=cells,
         over_best=None
-        if best is None or mine is None
-        else median(comparison.entrants[best].seconds) / mine,
+        if rival is None or mine is None
+        else median(comparison.entrants[rival].seconds) / mine,
         verdict=_verdict(comparison),
     )
 

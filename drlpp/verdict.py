@@ -119,7 +119,7 @@ def judge(entrants: Sequence[Entrant]) -> Verdict | None:
     winner = entrants[fastest]
     if winner.rival and winner.learned:
         return verdict(Finding.SAME)
-    others = [i for i, entrant in enumerate(entrants) if entrant.rival != winner.rival]
+    others = [i for i, e in enumerate(entrants) if (e.learned if winner.rival else e.rival)]
     best = _best(entrants, others)
     if best is None:
         return verdict(Finding.ALONE)

@@ -80,7 +80,8 @@ class PlainPyTorch:
         try:
             self._start()
             assert self._channel is not None
-            self._channel.send(self._run(threads, minibatches, method))
+            with suppress(BrokenPipeError):
+                self._channel.send(self._run(threads, minibatches, method))
             return self._answer()
         except StorageFailure:
             raise

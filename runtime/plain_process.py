@@ -150,10 +150,13 @@ def train(
     alone = choose_method("sync", {"schedule": "1f1b"}, method)
     window = Window.plan(Pipeline.straight(1), run.minibatches, alone)
     module = task.module.to(device)
-    inputs, targets = moved((tuple(task.inputs), task.targets), device)
+    targets = torch.empty(0) if task.targets is None else task.targets
+    inputs, targets = moved((tuple(task.inputs), targets), device)
     loss = task.loss or mean_square
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     optimizer = build_optimizer(run.optimizer, weights)
+    # The gradients of an update are the mean over its minibatches.
+    factor = method.applied_loss_scale / method.accumulate
     emulated = EmulatedAccelerator(run.speed)
     clock = accelerator.new_clock()
     for number in range(window.minibatches):
@@ -162,8 +165,8 @@ def train(
             value = loss(module(*inputs), targets)
         emulated.rest()
         emulated.begin()
-        # The gradients of an update are the mean over its minibatches.
-        (value * (method.applied_loss_scale / method.accumulate)).backward()  # type: ignore[no-untyped-call]
+        scaled: Tensor = value if factor == 1 else value * factor
+        scaled.backward()
         emulated.rest()
         if (number + 1) % method.accumulate == 0:
             emulated.begin()
