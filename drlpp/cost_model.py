@@ -79,7 +79,7 @@ class StageSeconds:
 
     @staticmethod
     def busy(work: StageWork, replicas: int) -> Array:
-        """What one of so many replicas computes for a minibatch, at speed 1."""
+        """What one of the replicas computes for a minibatch, at speed 1."""
         shared = work.sharing_seconds if replicas > 1 else 0.0
         busy: Array = (work.seconds + shared + work.update_seconds) / replicas
         return busy

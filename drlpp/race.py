@@ -3,8 +3,8 @@
 Successive halving with confidence intervals: all contenders run in rounds, there and back; those
 that are slower than the leader with confidence run no more. Only rounds are compared with each
 other, not contenders with each other's past, so drift of the machine hits all alike. Where there
-are too many for a race, a heat finds the one of them that enters it. What a race says is told in
-:mod:`drlpp.verdict`.
+are too many for a race, a heat finds the one of them that enters it. What a race says, in words, is
+:mod:`drlpp.verdict`'s.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from drlpp.runtime.session import ClusterSession
 from drlpp.verdict import Entrant, Verdict, best_rival, judge, verdict_lines
 
 _HEAT_SHARE = 3
-"""A measurement of a heat has one in so many of the minibatches of one of the race."""
+"""A measurement of the race has this many times the minibatches of one of a heat."""
 
 
 class Comparison(Document):
@@ -172,7 +172,7 @@ def compare(
         rules: when contenders are dropped and when the race ends.
         minibatches: of a measurement in the race.
         path: the file.
-        on_progress: told now and then how far it is.
+        on_progress: called before a heat's measurements and after a round with how far it is.
     """
     fresh = Comparison(
         model=str(session.captured.reference),

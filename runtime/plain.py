@@ -1,4 +1,4 @@
-"""Plain PyTorch as a contender: a process beside the workers that takes turns with them."""
+"""Plain PyTorch as a contender: a process that takes turns with the workers."""
 
 from __future__ import annotations
 

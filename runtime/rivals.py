@@ -2,7 +2,7 @@
 
 Plain PyTorch with any number of threads; data parallelism and PipeDream's planner with any number
 of the workers; GPipe and flushed 1F1B with any number of stages and of microbatches, split evenly
-by the profile; and the exact planner, which is told of all workers and the cores that they share.
+by the profile; and the exact planner, given all workers and the cores that they share.
 Where a kind has more candidates than can be measured, the simulator ranks them, and the first run
 in a heat.
 """
@@ -25,7 +25,7 @@ from drlpp.training_options import Method, choose_method
 from drlpp.workload import Workload
 
 MOST_CANDIDATES = 8
-"""Of a kind that are measured; a heat of so many takes 14 measurements."""
+"""Of a kind that are measured; a heat of eight takes 14 measurements."""
 
 _SIMULATED_MINIBATCHES = 12
 
@@ -80,11 +80,11 @@ class _Rivals:
         return self._ranked(self._on_any_number("data-parallel", method))
 
     def planned(self, name: str) -> list[Contender]:
-        """A planner's placements, told of 1, 2, … workers."""
+        """A planner's placements, given 1, 2, … workers."""
         return self._ranked(self._on_any_number(name, self._session.method))
 
     def exact(self) -> list[Contender]:
-        """Told of all workers, it takes as many as are of use."""
+        """Given all workers, it takes as many as are of use."""
         method = self._session.method
         placement = PLANNERS["exact"](self._problem(method, self._cluster)).placement
         return [Contender(found_by="exact", placement=placement, method=method)]

@@ -86,9 +86,9 @@ def test_a_plan_tells_how_workers_share_cores(shell: Shell, profile: Path, tmp_p
     assert "cores rule: a has 1 core for 3 workers; 1 work, each on its own" in out
     assert "proven" in out
     code, out, _ = shell(*given, "--method", "gpipe")
-    told = " ".join(out.split())
-    assert "12.00 s per minibatch: cores of a" in told
-    assert "3 work, and compute 12.00 s for a minibatch together, which takes 12.00 s" in told
+    text = " ".join(out.split())
+    assert "12.00 s per minibatch: cores of a" in text
+    assert "3 work, and compute 12.00 s for a minibatch together, which takes 12.00 s" in text
     found = shell.json(*given, "--method", "gpipe")
     assert found["cores"] == [{"host": "a", "cores": 1, "workers": 3, "seconds": 12.0}]
 
