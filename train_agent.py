@@ -1,4 +1,4 @@
-"""The main job: learn a placement on live workers, compare it with the baselines, export the best.
+"""The main job: learn a placement on live workers, race it against its rivals, export the best.
 
 ``python train_agent.py --model alexnet --workers 4 --out runs/alexnet``; see ``--help``.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from drlpp.measurement import Measurement, Outcome
     from drlpp.placement import Placement
     from drlpp.profile import Profile
-    from drlpp.runtime import ClusterSession, Comparison, Contender
+    from drlpp.runtime import ClusterSession, Comparison
     from drlpp.timeline import TimedAction
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
@@ -59,7 +59,6 @@ class Job:
     repetitions: int
     finalists: int
     rounds: int
-    microbatches: int
     seed: int
 
 
@@ -109,9 +108,6 @@ def main(
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
     lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006 - typer copies it
-    microbatches: Annotated[
-        int, typer.Option(min=1, help="Of a minibatch, for the baseline GPipe.")
-    ] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
@@ -123,7 +119,7 @@ def main(
     from drlpp.capturing import capture
     from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.run_folder import open_run_folder
-    from drlpp.runtime import ClusterSession, restarted, usual_workers
+    from drlpp.runtime import RIVALS, ClusterSession, restarted, usual_workers
     from drlpp.training_options import choose_method
 
     hyperparameters = hyperparameters_of(agent)
@@ -155,14 +151,13 @@ def main(
         )
         job = Job(
             out=folder,
-            agent=Path(agent).stem,
+            agent=name if (name := Path(agent).stem) not in RIVALS else f"agent {name}",
             hyperparameters=hyperparameters,
             budget=budget,
             minibatches=minibatches,
             repetitions=repetitions,
             finalists=finalists,
             rounds=rounds,
-            microbatches=microbatches,
             seed=seed,
         )
         with ClusterSession(
@@ -192,15 +187,14 @@ def _run(job: Job, session: ClusterSession) -> None:
     try:
         comparison = None
         if _learn(job, session, memory, declared):
-            contenders = _contenders(job, session, memory, profile, cluster)
-            comparison = _compare(job, session, contenders)
+            comparison = _compare(job, session, memory, profile, cluster)
     except HostLost:
         _export_best_so_far(job, session, memory, cluster)
         raise
     if comparison is None:
         _export_best_so_far(job, session, memory, cluster)
     else:
-        _export_fastest(job, session, comparison, cluster)
+        _export_best(job, session, comparison, cluster)
 
 
 def _learn(
@@ -256,62 +250,56 @@ def _print_split(session: ClusterSession, wall_seconds: float, measured: int) ->
     )
 
 
-def _contenders(
+def _compare(
     job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
-) -> list[Contender]:
-    """The fastest placements that were measured, and the baselines."""
+) -> Comparison | None:
+    """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
     from drlpp.errors import RunFailure
-    from drlpp.runtime import Contender, baseline_contenders
+    from drlpp.race import RaceRules
+    from drlpp.report import describe
+    from drlpp.runtime import Contender, compare, rival_heats
 
     if memory.best() is None:
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
         raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
-    return [
-        *(
-            Contender(found_by=job.agent, placement=placement, method=session.method)
-            for placement, _ in memory.fastest(job.finalists)
-        ),
-        *baseline_contenders(session, profile, cluster, job.microbatches),
+    finalists = [
+        Contender(found_by=job.agent, placement=placement, method=session.method)
+        for placement, _ in memory.fastest(job.finalists)
     ]
-
-
-def _compare(job: Job, session: ClusterSession, contenders: list[Contender]) -> Comparison | None:
-    """Race the contenders and print the table; None if Ctrl-C ended it."""
-    from drlpp.race import RaceRules
-    from drlpp.report import describe
-    from drlpp.runtime import compare
-
+    begin = time.perf_counter()
     try:
-        with console.status("comparing with the baselines") as status:
+        with console.status("planning what a user has without an agent") as status:
             comparison = compare(
                 session,
-                contenders,
+                finalists,
+                rival_heats(session, profile, cluster),
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
-                on_round=lambda done, running: status.update(
-                    f"comparing with the baselines: round {done} of at most {job.rounds}, "
-                    f"{running} placements left"
-                ),
+                on_progress=status.update,
             )
     except KeyboardInterrupt:
         return None
+    console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
     console.print(describe(comparison))
     return comparison
 
 
-def _export_fastest(
+def _export_best(
     job: Job, session: ClusterSession, comparison: Comparison, cluster: Cluster
 ) -> None:
-    """Write the fastest placement of the comparison."""
+    """Write the simplest of the placements that are as good as the best one."""
     from drlpp.errors import RunFailure
     from drlpp.runtime import export
 
-    fastest = comparison.fastest()
-    if fastest is None:
+    verdict = comparison.verdict
+    if verdict is None or verdict.placement is None:
         raise RunFailure("none of the placements compared could be measured")
-    path = export(session, fastest, cluster, job.out)
-    console.print(f"exported to {path}: {fastest.configuration}, found by {fastest.found_by}")
+    chosen = comparison.contender(verdict.placement)
+    path = export(session, chosen, cluster, job.out)
+    # Plain PyTorch may be better, but it has no placement.
+    best = "" if verdict.placement in verdict.equals else "the best placement, "
+    console.print(f"exported to {path}: {best}{chosen.configuration}, found by {chosen.found_by}")
     if session.captured.task.loss is not None:
         console.print(f"train with it: drlpp train {path} --data digits")
 
@@ -337,8 +325,8 @@ def _export_best_so_far(
     )
     console.print(
         f"stopped {stopped}; the fastest so far is in {path} ({contender.configuration}, "
-        f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with the "
-        "baselines). Go on with --resume"
+        f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with what a "
+        "user has without an agent). Go on with --resume"
     )
 
 

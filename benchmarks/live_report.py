@@ -13,7 +13,8 @@ from rich.table import Table
 
 from benchmarks.markdown_document import table, write_between
 from drlpp.report import confidence_text, seconds_text
-from drlpp.runtime import Comparison, Contender
+from drlpp.runtime import PLAIN, Comparison, Contender
+from drlpp.verdict import Finding, best_rival
 
 BEGIN = "<!-- live table: written by benchmarks/live_table.py -->"
 END = "<!-- end of live table -->"
@@ -22,13 +23,15 @@ AGENT = "agent"
 """Stands for whichever agent it was."""
 
 METHODS = {
+    PLAIN: "plain",
     "data-parallel": "DP",
     "gpipe": "GPipe",
+    "1f1b-flush": "flushed",
     "pipedream": "PipeDream",
     "exact": "exact",
     AGENT: "agent",
 }
-"""Columns, by who found the placement."""
+"""Columns, by who found it; plain is PyTorch in one process, flushed is flushed 1F1B."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,14 @@ class LiveRow:
     Attributes:
         model: its name in the zoo.
         cells: by method.
-        fastest: the method that won the comparison.
-        confidence: that no other method is faster; None if only one could be measured.
+        over_best: the agent's speed-up over the best rival.
+        verdict: who is the fastest, if the difference is worth having, and how sure that is.
     """
 
     model: str
     cells: dict[str, Cell]
-    fastest: str | None
-    confidence: float | None
+    over_best: float | None
+    verdict: str
 
     def over(self, method: str) -> float | None:
         """The agent's speed-up over a method."""
@@ -94,40 +97,59 @@ def live_row(model: str, comparison: Comparison, agent: str) -> LiveRow:
         name = agent if method == AGENT else method
         found = [c for c in comparison.contenders if c.found_by == name]
         best = min(found, key=_by_result, default=None)
-        cells[method] = Cell(best.configuration, best.row.median) if best else Cell("–", None)
-    winner = comparison.fastest()
-    closest = comparison.standing.closest
+        cells[method] = Cell(best.configuration, _median(best)) if best else Cell("–", None)
+    rival, mine = best_rival(comparison.entrants), cells[AGENT].seconds
     return LiveRow(
         model=model,
         cells=cells,
-        fastest=None if winner is None else AGENT if winner.found_by == agent else winner.found_by,
-        confidence=None if closest is None else closest.probability,
+        over_best=None
+        if rival is None or mine is None
+        else median(comparison.entrants[rival].seconds) / mine,
+        verdict=_verdict(comparison),
     )
 
 
+def _verdict(comparison: Comparison) -> str:
+    verdict = comparison.verdict
+    if verdict is None:
+        return "–"
+    names = comparison.entrants[verdict.fastest].found_by
+    who = " and ".join(METHODS.get(name, AGENT) for name in names)
+    if verdict.finding is Finding.EQUAL:
+        who = "no difference"
+    return who if verdict.lead is None else f"{who}, {confidence_text(verdict.lead.probability)}"
+
+
 def _by_result(contender: Contender) -> tuple[int, float]:
-    seconds = contender.row.seconds
+    seconds = contender.seconds
     return -len(seconds), median(seconds) if seconds else 0.0
 
 
-HEADINGS = (
-    "model",
-    *METHODS.values(),
-    "over DP",
-    "over PipeDream",
-    "over exact",
-    "fastest, confidence",
-)
+def _median(contender: Contender) -> float | None:
+    return median(contender.seconds) if contender.seconds else None
+
+
+HEADINGS = ("model", *METHODS.values())
 
 
 def seconds_rows(rows: Sequence[LiveRow]) -> list[list[str]]:
-    """Seconds per minibatch, and what the agent's placement is faster by."""
+    """Seconds per minibatch."""
+    return [
+        [row.model, *(_seconds(row.cells[method].seconds) for method in METHODS)] for row in rows
+    ]
+
+
+RATIO_HEADINGS = ("model", "best rival", "DP", "PipeDream", "exact", "verdict, confidence")
+
+
+def ratio_rows(rows: Sequence[LiveRow]) -> list[list[str]]:
+    """What the agent's placement is faster by, and whether that is worth having."""
     return [
         [
             row.model,
-            *(_seconds(row.cells[method].seconds) for method in METHODS),
+            _ratio(row.over_best),
             *(_ratio(row.over(method)) for method in ("data-parallel", "pipedream", "exact")),
-            _fastest(row),
+            row.verdict,
         ]
         for row in rows
     ]
@@ -175,13 +197,6 @@ def _ratio(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}×"
 
 
-def _fastest(row: LiveRow) -> str:
-    if row.fastest is None:
-        return "–"
-    sure = "" if row.confidence is None else f", {confidence_text(row.confidence)}"
-    return f"{METHODS[row.fastest]}{sure}"
-
-
 def live_tables(rows: Sequence[LiveRow], title: str) -> Group:
     """All tables for a terminal."""
     tables = []
@@ -210,6 +225,7 @@ def write_live_tables(document: Path, rows: Sequence[LiveRow], title: str) -> No
 def _tables(rows: Sequence[LiveRow]) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     return [
         ("time per minibatch here", HEADINGS, seconds_rows(rows)),
+        ("the agent's speed-up over", RATIO_HEADINGS, ratio_rows(rows)),
         ("replicas per stage", CONFIGURATION_HEADINGS, configuration_rows(rows)),
         ("seconds per minibatch in the paper", PAPER_HEADINGS, paper_rows(rows)),
     ]

@@ -2,8 +2,9 @@
 
 Every worker takes its processor time divided by its speed, and sleeps the rest of it, so that all
 compute at the same time on few cores. For every model an agent learns a placement within a budget
-of measurements; then its best placements, data parallelism, GPipe, PipeDream's planner and the
-exact planner race against each other.
+of measurements; then its best placements race against what a user has without it: plain PyTorch on
+one of the fastest accelerators, data parallelism, GPipe, flushed 1F1B, PipeDream's planner and the
+exact planner, of each the best.
 
     python -m benchmarks.live_table --document docs/agent.md
     python -m benchmarks.live_table --speeds 0.2,0.2,0.1,0.1 --models alexnet --budget 40
@@ -33,9 +34,9 @@ from drlpp.run_folder import open_run_folder
 from drlpp.runtime import (
     ClusterSession,
     Contender,
-    baseline_contenders,
     compare,
     kept_profile,
+    rival_heats,
 )
 from drlpp.task import ModelReference
 
@@ -54,7 +55,6 @@ class Settings:
         finalists: of the agent's placements in the race.
         rounds: of the race, at most.
         minibatches: of a measurement.
-        microbatches: of GPipe.
         seed: of the agent.
         hide_speeds: the agent is told only the number of accelerators; planners are told all.
     """
@@ -66,7 +66,6 @@ class Settings:
     finalists: int
     rounds: int
     minibatches: int
-    microbatches: int
     seed: int
     hide_speeds: bool
 
@@ -102,7 +101,6 @@ def main(
     finalists: Annotated[int, typer.Option(min=1, help="Of them in the final race.")] = 4,
     rounds: Annotated[int, typer.Option(min=1, help="Of the race, at most.")] = 7,
     minibatches: Annotated[int, typer.Option(min=1, help="Of a measurement.")] = 30,
-    microbatches: Annotated[int, typer.Option(min=1, help="Of GPipe.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Of the agent.")] = 0,
     hide_speeds: Annotated[
         bool, typer.Option("--hide-speeds", help="Tell them to planners, but not to the agent.")
@@ -123,7 +121,6 @@ def main(
         finalists=finalists,
         rounds=rounds,
         minibatches=minibatches,
-        microbatches=microbatches,
         seed=seed,
         hide_speeds=hide_speeds,
     )
@@ -194,7 +191,8 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
         ]
         comparison = compare(
             session,
-            [*contenders, *baseline_contenders(session, profile, cluster, settings.microbatches)],
+            contenders,
+            rival_heats(session, profile, cluster),
             rules=RaceRules(rounds=settings.rounds),
             minibatches=settings.minibatches,
             path=folder / "comparison.json",

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
@@ -99,6 +99,14 @@ class Host(RecordByHand):
         if self.count == 1:
             return (self.name,)
         return tuple(f"{self.name}-{number}" for number in range(self.count))
+
+
+class CrowdedHost(NamedTuple):
+    """Accelerators of a host that are more than its ``cores``, on which they take turns."""
+
+    name: str
+    accelerators: tuple[int, ...]
+    cores: int
 
 
 class Cluster(Document):
@@ -207,6 +215,28 @@ class Cluster(Document):
         return tuple(host.cores for host, _ in self._kinds)
 
     @cached_property
+    def crowded(self) -> tuple[CrowdedHost, ...]:
+        """The hosts with fewer cores than accelerators: only these may slow each other down."""
+        members: dict[int, list[int]] = {}
+        for accelerator, host in enumerate(self.host_of):
+            members.setdefault(host, []).append(accelerator)
+        return tuple(
+            CrowdedHost(self.host_names[host], tuple(found), cores)
+            for host, found in members.items()
+            if (cores := self.cores_of[found[0]]) is not None and cores < len(found)
+        )
+
+    @cached_property
+    def least_crowded(self) -> tuple[int, ...]:
+        """All accelerators, first as many of every host as it has cores, then again as many."""
+        taken: Counter[int] = Counter()
+        turns = []
+        for accelerator, host in enumerate(self.host_of):
+            turns.append(taken[host] // (self.cores_of[accelerator] or self.accelerators))
+            taken[host] += 1
+        return tuple(sorted(range(self.accelerators), key=lambda accelerator: turns[accelerator]))
+
+    @cached_property
     def memory_bytes(self) -> tuple[float | None, ...]:
         """The memory of every accelerator, in bytes."""
         return tuple(host.memory_bytes for host, _ in self._kinds)
@@ -291,10 +321,22 @@ class Cluster(Document):
         if not all(0 < speed < math.inf for speed in speeds):
             raise InvalidCluster(f"speeds are {list(speeds)}; every one must be a number above 0")
         lines = [
-            host.model_copy(update={"name": name, "count": 1, "accelerators": 1, "speed": speed})
-            for (host, name), speed in zip(self._kinds, speeds, strict=True)
+            line.model_copy(update={"speed": speed})
+            for line, speed in zip(self._lines, speeds, strict=True)
         ]
         return self.with_hosts(lines)
+
+    def part(self, accelerators: Sequence[int]) -> Cluster:
+        """Some of the accelerators, which are numbered anew in the order given."""
+        return self.with_hosts(self._lines[accelerator] for accelerator in accelerators)
+
+    @property
+    def _lines(self) -> list[Host]:
+        """A line for every accelerator."""
+        return [
+            host.model_copy(update={"name": name, "count": 1, "accelerators": 1})
+            for host, name in self._kinds
+        ]
 
     def with_hosts(self, hosts: Iterable[Host]) -> Cluster:
         """The same links between other hosts."""

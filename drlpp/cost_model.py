@@ -16,6 +16,13 @@ W its parameter bytes, B the bandwidth and λ the latency of the slowest link th
 ``overlapped`` takes the slowest of the three, since compute and communication overlap, as the
 runtime's do. ``serial`` adds them up, and both directions of the messages, as dnn-partitioning
 does (Tarnawski et al. 2020).
+
+What a host's workers compute they compute on its cores. Where these are fewer, C, the workers take
+turns, and a minibatch takes no less than
+
+* **cores**: Σ (T + S + U) / (m v) / C over the host's workers, v the speed of each, S for m > 1.
+
+This part is no stage's: it looks at all of them.
 """
 
 from __future__ import annotations
@@ -69,6 +76,13 @@ class StageSeconds:
         else:
             bytes_ = numpy.maximum(work.incoming_bytes, work.outgoing_bytes)
         return cls(compute, ring, bytes_ / (m * group.link.bandwidth_bytes_per_second))
+
+    @staticmethod
+    def busy(work: StageWork, replicas: int) -> Array:
+        """What one of the replicas computes for a minibatch, at speed 1."""
+        shared = work.sharing_seconds if replicas > 1 else 0.0
+        busy: Array = (work.seconds + shared + work.update_seconds) / replicas
+        return busy
 
     def total(self, costs: CostModel = "overlapped") -> Array:
         """Seconds per minibatch that the stage needs."""

@@ -7,7 +7,7 @@ links that several workers share, replicas that wait for each other) is what the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from drlpp.cluster import Cluster, Link
@@ -35,11 +35,27 @@ class StagePrediction(Record):
     spare_bytes: float | None
 
 
+class CoresPrediction(Record):
+    """Seconds per minibatch that the ``cores`` of a host need for the ``workers`` that share them.
+
+    Only where these are more; what they compute is evenly divided among the cores.
+    """
+
+    host: str
+    cores: int
+    workers: int
+    seconds: float
+
+
 class Prediction(Record):
-    """Predicted seconds per minibatch of a placement, its stages, and the part that rules."""
+    """Predicted seconds per minibatch of a placement, its stages, and the part that rules.
+
+    ``cores`` has the hosts whose workers share fewer cores.
+    """
 
     seconds_per_minibatch: float
     stages: tuple[StagePrediction, ...]
+    cores: tuple[CoresPrediction, ...] = ()
     bottleneck: str
 
     @property
@@ -85,6 +101,7 @@ def predict(
     in_flight = pipeline.in_flight(memory.in_flight_per_link)
     last = len(placement.stages) - 1
     stages, parts = [], []
+    busy: dict[int, float] = {}
     for index, stage in enumerate(placement.stages):
         work = workload.stage(stage.operators, last=index == last)
         partners = {edge.source for edge in pipeline.incoming(index)}
@@ -92,6 +109,8 @@ def predict(
         others = [a for partner in partners for a in placement.stages[partner].accelerators]
         group = group_of(cluster, stage.accelerators, others)
         seconds = StageSeconds.of(work, group, costs)
+        busy_seconds = float(StageSeconds.busy(work, len(stage.accelerators)))
+        busy |= {a: busy_seconds / cluster.speeds[a] for a in stage.accelerators}
         needed = float(memory.stage_bytes(work, in_flight[index]))
         limits = [cluster.memory_bytes[accelerator] for accelerator in stage.accelerators]
         smallest = min((limit for limit in limits if limit is not None), default=None)
@@ -108,10 +127,28 @@ def predict(
             )
         )
         parts.append(_ruling_part(index, stages[-1], costs))
+    cores = tuple(_shared_cores(cluster, busy))
+    parts += [_Part(shared.seconds, f"cores of {shared.host}") for shared in cores]
     slowest = max(parts, key=lambda part: part.seconds)
     return Prediction(
-        seconds_per_minibatch=slowest.seconds, stages=tuple(stages), bottleneck=slowest.name
+        seconds_per_minibatch=slowest.seconds,
+        stages=tuple(stages),
+        cores=cores,
+        bottleneck=slowest.name,
     )
+
+
+def _shared_cores(cluster: Cluster, busy: Mapping[int, float]) -> Iterator[CoresPrediction]:
+    """Of every host with more workers at work than cores; ``busy`` are the seconds of each."""
+    for host in cluster.crowded:
+        found = [busy[accelerator] for accelerator in host.accelerators if accelerator in busy]
+        if len(found) > host.cores:
+            yield CoresPrediction(
+                host=host.name,
+                cores=host.cores,
+                workers=len(found),
+                seconds=sum(found) / host.cores,
+            )
 
 
 def _ruling_part(index: int, stage: StagePrediction, costs: CostModel) -> _Part:

@@ -2,7 +2,9 @@
 
 Successive halving with confidence intervals: all contenders run in rounds, there and back; those
 that are slower than the leader with confidence run no more. Only rounds are compared with each
-other, not contenders with each other's past, so drift of the machine hits all alike.
+other, not contenders with each other's past, so drift of the machine hits all alike. Where there
+are too many for a race, a heat finds the one of them that enters it. What a race says, in words, is
+:mod:`drlpp.verdict`'s.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy
 from scipy.special import stdtr, stdtrit
@@ -129,6 +132,53 @@ def race(
         if decided:
             break
     return Standing.of(seconds, rules.confidence)
+
+
+_HEAT_ROUNDS = 3
+
+
+def heat(
+    candidates: int,
+    measure: Callable[[int], Outcome],
+    on_round: Callable[[int], None] = lambda running: None,
+) -> int | None:
+    """Choose one of several candidates with few measurements, by successive halving.
+
+    All run in turns; the slower half by median runs no more, until two are left, which run until
+    each has run three times. Whoever is left is near the best, and what it takes is measured anew
+    in the race that it qualifies for. A candidate that fails runs no more; one alone need not run.
+
+    Args:
+        candidates: how many; they are numbered from 0.
+        measure: runs one once.
+        on_round: called after every round with the candidates left.
+
+    Returns:
+        The number of the best, the first of those that are as good; None if all have failed.
+    """
+    seconds: list[list[float]] = [[] for _ in range(candidates)]
+    running = list(range(candidates))
+    for number in count():
+        if len(running) < 2 or (len(running) == 2 and number >= _HEAT_ROUNDS):
+            break
+        for index in running if number % 2 == 0 else running[::-1]:
+            outcome = measure(index)
+            if isinstance(outcome, FailedMeasurement):
+                seconds[index].clear()
+            else:
+                seconds[index].append(outcome.seconds_per_minibatch)
+        ranked = sorted(
+            (index for index in running if seconds[index]),
+            key=lambda index: _median(seconds[index]),
+        )
+        running = sorted(ranked[: max(-(-len(running) // 2), 2)])
+        on_round(len(running))
+    return min(running, key=lambda index: _median(seconds[index]), default=None)
+
+
+def _median(seconds: Sequence[float]) -> float:
+    """Of one who need not run, nothing."""
+    return statistics.median(seconds) if seconds else 0.0
 
 
 def _judge(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -191,12 +191,12 @@ def _measurement_text(measurement: Measurement | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """A placement in the final comparison.
+    """One of what was compared.
 
     Attributes:
         found_by: the agent or the planner that it comes from, such as ``pipedream``.
-        configuration: replicas per stage.
-        seconds: seconds per minibatch of each repetition; empty if it could not be measured.
+        configuration: replicas per stage, or what says how it ran.
+        seconds: per minibatch, of each round; empty if it could not be measured.
     """
 
     found_by: str
@@ -205,42 +205,43 @@ class ComparisonRow:
 
     @property
     def median(self) -> float | None:
-        """Median of the repetitions, None if there are none."""
+        """Median of the rounds, None if there are none."""
         return statistics.median(self.seconds) if self.seconds else None
 
 
-def comparison_table(rows: Sequence[ComparisonRow], reference: Sequence[str]) -> Table:
-    """Placements side by side, the fastest by median of those with most repetitions marked.
+def comparison_table(
+    rows: Sequence[ComparisonRow], references: Mapping[str, Sequence[float]]
+) -> Table:
+    """What was compared side by side, the fastest by median of those with most rounds marked.
 
     Those with fewer dropped out of the race before its end. The spread is given as the fastest and
-    the slowest repetition: with a handful of them, quartiles would say less. A speed-up is the
-    median of the reference divided by the row's.
+    the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
+    the reference divided by the row's.
 
     Args:
         rows: in the order in which to print them.
-        reference: who found the rows that speed-ups are given over, a column each.
+        references: what ratios are given over, a column each, with the seconds of every round.
     """
-    median_of = {row.found_by: row.median for row in rows}
-    repetitions = max((len(row.seconds) for row in rows), default=0)
-    finished = [row for row in rows if row.seconds and len(row.seconds) == repetitions]
+    rounds = max((len(row.seconds) for row in rows), default=0)
+    finished = [row for row in rows if row.seconds and len(row.seconds) == rounds]
     fastest = min((row.median or 0.0 for row in finished), default=None)
-    title = f"time per minibatch, median and range of at most {repetitions} repetitions"
+    title = f"time per minibatch, median and range of at most {rounds} rounds"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("found by", no_wrap=True)
     table.add_column("configuration", no_wrap=True)
     for column in ("median", "fastest", "slowest"):
         table.add_column(column, justify="right", no_wrap=True)
-    for name in reference:
+    for name in references:
         table.add_column(f"over\n{name}", justify="right")
     for row in rows:
         if row.median is None:
-            cells = ["failed", "–", "–", *("–" for _ in reference)]
+            cells = ["failed", "–", "–", *("–" for _ in references)]
         else:
             cells = [
                 seconds_text(row.median),
                 seconds_text(min(row.seconds)),
                 seconds_text(max(row.seconds)),
-                *(_speed_up_text(median_of[name], row.median) for name in reference),
+                *(_ratio_text(seconds, row.median) for seconds in references.values()),
             ]
         style = "bold green" if row in finished and row.median == fastest else None
         table.add_row(row.found_by, row.configuration, *cells, style=style)
@@ -254,5 +255,5 @@ def confidence_text(probability: float) -> str:
     return f"{probability:.1%}" if probability > 0.99 else f"{probability:.0%}"
 
 
-def _speed_up_text(reference: float | None, median: float) -> str:
-    return "–" if reference is None else f"{reference / median:.2f}×"
+def _ratio_text(reference: Sequence[float], median: float) -> str:
+    return f"{statistics.median(reference) / median:.2f}×" if reference else "–"

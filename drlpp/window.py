@@ -57,7 +57,8 @@ class Window:
         flight *= 1 + method.in_flight_per_link
         return cls(
             warm_up=_round_up(max(flight, 4), step),
-            length=_round_up(minibatches, step),
+            # At least one update of every stage is in it.
+            length=_round_up(max(minibatches, *map(len, pipeline.stages)), step),
             tail=_round_up(tail, step),
             step=step,
         )

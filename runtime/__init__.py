@@ -1,7 +1,7 @@
 """The live pipeline runtime: workers, weight policies, measuring, training, and the oracle."""
 
-from drlpp.runtime.baselines import baseline_contenders
-from drlpp.runtime.comparison import Comparison, Contender, compare
+from drlpp.runtime.comparison import Comparison, compare
+from drlpp.runtime.contenders import PLAIN, RIVALS, Contender, Heat
 from drlpp.runtime.deployment import Deployment
 from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.evaluation_commands import Evaluation
@@ -9,8 +9,10 @@ from drlpp.runtime.export import export
 from drlpp.runtime.kept_profile import kept_profile
 from drlpp.runtime.launch import join_launch, leave_launch, restarted, usual_workers
 from drlpp.runtime.minibatches import Minibatches
+from drlpp.runtime.plain import PlainPyTorch
 from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
+from drlpp.runtime.rivals import rival_heats
 from drlpp.runtime.run_commands import RunOptions
 from drlpp.runtime.session import ClusterSession, TimeSpent
 from drlpp.runtime.training import PipelineTrainer, TrainingResult
@@ -27,8 +29,12 @@ __all__ = [
     "restarted",
     "Comparison",
     "Contender",
+    "Heat",
+    "PLAIN",
+    "RIVALS",
     "compare",
-    "baseline_contenders",
+    "rival_heats",
+    "PlainPyTorch",
     "export",
     "kept_profile",
     "PipelineTrainer",

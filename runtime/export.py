@@ -7,12 +7,16 @@ from pathlib import Path
 from drlpp.cluster import Cluster
 from drlpp.files import write_document
 from drlpp.placement_file import PlacementFile
-from drlpp.runtime.comparison import Contender
+from drlpp.runtime.contenders import Contender
 from drlpp.runtime.session import ClusterSession
 
 
 def export(session: ClusterSession, contender: Contender, cluster: Cluster, folder: Path) -> Path:
-    """Write ``placement.json`` with the contender's median measurement; returns its path."""
+    """Write ``placement.json`` with the contender's median measurement; returns its path.
+
+    The contender has a placement: plain PyTorch needs no file.
+    """
+    assert contender.placement is not None
     document = PlacementFile.create(
         session.captured.reference,
         session.graph,

@@ -62,7 +62,7 @@ class LocalHost(WorkerHost):
         self.name = name
         self.address = address
         self.folder = folder
-        self._context = _forking_context()
+        self._context = forking_context()
         self._processes: dict[int, ForkServerProcess] = {}
         # Files that are ready when the process has ended, whoever else knows.
         self._ends: dict[int, int] = {}
@@ -89,7 +89,7 @@ class LocalHost(WorkerHost):
                 daemon=True,
             )
             try:
-                with _main_module_left_out():
+                with main_module_left_out():
                     process.start()
             except (EOFError, ConnectionError, FileNotFoundError):
                 raise WorkerLost(
@@ -130,7 +130,7 @@ class LocalHost(WorkerHost):
                 with suppress(EOFError, ConnectionResetError):
                     found.append(Answered(worker, channel.receive()))
         found.extend(
-            Ended(worker, _describe_exit(process.exitcode))
+            Ended(worker, describe_exit(process.exitcode))
             for worker, process in self._processes.items()
             if not process.is_alive()
         )
@@ -190,7 +190,7 @@ def warm_up() -> None:
     Raises:
         InvalidInput: the folder for temporary files has too long a name for the server's socket.
     """
-    _forking_context()
+    forking_context()
     # Made before the first worker, so that all know its name and can remove it.
     keep_socket_folder()
     try:
@@ -221,14 +221,16 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _forking_context() -> ForkServerContext:
+def forking_context() -> ForkServerContext:
+    """Makes processes that the server forks, with torch loaded."""
     context = multiprocessing.get_context("forkserver")
     # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
     context.set_forkserver_preload(["drlpp.runtime.worker_process", "torch._dynamo"])
     return context
 
 
-def _describe_exit(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
+    """How a process has ended."""
     if code == _UNKNOWN_EXIT_CODE:
         return f"is given up: {_SERVER_HAS_ENDED}"
     if code is not None and code < 0:
@@ -237,7 +239,7 @@ def _describe_exit(code: int | None) -> str:
 
 
 @contextmanager
-def _main_module_left_out() -> Iterator[None]:
+def main_module_left_out() -> Iterator[None]:
     """Keep multiprocessing from running the user's main script again in every worker.
 
     Workers need nothing of it, and it may lack the ``if __name__ == "__main__"`` that would

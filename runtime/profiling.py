@@ -69,7 +69,7 @@ def time_operators(
         retarget(graph, device)
     minibatches = minibatches.on(device)
     clock = _clock(accelerator)
-    on_pass = _SignsOfLife(tell).now_and_then
+    on_pass = SignsOfLife(tell).now_and_then
     build = partial(_runners, command, state, minibatches, loss, device)
 
     def train(
@@ -115,7 +115,7 @@ class _Stopwatch:
             time.sleep(seconds / self.speed - seconds)
 
 
-class _SignsOfLife:
+class SignsOfLife:
     """Told between passes, which the controller takes for a worker that hangs if it hears none."""
 
     def __init__(self, tell: Callable[[Working], None]) -> None:
@@ -123,6 +123,7 @@ class _SignsOfLife:
         self._last = time.monotonic()
 
     def now_and_then(self) -> None:
+        """Tell, unless that has been done a moment ago."""
         if time.monotonic() - self._last > _SIGN_INTERVAL_SECONDS:
             self._last = time.monotonic()
             self._tell(Working())

@@ -98,7 +98,7 @@ class ClusterSession:
         if workers < 1:
             raise InvalidInput(f"workers is {workers}; at least 1 is needed")
         self.speeds = checked_speeds(speeds, workers)
-        choice = choice_for(device, self.speeds)
+        self.device = choice_for(device, self.speeds)
         if isinstance(model, str):
             model = ModelReference.named(model)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
@@ -106,11 +106,13 @@ class ClusterSession:
         self.method = method or Method()
         self.optimizer = optimizer or OptimizerSpec()
         self.timeline: tuple[TimedAction, ...] = ()
-        self._seed = seed
-        timeout_seconds = checked_timeout(timeout_seconds)
+        self.seed = seed
+        self.timeout_seconds = checked_timeout(timeout_seconds)
         self._held: Deployment | None = None
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
-        self._workers = SessionWorkers(self.captured, self.speeds, choice, timeout_seconds)
+        self._workers = SessionWorkers(
+            self.captured, self.speeds, self.device, self.timeout_seconds
+        )
 
     @property
     def graph(self) -> OpGraph:
@@ -252,7 +254,7 @@ class ClusterSession:
             method,
             optimizer,
             name=self._workers.new_name("deployment"),
-            seed=self._seed,
+            seed=self.seed,
             transport=self._workers.transport(pipeline.workers),
             checkpoint=lent,
             in_flight=in_flight,

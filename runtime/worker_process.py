@@ -29,15 +29,8 @@ _ENDING_SECONDS = 10
 
 def worker_main(post: Post, channel: Channel) -> None:
     """Entry point of a worker process, which ends when told to, or when the controller is gone."""
-    # What was imported lives as long as the worker: collections need not look at it again.
-    gc.freeze()
-    # Ctrl-C reaches the whole process group; the controller decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _wake_up_when_orphaned()
-    watch = threading.Thread(target=_end_with_controller, args=(Path(channel.folder),), daemon=True)
-    watch.start()
+    watch = settle(Path(channel.folder))
     torch.set_num_threads(1)
-    keep_freed_memory()
     store = join_store(post.store.address, post.store.port, post.store.token)
     state = Worker(post, channel, store)
     try:
@@ -59,6 +52,23 @@ def worker_main(post: Post, channel: Channel) -> None:
         os._exit(1)
     # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
     os._exit(0)
+
+
+def settle(folder: Path) -> threading.Thread:
+    """What every process of a session does first; the thread ends it with its controller.
+
+    Args:
+        folder: of the session.
+    """
+    # What was imported lives as long as the process: collections need not look at it again.
+    gc.freeze()
+    # Ctrl-C reaches the whole process group; the controller decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _wake_up_when_orphaned()
+    keep_freed_memory()
+    watch = threading.Thread(target=_end_with_controller, args=(folder,), daemon=True)
+    watch.start()
+    return watch
 
 
 def _end_with_controller(folder: Path) -> None:

@@ -14,15 +14,14 @@ import pytest
 
 from drlpp.files import read_document
 from drlpp.placement_file import PlacementFile
-from drlpp.planners import BASELINES
-from drlpp.runtime import Comparison
+from drlpp.runtime import PLAIN, RIVALS, Comparison
 
 ROOT = Path(__file__).parent.parent
 MODEL = ["--model", "tests.models:perceptron", "--workers", "2", "--minibatches", "4"]
 
 
 def command(out: Path, budget: int, *more: str) -> list[str]:
-    job = ["--out", str(out), "--budget", str(budget), "--rounds", "2", "--microbatches", "2"]
+    job = ["--out", str(out), "--budget", str(budget), "--rounds", "3"]
     job += ["--finalists", "2", "--repetitions", "1"]
     return [sys.executable, str(ROOT / "train_agent.py"), *MODEL, *job, *more]
 
@@ -91,8 +90,8 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     assert "for 6 placements: measuring" in printed
     comparison = read_document(out / "comparison.json", Comparison)
     names = [contender.found_by for contender in comparison.contenders]
-    finalists = names[: -len(BASELINES)]
-    assert names == [*finalists, *BASELINES]
+    finalists = names[: -len(RIVALS)]
+    assert names == [*finalists, *RIVALS]
     assert set(finalists) == {"guided"}
     assert len(finalists) <= 3
     known = [json.loads(line) for line in measured(out)]
@@ -102,22 +101,30 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     )
     for finalist, entry in zip(comparison.contenders, fastest_first[:3], strict=False):
         assert finalist.placement.model_dump(mode="json") == entry["placement"]
-    assert all(len(contender.measurements) == 2 for contender in comparison.contenders)
-    assert re.search(
-        r"fastest( by median only,)? with (over )?[0-9.]+% confidence: [0-9.]+×",
-        " ".join(printed.split()),
-    )
+    assert all(len(contender.measurements) == 3 for contender in comparison.contenders)
+    plain = comparison.contenders[names.index(PLAIN)]
+    assert re.fullmatch("1 thread|[0-9]+ threads", plain.configuration)
+    heats = {heat.kind: heat for heat in comparison.heats}
+    assert {c.configuration for c in heats["data-parallel"].candidates} == {"1", "2"}
+    assert all(c.measurements for c in heats["data-parallel"].candidates)
+    told = " ".join(printed.split())
+    assert re.search(r"[0-9.]+× (\(.* confidence\) )?over the best", told)
+    verdict = comparison.verdict
+    assert verdict is not None
+    assert verdict.placement is not None
+    simplest = comparison.contender(verdict.equals[0])
+    assert ("train with plain PyTorch" in told) == (simplest.placement is None)
+    exported = comparison.contender(verdict.placement)
     document = read_document(out / "placement.json", PlacementFile)
-    fastest = comparison.fastest()
-    assert fastest is not None
-    assert document.found_by == fastest.found_by
-    assert all(fastest.row.median <= c.row.median for c in comparison.contenders)  # type: ignore
+    assert document.found_by == exported.found_by
+    assert exported.placement is not None
+    assert document.configuration == exported.placement.configuration
     assert list((out / "tensorboard").rglob("events.out.tfevents*"))
     # Resuming a run that is complete measures nothing and says the same.
     before = (out / "comparison.json").read_text()
     again = finish(out, 6, "--finalists", "3", "--resume")
     # Printed lines wrap where the path is long.
-    assert f"found by {fastest.found_by}" in " ".join(again.split())
+    assert f"found by {exported.found_by}" in " ".join(again.split())
     assert (out / "comparison.json").read_text() == before
     assert len(measured(out)) == 6
 

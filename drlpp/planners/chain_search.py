@@ -30,10 +30,11 @@ from drlpp.planners.fleet import Counts, Fleet
 from drlpp.planners.stage_pairs import StagePairs
 from drlpp.workload import Array
 
-_FEW_CANDIDATES = 20_000
+FEW_CANDIDATES = 20_000
+"""Costs that are looked at one by one, or by halves; of more, the range is halved."""
 
-# The same sum in another order may come out smaller by this.
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
+"""The same sum in another order may come out smaller by this."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,10 @@ class ChainSearch(ABC):
         best = self.within(numpy.inf)
         if best is None:
             return None
-        low, high = bound * (1 - _ROUNDING), best.seconds
+        low, high = bound * (1 - ROUNDING), best.seconds
         while True:
             candidates = self._distinct[(self._distinct > low) & (self._distinct < high)]
-            if len(candidates) <= _FEW_CANDIDATES:
+            if len(candidates) <= FEW_CANDIDATES:
                 break
             middle = (low + high) / 2
             found = self.within(middle)
@@ -255,16 +256,3 @@ class UnequalAccelerators(ChainSearch):
             choices_found.append(choice)
             at = int(pairs.end[stage])
         return self._chain(stages_found, choices_found)
-
-
-def chain_search(
-    pairs: StagePairs,
-    fleet: Fleet,
-    costs: CostModel,
-    memory: MemoryModel,
-    *,
-    side_by_side: bool = False,
-) -> ChainSearch:
-    """The search for this fleet."""
-    kind = EqualAccelerators if len(fleet.kinds) == 1 else UnequalAccelerators
-    return kind(pairs, fleet, costs, memory, side_by_side=side_by_side)

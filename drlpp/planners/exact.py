@@ -15,7 +15,8 @@ and the lower bound is what holds nevertheless:
   the bound;
 * a memory limit, and branches: with as many minibatches in flight as if stages were in a row, and
   with one in flight on each, which gives the bound;
-* too many kinds of accelerators: as if all were the slowest, or with some group sizes left out.
+* too many kinds of accelerators: as if all were the slowest, or with some group sizes left out;
+* several hosts whose workers share cores: as if all shared the cores of all, which is a bound.
 """
 
 from __future__ import annotations
@@ -30,12 +31,19 @@ from drlpp.cluster import Cluster, Host, Link
 from drlpp.cost_model import StageSeconds
 from drlpp.errors import InvalidInput, NothingFits
 from drlpp.placement import Placement, Stage
-from drlpp.planners.chain_search import Chain, chain_search
+from drlpp.planners.chain_search import (
+    ROUNDING,
+    Chain,
+    ChainSearch,
+    EqualAccelerators,
+    UnequalAccelerators,
+)
 from drlpp.planners.contraction import Contraction, contract_free_operators
 from drlpp.planners.downsets import all_downsets, count_downsets, some_downsets
 from drlpp.planners.fleet import Fleet
 from drlpp.planners.heuristics import FORMULAS, SEARCHES
 from drlpp.planners.problem import PlanningProblem, Solution, memory_shortage
+from drlpp.planners.shared_cores import SharedCores
 from drlpp.planners.stage_pairs import StagePairs
 from drlpp.workload import Workload
 
@@ -49,10 +57,11 @@ _MOST_STATES = 2_000
 _MOST_TRANSITIONS = 50_000
 """Ways to take accelerators of several kinds, and those times the groups of a stage."""
 
+_MOST_SUMS = 100_000_000
+"""Loads that the program for workers with shared cores adds up for one limit."""
+
 _MOST_TO_SEARCH = 32
 """Accelerators up to which all other planners take a few seconds together."""
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,8 @@ def exact(problem: PlanningProblem) -> Solution:
     whole = Fleet(problem.cluster, fastest, problem.replicate)
     fleet = _affordable(whole)
     most = MOST_COSTS / len(fleet.groups)
+    if fleet.cores is not None:
+        most = min(most, _MOST_SUMS / (len(fleet.choices) * fleet.states))
     pairs = None
     if count is not None and count <= MOST_DOWNSETS:
         pairs = StagePairs.of(workload, all_downsets(workload))
@@ -111,7 +122,7 @@ def exact(problem: PlanningProblem) -> Solution:
 
     plans = []
     for link in dict.fromkeys((fastest, slowest)):
-        search = chain_search(pairs, replace(fleet, link=link), problem.costs, problem.memory)
+        search = _chain_search(pairs, replace(fleet, link=link), problem)
         chain = search.fastest(bound)
         if chain is not None:
             plans.append(_placement(contraction, pairs, fleet, chain))
@@ -119,7 +130,7 @@ def exact(problem: PlanningProblem) -> Solution:
             bound = max(bound, _bound(problem, pairs, fleet, chain))
     best, seconds = _best(problem, plans)
     doubts = _doubts(problem, complete, fleet, fastest != slowest, pairs)
-    if best is None or seconds > bound * (1 + _ROUNDING):
+    if best is None or seconds > bound * (1 + ROUNDING):
         best, seconds = _best(problem, [*plans, *_found_by_others(problem)])
     if best is None:
         raise _nothing_fits(problem, contraction, pairs, fleet)
@@ -127,7 +138,7 @@ def exact(problem: PlanningProblem) -> Solution:
     return Solution(
         placement=best,
         lower_bound=min(bound, seconds),
-        proven_optimal=seconds <= bound * (1 + _ROUNDING),
+        proven_optimal=seconds <= bound * (1 + ROUNDING),
         note=f"{len(workload)} of {len(problem.workload)} operators cost something; downsets: "
         f"{counted}, looked at {len(pairs.downsets)}" + "".join(f"; {doubt}" for doubt in doubts),
     )
@@ -143,8 +154,22 @@ def _doubts(
         yield "not all stages and groups of accelerators were looked at"
     if levels:
         yield "links of several levels count as all fast or all slow"
+    if len(problem.cluster.crowded) and len(problem.cluster.host_names) > 1:
+        yield "cores of several hosts count as shared by all"
     if fleet.limits_memory and len(pairs.downsets) > pairs.downsets.shape[1] + 1:
         yield "memory counts branches as if they were in a row"
+
+
+def _chain_search(
+    pairs: StagePairs, fleet: Fleet, problem: PlanningProblem, *, side_by_side: bool = False
+) -> ChainSearch:
+    """The search for this fleet."""
+    kind: type[ChainSearch] = EqualAccelerators
+    if fleet.cores is not None:
+        kind = SharedCores
+    elif len(fleet.kinds) > 1:
+        kind = UnequalAccelerators
+    return kind(pairs, fleet, problem.costs, problem.memory, side_by_side=side_by_side)
 
 
 def _best(problem: PlanningProblem, plans: Iterable[Placement]) -> tuple[Placement | None, float]:
@@ -165,7 +190,7 @@ def _bound(problem: PlanningProblem, pairs: StagePairs, fleet: Fleet, chain: Cha
     in_a_row = len(pairs.downsets) == pairs.downsets.shape[1] + 1
     if chain is not None and (in_a_row or not fleet.limits_memory):
         return chain.seconds
-    search = chain_search(pairs, fleet, problem.costs, problem.memory, side_by_side=True)
+    search = _chain_search(pairs, fleet, problem, side_by_side=True)
     chain = search.fastest()
     return 0.0 if chain is None else chain.seconds
 
@@ -194,6 +219,7 @@ def _affordable(fleet: Fleet) -> Fleet:
             accelerators=cluster.accelerators,
             speed=min(cluster.speeds),
             memory_bytes=min(limits, default=None),
+            cores=fleet.cores,
         )
         return replace(fleet, cluster=Cluster(hosts=(host,), within_host=cluster.within_host))
     most = _MOST_TRANSITIONS // fleet.states
@@ -234,7 +260,7 @@ def _placement(
 def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) -> float:
     """What no placement can beat: all work shared evenly, and the most expensive operator."""
     work = workload.seconds + workload.update_seconds
-    even = float(work.sum()) / sum(problem.cluster.speeds)
+    even = float(work.sum()) / sum(_speeds_at_once(problem.cluster))
     zero = numpy.zeros(len(workload))
     alone = workload.work_of(
         seconds=workload.seconds,
@@ -252,6 +278,16 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
     return max(even, float(fastest.max()))
 
 
+def _speeds_at_once(cluster: Cluster) -> list[float]:
+    """Of the accelerators that compute at the same time: of each host no more than it has cores."""
+    crowded = {a for host in cluster.crowded for a in host.accelerators}
+    speeds = [speed for a, speed in enumerate(cluster.speeds) if a not in crowded]
+    for host in cluster.crowded:
+        of_host = sorted((cluster.speeds[a] for a in host.accelerators), reverse=True)
+        speeds += of_host[: host.cores]
+    return speeds
+
+
 def _nothing_fits(
     problem: PlanningProblem, contraction: Contraction, pairs: StagePairs, fleet: Fleet
 ) -> NothingFits:
@@ -260,7 +296,7 @@ def _nothing_fits(
 
     def closest(extra: float) -> Chain | None:
         larger = replace(fleet, extra_bytes=extra)
-        return chain_search(pairs, larger, problem.costs, problem.memory).within(numpy.inf)
+        return _chain_search(pairs, larger, problem).within(numpy.inf)
 
     while (chain := closest(high)) is None:
         low, high = high, 2 * high

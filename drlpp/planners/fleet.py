@@ -44,9 +44,10 @@ class Fleet:
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """The accelerators of every kind."""
+        """The accelerators of every kind, those that share cores with others the last."""
         each = list(zip(self.cluster.speeds, self.cluster.memory_bytes, strict=True))
-        return tuple(tuple(a for a, kind in enumerate(each) if kind == k) for k in self.kinds)
+        order = self.cluster.least_crowded
+        return tuple(tuple(a for a in order if each[a] == kind) for kind in self.kinds)
 
     @cached_property
     def available(self) -> Counts:
@@ -92,6 +93,18 @@ class Fleet:
         """Of the smallest accelerator of a choice, in bytes; infinite without a limit."""
         limits = [kind[1] for kind, count in zip(self.kinds, counts, strict=True) if count]
         return min(numpy.inf if limit is None else limit + self.extra_bytes for limit in limits)
+
+    @cached_property
+    def cores(self) -> int | None:
+        """That all of them share; None if they compute at full speed whatever the others do.
+
+        Of several hosts it is the sum: no placement shares them more evenly.
+        """
+        if not self.cluster.crowded:
+            return None
+        crowd = sum(len(host.accelerators) for host in self.cluster.crowded)
+        cores = sum(host.cores for host in self.cluster.crowded)
+        return self.cluster.accelerators - crowd + cores
 
     @property
     def limits_memory(self) -> bool:

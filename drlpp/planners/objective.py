@@ -37,6 +37,8 @@ class AnalyticObjective:
         self._tensors = _Tensors.of(problem)
         self._one_link = len(cluster.host_names) == 1
         self._groups: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
+        self._speeds = numpy.array(cluster.speeds)
+        self._crowded = [(list(host.accelerators), host.cores) for host in cluster.crowded]
         self._limits = numpy.array(
             [numpy.inf if limit is None else limit for limit in cluster.memory_bytes]
         )
@@ -76,6 +78,8 @@ class AnalyticObjective:
         work = numpy.array([*sums, incoming, outgoing])
 
         slowest = 0.0
+        # Of every accelerator, where some share cores.
+        busy = numpy.zeros(problem.cluster.accelerators)
         for index, stage in enumerate(stages):
             others: tuple[int, ...] = ()
             if not self._one_link:
@@ -85,6 +89,12 @@ class AnalyticObjective:
             alone = _work(problem.workload, work[:, index], index == len(stages) - 1)
             seconds = StageSeconds.of(alone, group, problem.costs)
             slowest = max(slowest, float(seconds.total(problem.costs)))
+            if self._crowded:
+                busy[list(stage.accelerators)] = StageSeconds.busy(alone, group.replicas)
+        for accelerators, cores in self._crowded:
+            on_cores = (busy / self._speeds)[accelerators]
+            if numpy.count_nonzero(on_cores) > cores:
+                slowest = max(slowest, float(on_cores.sum()) / cores)
         if not self._limited:
             return slowest, 0.0
         together = _work(problem.workload, work, numpy.arange(len(stages)) == len(stages) - 1)

@@ -127,17 +127,8 @@ def _ring_seconds(
 
 def _core_groups(cluster: Cluster, accelerators: Sequence[int]) -> list[tuple[frozenset[int], int]]:
     """Workers that may slow each other down: more of them on a host than it has cores."""
-    if not any(cluster.cores_of):
-        return []
-    members: dict[int, list[int]] = {}
-    cores_of: dict[int, int] = {}
-    for worker, accelerator in enumerate(accelerators):
-        cores = cluster.cores_of[accelerator]
-        if cores is not None:
-            members.setdefault(cluster.host_of[accelerator], []).append(worker)
-            cores_of[cluster.host_of[accelerator]] = cores
-    return [
-        (frozenset(workers), cores_of[host])
-        for host, workers in members.items()
-        if len(workers) > cores_of[host]
+    groups = [
+        (frozenset(w for w, a in enumerate(accelerators) if a in host.accelerators), host.cores)
+        for host in cluster.crowded
     ]
+    return [(workers, cores) for workers, cores in groups if len(workers) > cores]

@@ -1,6 +1,7 @@
 """The live table: what stands in it, and that it is measured, kept and taken up again."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from benchmarks.live_report import (
     METHODS,
     PAPER,
     PAPER_HEADINGS,
+    RATIO_HEADINGS,
     configuration_rows,
     live_row,
     live_tables,
     paper_rows,
+    ratio_rows,
     seconds_rows,
     write_live_tables,
 )
@@ -26,8 +29,7 @@ from benchmarks.live_table import Settings, measure_row
 from drlpp.errors import InvalidInput
 from drlpp.measurement import Measurement
 from drlpp.placement import Placement
-from drlpp.planners import BASELINES
-from drlpp.runtime import Comparison, Contender
+from drlpp.runtime import PLAIN, RIVALS, Comparison, Contender
 from drlpp.training_options import Method
 
 WHOLE = Placement.from_assignment([0] * 4, [0] * 4)
@@ -36,7 +38,7 @@ THREE_ONE = Placement.from_assignment([0, 0, 0, 1], [0, 0, 0, 1])
 TWO_TWO = Placement.from_assignment([0, 0, 1, 1], [0, 0, 1, 1])
 
 
-def contender(found_by: str, placement: Placement, *seconds: float) -> Contender:
+def contender(found_by: str, placement: Placement | None, *seconds: float) -> Contender:
     measurements = tuple(
         Measurement(
             seconds_per_minibatch=value,
@@ -50,7 +52,8 @@ def contender(found_by: str, placement: Placement, *seconds: float) -> Contender
     return Contender(
         found_by=found_by,
         placement=placement,
-        method=sync if found_by == "gpipe" else Method(),
+        method=sync if found_by in {"gpipe", "1f1b-flush"} else Method(),
+        threads=1 if placement is None else None,
         measurements=measurements,
         failure=None if seconds else "worker 1 was killed",
     )
@@ -62,8 +65,10 @@ COMPARISON = Comparison(
     contenders=(
         contender("guided", TWO_TWO, 0.08, 0.09, 0.085),
         contender("guided", THREE_ONE, 0.1, 0.1, 0.1, 0.1),
+        contender(PLAIN, None, 0.18, 0.18, 0.18, 0.18),
         contender("data-parallel", WHOLE, 0.2, 0.2, 0.2),
         contender("gpipe", EVEN),
+        contender("1f1b-flush", EVEN, 0.3, 0.3, 0.3),
         contender("pipedream", THREE_ONE, 0.1, 0.1, 0.1, 0.1),
         contender("exact", EVEN, 0.15, 0.15, 0.15, 0.15),
     ),
@@ -73,15 +78,17 @@ COMPARISON = Comparison(
 def test_a_row_has_every_method_and_the_agents_placement_that_came_furthest() -> None:
     row = live_row("vgg16", COMPARISON, "guided")
     assert {method: cell.seconds for method, cell in row.cells.items()} == {
+        PLAIN: 0.18,
         "data-parallel": 0.2,
         "gpipe": None,
+        "1f1b-flush": 0.3,
         "pipedream": 0.1,
         "exact": 0.15,
         AGENT: 0.1,
     }
     assert row.cells[AGENT].configuration == "3-1"
-    # PipeDream's planner found the same placement; it counts for who stands first.
-    assert row.fastest == AGENT
+    assert row.verdict == "agent and PipeDream", "it found the same placement"
+    assert row.over_best == 1.0
     assert row.over("data-parallel") == 2.0
     assert row.over("gpipe") is None
 
@@ -94,9 +101,20 @@ def test_the_tables_stand_beside_the_papers() -> None:
     vgg16 = dict(zip(HEADINGS, seconds[0], strict=True))
     assert vgg16["DP"] == "200.00 ms"
     assert vgg16["GPipe"] == "failed"
-    assert vgg16["over DP"] == "2.00×"
-    assert vgg16["fastest, confidence"].startswith("agent, ")
-    assert configurations[0] == ["vgg16", "4", "1-1-1-1", "3-1", "1-1-1-1", "3-1", "3-1"]
+    ratios = ratio_rows(rows)
+    assert {len(line) for line in ratios} == {len(RATIO_HEADINGS)}
+    assert ratios[0] == ["vgg16", "1.00×", "2.00×", "1.00×", "1.50×", "agent and PipeDream"]
+    assert configurations[0] == [
+        "vgg16",
+        "1 thread",
+        "4",
+        "1-1-1-1, M = 1",
+        "1-1-1-1, M = 1",
+        "3-1",
+        "1-1-1-1",
+        "3-1",
+        "3-1",
+    ]
     assert configurations[2][-1] == "–"
     papers = paper_rows(rows)
     assert papers[0] == ["VGG-16", "0.165", "0.193", "0.107", "0.082", "2.01×", "1.30×"]
@@ -133,7 +151,7 @@ def test_tables_are_written_between_the_marks(tmp_path: Path) -> None:
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "Four workers." in text
-    assert "| vgg16 | 200.00 ms | failed |" in text
+    assert "| vgg16 | 180.00 ms | 200.00 ms | failed |" in text
     with pytest.raises(InvalidInput, match="expected a Markdown file"):
         write_live_tables(tmp_path / "none.md", [], "")
 
@@ -147,18 +165,18 @@ def test_a_row_is_measured_kept_and_taken_up_again(tmp_path: Path) -> None:
         finalists=2,
         rounds=2,
         minibatches=4,
-        microbatches=2,
         seed=0,
         hide_speeds=True,
     )
     folder = tmp_path / "perceptron"
     quiet = Console(quiet=True)
     row = measure_row("tests.models:perceptron", settings, folder, quiet)
-    assert row.cells.keys() == METHODS.keys() == {*BASELINES, AGENT}
+    assert row.cells.keys() == METHODS.keys() == {*RIVALS, AGENT}
     assert all(cell.seconds and cell.seconds > 0 for cell in row.cells.values())
-    assert row.cells["data-parallel"].configuration == "2"
-    assert row.cells["gpipe"].configuration == "1-1"
-    assert row.confidence is not None
+    assert row.cells[PLAIN].configuration == "1 thread", "an emulated accelerator is one"
+    assert row.cells["data-parallel"].configuration in {"1", "2"}
+    assert re.fullmatch("1-1, M = [1248]", row.cells["gpipe"].configuration)
+    assert row.over_best is not None
     assert len((folder / "measurements.jsonl").read_text().splitlines()) == 1 + 2 * 2
     kept = (folder / "comparison.json").read_text()
     assert measure_row("tests.models:perceptron", settings, folder, quiet) == row

@@ -55,7 +55,7 @@ _OVERHEADS = (
 
 @st.composite
 def clusters(draw: st.DrawFn, max_accelerators: int = 4, hosts: int = 2) -> Cluster:
-    """Up to ``hosts`` hosts of different speeds, memories and networks."""
+    """Up to ``hosts`` hosts of different speeds, memories, networks and cores."""
     links = st.builds(
         Link,
         bandwidth_bytes_per_second=st.sampled_from([0.5, 1.0, 4.0]),
@@ -73,6 +73,7 @@ def clusters(draw: st.DrawFn, max_accelerators: int = 4, hosts: int = 2) -> Clus
                 speed=draw(st.sampled_from([0.5, 1.0, 2.0])),
                 memory_bytes=draw(st.none() | st.sampled_from([10.0, 40.0, 200.0])),
                 network=draw(st.none() | links),
+                cores=draw(st.none() | st.integers(1, 3)),
             )
         )
     return Cluster(hosts=tuple(lines), within_host=draw(links), between_hosts=draw(links))

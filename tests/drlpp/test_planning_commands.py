@@ -74,6 +74,25 @@ def test_a_plan_as_data(shell: Shell, profile: Path) -> None:
     assert found["planner_seconds"] > 0
 
 
+def test_a_plan_tells_how_workers_share_cores(shell: Shell, profile: Path, tmp_path: Path) -> None:
+    """Three operators of 6, 3 and 3 s; on one core they take 12 s, wherever they are."""
+    path = tmp_path / "cluster.yaml"
+    lines = CLUSTER.replace("  - {name: fast, count: 2, accelerators: 2, device: cuda", "  # {")
+    lines = lines.replace("{name: slow, accelerators: 1, speed: 0.5", "{name: a, accelerators: 3")
+    path.write_text(lines.replace("accelerators: 3,", "accelerators: 3, cores: 1,"))
+    given = ("plan", "--profile", profile, "--cluster", path)
+    code, out, _ = shell(*given)
+    assert code == 0
+    assert "cores rule: a has 1 core for 3 workers; 1 work, each on its own" in out
+    assert "proven" in out
+    code, out, _ = shell(*given, "--method", "gpipe")
+    text = " ".join(out.split())
+    assert "12.00 s per minibatch: cores of a" in text
+    assert "3 work, and compute 12.00 s for a minibatch together, which takes 12.00 s" in text
+    found = shell.json(*given, "--method", "gpipe")
+    assert found["cores"] == [{"host": "a", "cores": 1, "workers": 3, "seconds": 12.0}]
+
+
 def test_the_in_flight_depth_is_chosen_for_the_links(shell: Shell, profile: Path) -> None:
     """On two stages of 6 s, messages of 5 s take part in a round trip of 22 s."""
     links = ("--accelerators", 2, "--bandwidth", 1, "--no-replication")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.race import RaceRules, Standing, race
+from drlpp.race import RaceRules, Standing, heat, race
 
 LOST = FailedMeasurement(failure="worker lost", reason="worker 2 was killed")
 
@@ -182,3 +182,46 @@ def test_one_round_says_nothing_about_confidence() -> None:
     assert (lead.ratio, lead.low, lead.high, lead.probability) == (2.0, 0.0, math.inf, 0.5)
     assert Standing.of([[], []]).winner is None
     assert Standing.of([]).closest is None
+
+
+@given(st.lists(SECONDS, min_size=1, max_size=20), st.sets(st.integers(0, 19)))
+def test_without_noise_a_heat_finds_the_fastest_of_those_that_run(
+    seconds: list[float], fail: set[int]
+) -> None:
+    track = Track(seconds, fails_in=dict.fromkeys(fail, 0))
+    alive = [index for index in range(len(seconds)) if index not in fail]
+    best = heat(len(seconds), track.measure)
+    if len(seconds) == 1:
+        assert best == 0
+        assert not track.order, "one alone need not run"
+    elif not alive:
+        assert best is None
+    else:
+        assert best is not None
+        assert seconds[best] == min(seconds[index] for index in alive)
+
+
+def test_a_heat_is_short_and_the_last_two_run_three_times() -> None:
+    seconds = [1.0 + index / 10 for index in range(8)]
+    track = Track(seconds, noise=0.001)
+    left: list[int] = []
+    assert heat(8, track.measure, left.append) == 0
+    assert left == [4, 2, 2]
+    assert [track.order.count(index) for index in range(8)] == [3, 3, 2, 2, 1, 1, 1, 1]
+    assert track.order[:8] == list(range(8))
+    assert track.order[8:12] == [3, 2, 1, 0], "there and back"
+    pair = Track([2.0, 1.0])
+    assert heat(2, pair.measure) == 1
+    assert pair.order == [0, 1, 1, 0, 0, 1]
+
+
+def test_who_wins_a_heat_is_near_the_best() -> None:
+    """Of 18 candidates 5% apart, with noise of 4%."""
+    seconds = [1.05**index for index in range(18)]
+    lost = []
+    for seed in range(200):
+        best = heat(18, Track(seconds, 0.04, seed).measure)
+        assert best is not None
+        lost.append(seconds[best] - 1)
+    assert sum(lost) / 200 < 0.03
+    assert max(lost) < 0.25

@@ -91,3 +91,17 @@ def test_a_window_is_whole_rounds_of_updates(replicas: list[int], minibatches: i
     complete = completion_times(schedule, ends)
     assert complete == sorted(complete)
     assert complete[0] > 0
+
+
+@pytest.mark.parametrize("replicas", [(3,), (4, 1), (5, 4, 3), (1, 7)])
+@pytest.mark.parametrize("minibatches", [1, 2, 3])
+def test_a_short_window_has_an_update_of_every_stage(
+    replicas: tuple[int, ...], minibatches: int
+) -> None:
+    """Inside of one update nothing would be measured."""
+    pipeline = Pipeline.straight(*replicas)
+    window = Window.plan(pipeline, minibatches, Method())
+    schedule = build_schedule(pipeline, window.minibatches)
+    forward = dict.fromkeys(range(len(replicas)), 1.0)
+    measured = measurement_of(schedule, played(schedule, forward), window)
+    assert measured.seconds_per_minibatch > 0
