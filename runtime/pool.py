@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from drlpp import errors
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.commands import Answer, Command, Failed, Progress, Reading, Working
 from drlpp.runtime.feed import Feed
@@ -171,7 +170,7 @@ class WorkerPool:
                 if isinstance(event.answer, Failed):
                     # A worker that has died makes the others fail, and may be noticed after them.
                     self._raise_if_one_ends(events)
-                    raise getattr(errors, event.answer.failure)(event.answer.reason)
+                    raise event.answer.error
                 if isinstance(event.answer, Working):
                     continue
                 if isinstance(event.answer, Progress):

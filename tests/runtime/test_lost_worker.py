@@ -1,4 +1,4 @@
-"""A worker that is killed from outside costs no placement its measurement, unless it happens twice."""
+"""A worker that is killed from outside costs no placement its measurement, but two in a row do."""
 
 import json
 import os
@@ -9,15 +9,26 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults import workers_of_this_process
 from drlpp.capturing import CapturedModel, capture
+from drlpp.data import Data, Samples
 from drlpp.envs import MeasurementMemory
 from drlpp.envs.measurements_file import Entry
-from drlpp.errors import OutOfMemory
+from drlpp.errors import OutOfMemory, WorkerLost
 from drlpp.measurement import LOST_TWICE, FailedMeasurement, Measurement
 from drlpp.race import RaceRules
-from drlpp.runtime import ClusterSession, Contender, compare
+from drlpp.runtime import (
+    ClusterSession,
+    Contender,
+    Observer,
+    PipelineTrainer,
+    ProgressReport,
+    compare,
+)
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
+from tests.runtime.loading import data_for
+from tests.runtime.placement_files import file_of
 from tests.runtime.plain import in_a_row
 
 KILLED = "was killed by SIGKILL, as the system does for want of memory"
@@ -171,3 +182,39 @@ def test_a_lost_worker_ends_no_contender(
     assert [contender.failure for contender in comparison.contenders] == [None, None]
     assert [len(contender.measurements) for contender in comparison.contenders] == [2, 2]
     assert len(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_every", "kept"),
+    [
+        (0, r"nothing had been saved yet, so the same command begins anew \(--checkpoint-every"),
+        (
+            200,
+            r"\S+/checkpoint.safetensors has all up to \d+ minibatches of epoch 1, and the ",
+        ),
+    ],
+)
+def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
+    captured: CapturedModel, tmp_path: Path, checkpoint_every: int, kept: str
+) -> None:
+    struck = []
+
+    def strike(report: ProgressReport) -> None:
+        saved = (tmp_path / "checkpoint.safetensors").exists()
+        if saved == (checkpoint_every > 0) and not struck:
+            struck.append(report)
+            # The newest of all that sessions of this process have.
+            os.kill(max(workers_of_this_process()), signal.SIGKILL)
+
+    document = file_of(captured, in_a_row(captured.graph, 0, 1))
+    trainer = PipelineTrainer(
+        document,
+        out=tmp_path,
+        checkpoint_every=checkpoint_every,
+        observer=Observer(on_progress=strike),
+    )
+    # So long that it cannot end before the worker does.
+    (inputs,), targets = data_for(captured).train
+    samples = Samples((inputs.repeat(400, 1),), targets.repeat(400))
+    with pytest.raises(WorkerLost, match=rf"^worker (\d) \(stage \1\) {KILLED}; {kept}"):
+        trainer.fit(Data(samples, samples), epochs=1)
