@@ -168,6 +168,7 @@ def main(
             seed=seed,
             timeout_seconds=timeout,
             device=device,
+            note=lambda note: console.print(note, markup=False),
         ) as session:
             _run(job, session)
 

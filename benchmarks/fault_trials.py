@@ -21,7 +21,7 @@ from benchmarks.faults import EXPECTED, allow_files, release, strike
 from benchmarks.leftovers import descendants, everything_gone, unfinished_in, wait_until_gone
 from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
-from drlpp.errors import HostLost, RunFailure
+from drlpp.errors import HostLost, RunFailure, WorkerLost
 from drlpp.files import read_document, write_document
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.optimizer_spec import OptimizerSpec
@@ -151,8 +151,12 @@ class FaultTrials:
         raise RuntimeError(f"{kind}: {_MOST_DRAWS} trainings ended before the fault")
 
     def measuring(self, kind: str, seed: int) -> Trial:
-        """A fault at a random moment of a measurement, after which the session goes on."""
+        """A fault at a random moment of a measurement, after which the session goes on.
+
+        One that loses a worker says so, is made again, and has to succeed.
+        """
         chance = random.Random(f"{kind} {seed} measuring")
+        lost: list[tuple[str, float]] = []
         with (
             everything_gone() as left,
             ClusterSession(
@@ -160,6 +164,7 @@ class FaultTrials:
                 len(ACCELERATORS),
                 optimizer=self.optimizer,
                 timeout_seconds=self._patience_seconds,
+                note=lambda note: lost.append((note, struck.seconds)),
             ) as session,
         ):
             session.measure(self.placement, 30)
@@ -168,13 +173,17 @@ class FaultTrials:
                     struck.begin()
                     outcome = session.measure(self.placement, _MINIBATCHES)
                     seconds = struck.seconds
-                if isinstance(outcome, FailedMeasurement):
+                if lost or isinstance(outcome, FailedMeasurement):
                     break
             else:
                 raise RuntimeError(f"{kind}: {_MOST_DRAWS} measurements ended before the fault")
             next_one = session.measure(self.placement, 10)
         went_on = isinstance(next_one, Measurement)
-        return Trial(kind, "measuring", outcome.failure, outcome.reason, seconds, went_on, left)
+        if isinstance(outcome, FailedMeasurement):
+            failure, reason = outcome.failure, outcome.reason
+        else:
+            failure, (reason, seconds) = WorkerLost.kind, lost[0]
+        return Trial(kind, "measuring", failure, reason, seconds, went_on, left)
 
     def killed_controller(self, during: str, seed: int) -> Trial:
         """A program that trains or measures, killed at a random moment, and what remains of it.

@@ -37,8 +37,8 @@ from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, Observer, ProgressReport
+from drlpp.runtime.samples_in_memory import SamplesInMemory
 from drlpp.runtime.trainer import Trainer, TrainingPlan
-from drlpp.runtime.training_data import SamplesInMemory
 from drlpp.task import ModelReference
 
 _WORKERS = 4

@@ -197,7 +197,7 @@ def _findings_of_kills(samples: Sequence[Sample]) -> list[str]:
 
 
 def _was_killed(failure: str) -> bool:
-    return failure.endswith("was killed by SIGKILL")
+    return "was killed by SIGKILL" in failure
 
 
 def machine_text() -> str:

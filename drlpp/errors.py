@@ -81,7 +81,7 @@ class TrialTimeout(RunFailure):
 
 
 class DataError(RunFailure):
-    """What gives the data to train on raised, or ended before its time."""
+    """What gives the data to train on raised, ended before its time, or gave what is no number."""
 
     kind = "error in the data"
 
@@ -93,9 +93,16 @@ class ModelError(RunFailure):
 
 
 class NotFinite(RunFailure):
-    """The loss or the weights of a training became infinite or not a number."""
+    """The loss or the weights of a training became infinite or not a number.
+
+    ``minibatch`` is that of the loss, counted from 0 since training began; None if it is unknown.
+    """
 
     kind = "not finite"
+
+    def __init__(self, message: str, minibatch: int | None = None) -> None:
+        super().__init__(message)
+        self.minibatch = minibatch
 
 
 class StorageFailure(RunFailure):

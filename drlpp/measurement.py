@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from drlpp.errors import WorkerLost
 from drlpp.files import Record
 
 
@@ -59,6 +60,10 @@ class Measurement(Record):
     minibatches: int
     workers: tuple[WorkerUsage, ...] = ()
     links: tuple[LinkUsage, ...] = ()
+
+
+LOST_TWICE = f"{WorkerLost.kind} twice"
+"""The failure of a placement that lost a worker, and another one when it was measured again."""
 
 
 class FailedMeasurement(Record):

@@ -11,7 +11,6 @@ from drlpp.cluster import Cluster
 from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement
-from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
 from drlpp.planning_input import read_profile
@@ -68,7 +67,7 @@ def from_schedule(
     graph = capture(document.model).graph
     pipeline = _resolve(path, document, graph).pipeline(graph)
     stage_delays(pipeline, method)
-    window = Window.plan(pipeline, _whole_rounds(minibatches, method, pipeline), method)
+    window = Window.plan(pipeline, minibatches, method)
     schedule = method.schedule_for(pipeline, window.minibatches)
 
     def units(worker: int, action: Action) -> float:
@@ -140,7 +139,6 @@ def from_run(
     captured = capture(document.model)
     placement = _resolve(path, document, captured.graph)
     pipeline = placement.pipeline(captured.graph)
-    minibatches = _whole_rounds(minibatches, method, pipeline)
     with ClusterSession(
         captured,
         document.cluster.accelerators,
@@ -169,11 +167,6 @@ def _resolve(path: Path, document: PlacementFile, graph: OpGraph) -> Placement:
         return document.resolve(graph)
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{path}: {error}") from None
-
-
-def _whole_rounds(minibatches: int, method: Method, pipeline: Pipeline) -> int:
-    """Minibatches of one update are complete at once: a window of fewer would take no time."""
-    return max(minibatches, method.minibatches_together(pipeline))
 
 
 def _hosts(cluster: Cluster, workers: Sequence[int]) -> dict[int, str]:

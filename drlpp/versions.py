@@ -1,8 +1,9 @@
 """Which weights a microbatch meets on a worker, counted in the schedule.
 
-A stage's weights are numbered by its updates; those a run starts with are number 0. In steady
-state on a straight pipeline of D stages the counts are those of the papers: s = D − rank − 1
-(pipeoptim eq. 4), w^(t−n+1) at every stage with vertical sync (pipedream §3.3), a delay of one for
+A stage's weights are numbered by its updates; those a run starts with are number 0. A run is an
+epoch, which begins and ends with an empty pipeline, so all counts begin anew in each. In steady
+state on a straight pipeline of D stages they are those of the papers: s = D − rank − 1 (pipeoptim
+eq. 4), w^(t−n+1) at every stage with vertical sync (pipedream §3.3), a delay of one for
 PipeDream-2BW, ⌊rank/2⌋ + D − rank − 1 and ⌊rank/2⌋ for SpecTrain. Counting gives them as well for
 replicated stages, branches, accumulated gradients, and while the pipeline fills; and with N
 minibatches in flight for each link beyond NOAM, where s is (1 + N)(D − rank − 1).

@@ -10,6 +10,10 @@ from drlpp.pipeline import Pipeline
 from drlpp.schedule import Schedule, Update
 from drlpp.training_options import Method
 
+_LONGEST_ROUND = 4096
+"""Minibatches of a window at most for the sake of whole rounds of updates; without these it is off
+by up to the minibatches of one update."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -40,7 +44,9 @@ class Window:
         if method.schedule != "1f1b":
             return cls(2 * together, _round_up(minibatches, together), tail=0, step=together)
         rounds = method.minibatches_together(pipeline)
-        # A window inside of one update would measure nothing.
+        # Minibatches of one update are complete at once: a window of fewer would take no time, or
+        # as much as all of them.
+        minibatches = max(minibatches, min(rounds, _LONGEST_ROUND))
         step = rounds if together > 1 or rounds <= minibatches else 1
         in_flight = method.in_flight(pipeline)
         flight = max(

@@ -8,13 +8,13 @@ line that a kill may leave behind is dropped when the file is opened again.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from drlpp.errors import InvalidFile
+from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
 from drlpp.files import Record
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
@@ -22,6 +22,8 @@ from drlpp.storage import telling_of_storage
 
 FORMAT_VERSION = 2
 """Version 1 had one run of every placement, and no ``repetitions`` in its header."""
+
+_PASSING = {WorkerLost.kind, TrialTimeout.kind}
 
 
 class Header(Record):
@@ -73,6 +75,24 @@ def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
         raise InvalidFile(f"{path}: no such file")
     lines = _complete_lines(path, keep=True)
     return _read_header(path, lines[0] if lines else ""), _entries(path, lines[1:])
+
+
+def settled(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Those that a run which goes on with the file need not measure again.
+
+    A lost worker, and a silence, may have had nothing to do with the placement: the machine may
+    have been short of memory, or frozen, or the time limit too short. So a placement may fail in
+    such a way once. A session measures a placement that loses a worker twice by itself, which is
+    another kind of failure (``LOST_TWICE``); programs before that left the first one here.
+    """
+    forgiven: set[Placement] = set()
+    for entry in entries:
+        outcome = entry.outcome
+        passing = isinstance(outcome, FailedMeasurement) and outcome.failure in _PASSING
+        if passing and entry.placement not in forgiven:
+            forgiven.add(entry.placement)
+        else:
+            yield entry
 
 
 def append(path: Path, record: Record) -> None:

@@ -24,6 +24,8 @@ def describe_measurements(path: Path) -> RenderableType:
     for entry in entries:
         if isinstance(entry.outcome, Measurement):
             runs.setdefault(entry.placement, []).append(entry.outcome)
+            # It was measured again after a failure that it was not to blame for.
+            failures.pop(entry.placement, None)
         else:
             failures[entry.placement] = entry.outcome
     measured = [

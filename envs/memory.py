@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from drlpp.envs.measurements_file import Entry, Header, append, open_measurements
+from drlpp.envs.measurements_file import Entry, Header, append, open_measurements, settled
 from drlpp.envs.measurer import Measurer
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
@@ -36,11 +36,13 @@ class MeasurementMemory:
 
     With several ``repetitions`` the outcome of a placement is the run whose seconds are the median
     of its runs. Placements that are measured together take turns, there and back, so that drift of
-    the machine hits all alike. One that fails once has failed, and is remembered like the others
-    whatever the reason, so that a placement that loses a worker or hangs costs its timeout once.
+    the machine hits all alike. A run that fails makes its placement a failed one, which is
+    remembered like the others whatever the reason, so that one that hangs costs its timeout once.
 
     Every run is in the file before anything else happens. A placement whose runs are not complete
-    when the program is killed goes on with those that are missing.
+    when the program is killed goes on with those that are missing. A failure in the file that the
+    placement may not be to blame for is measured once more when the placement is asked for again
+    (:func:`drlpp.envs.measurements_file.settled`).
 
     Args:
         measurer: the cluster that measures.
@@ -79,7 +81,7 @@ class MeasurementMemory:
         self._failed = 0
         self._hits = 0
         if self.path is not None:
-            for entry in open_measurements(self.path, self._header):
+            for entry in settled(open_measurements(self.path, self._header)):
                 self._remember(entry.placement, entry.outcome)
 
     @property

@@ -49,7 +49,8 @@ class PlacementEnv(MeasuringEnv):
     | `stages`        | measured                 | number of stages                              |
     | `measurement`   | measured                 | all that was measured, a `Measurement`        |
     | `error_type`    | cannot run, or failed    | `invalid placement`, `out of memory`,         |
-    |                 |                          | `worker lost`, `timeout`, `error in the model`|
+    |                 |                          | `worker lost twice`, `timeout`,               |
+    |                 |                          | `error in the model`                          |
     | `reason`        | cannot run, or failed    | a sentence: what is wrong, what would be right|
 
     How many placements were measured, failed or answered from memory is the attribute `summary`;

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from drlpp import errors
+from drlpp.errors import NotFinite
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime.devices import DeviceFacts
 from drlpp.runtime.stage_runner import RunPlan
@@ -335,10 +337,20 @@ class LinkTimes:
 
 @dataclass(frozen=True)
 class Failed:
-    """The command failed; ``failure`` is the name of an error class of ``drlpp.errors``."""
+    """The command failed; ``failure`` is the name of an error class of ``drlpp.errors``.
+
+    ``minibatch`` is what a :class:`~drlpp.errors.NotFinite` knows.
+    """
 
     failure: str
     reason: str
+    minibatch: int | None = None
+
+    @property
+    def error(self) -> Exception:
+        """To be raised by the controller."""
+        kind = getattr(errors, self.failure)
+        return kind(self.reason, self.minibatch) if kind is NotFinite else kind(self.reason)
 
 
 Answer = (

@@ -233,6 +233,8 @@ def describe_exit(code: int | None) -> str:
     """How a process has ended."""
     if code == _UNKNOWN_EXIT_CODE:
         return f"is given up: {_SERVER_HAS_ENDED}"
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL, as the system does for want of memory"
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from drlpp import errors
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
 from drlpp.runtime.commands import Answer, Command, Failed, Progress, Reading, Working
 from drlpp.runtime.feed import Feed
@@ -51,6 +50,7 @@ class WorkerPool:
         self._cores = cores
         self._host_of = {worker: host for host in hosts for worker in host.workers}
         self._lost: HostLost | None = None
+        self._stages: Mapping[int, int] = {}
         self._store: dist.TCPStore | None = None
 
     @property
@@ -90,6 +90,11 @@ class WorkerPool:
             for host in self.hosts:
                 host.finish_start()
             self.generation += 1
+            self._stages = {}
+
+    def note_stages(self, stages: Mapping[int, int]) -> None:
+        """Which stage each worker holds from now on, for what is said of one that is lost."""
+        self._stages = stages
 
     @contextmanager
     def _noting_lost_hosts(self) -> Iterator[None]:
@@ -165,7 +170,7 @@ class WorkerPool:
                 if isinstance(event.answer, Failed):
                     # A worker that has died makes the others fail, and may be noticed after them.
                     self._raise_if_one_ends(events)
-                    raise getattr(errors, event.answer.failure)(event.answer.reason)
+                    raise event.answer.error
                 if isinstance(event.answer, Working):
                     continue
                 if isinstance(event.answer, Progress):
@@ -204,7 +209,13 @@ class WorkerPool:
     def _raise_if_ended(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Ended):
-                raise WorkerLost(f"worker {event.worker} {event.how}")
+                raise WorkerLost(f"{self._description_of(event.worker)} {event.how}")
+
+    def _description_of(self, worker: int) -> str:
+        facts = [f"stage {self._stages[worker]}"] if worker in self._stages else []
+        if len({host.name for host in self.hosts}) > 1:
+            facts.append(f"on {self._host_of[worker].name}")
+        return f"worker {worker} ({', '.join(facts)})" if facts else f"worker {worker}"
 
     def publish(self, file: str) -> None:
         """Give every host its copy of a file that is in the folder here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from drlpp.capturing import CapturedModel, capture, capture_microbatch
 from drlpp.cluster import Cluster
 from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, WorkerLost
 from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, Outcome
+from drlpp.measurement import LOST_TWICE, FailedMeasurement, Measurement, Outcome
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.profile import Profile
@@ -63,7 +64,8 @@ class ClusterSession:
             outcome = session.measure(placement)
 
     A trial that runs out of memory, raises, hangs or loses a worker ends as a failed measurement
-    with its reason; the workers are replaced and the next trial runs.
+    with its reason; the workers are replaced and the next trial runs. One that loses a worker is
+    measured once more before it counts as failed.
 
     Args:
         model: a captured model, a reference to one, or its name (of the zoo's, the small size).
@@ -80,6 +82,8 @@ class ClusterSession:
             workers can share a core and still take their time in parallel. 1 each by default.
         device: what workers compute on: ``cpu``, ``cuda`` for the host's GPUs in turns, or
             ``auto`` for GPUs where there are any, unless workers are to be slower.
+        note: told of a worker that is lost in a measurement, which is then made once more; warns
+            by default.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class ClusterSession:
         timeout_seconds: float | None = None,
         speeds: Sequence[float] | None = None,
         device: str = DeviceChoice.AUTO,
+        note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=3),
     ) -> None:
         workers = usual_workers() if workers is None else workers
         if workers < 1:
@@ -108,6 +113,7 @@ class ClusterSession:
         self.timeline: tuple[TimedAction, ...] = ()
         self.seed = seed
         self.timeout_seconds = checked_timeout(timeout_seconds)
+        self._note = note
         self._held: Deployment | None = None
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
         self._workers = SessionWorkers(
@@ -173,6 +179,10 @@ class ClusterSession:
         After that, while nothing else is sent, also what a message takes between any two workers
         that exchange tensors or gradients.
 
+        A worker may be killed for what the placement has nothing to do with, such as another
+        program's want of memory: only one that loses a worker twice in a row has failed. Whatever
+        else goes wrong would go wrong again, and a silence costs too much to wait for it twice.
+
         Raises:
             InvalidInput: the placement cannot be run with this model, workers and method.
             HostLost: a host cannot be reached any more.
@@ -180,18 +190,31 @@ class ClusterSession:
         """
         if minibatches < 1:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
+        self.timeline = ()
         try:
-            deployment = self.deploy(placement, method)
-            window = Window.plan(deployment.pipeline, minibatches, deployment.method)
-            options = RunOptions(order=self._workers.example_order)
-            schedule, results = self.run(deployment, window.minibatches, options)
-            links = time_ways(self._workers, deployment.pipeline, results)
+            try:
+                return self._measure_once(placement, minibatches, method)
+            except WorkerLost as failure:
+                lost = str(failure)
+                self._note(f"{lost}; its placement, {placement.configuration}, is measured again")
+            return self._measure_once(placement, minibatches, method)
         except (HostLost, StorageFailure):
             # No placement is to blame, and none will run.
             raise
+        except WorkerLost as failure:
+            reason = f"lost a worker twice: {lost}; when measured again, {failure}"
+            return FailedMeasurement(failure=LOST_TWICE, reason=reason)
         except RunFailure as failure:
-            self.timeline = ()
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
+
+    def _measure_once(
+        self, placement: Placement, minibatches: int, method: Method | None
+    ) -> Measurement:
+        deployment = self.deploy(placement, method)
+        window = Window.plan(deployment.pipeline, minibatches, deployment.method)
+        options = RunOptions(order=self._workers.example_order)
+        schedule, results = self.run(deployment, window.minibatches, options)
+        links = time_ways(self._workers, deployment.pipeline, results)
         self.timeline = timeline_of(schedule, results)
         return measurement_of(schedule, results, window, links)
 
@@ -262,6 +285,7 @@ class ClusterSession:
         cutting = time.perf_counter() - cutting
         idle = self._holding - commands.keys()
         self._held = None
+        self._workers.note_stages(pipeline)
         answers = self._workers.command({**commands, **dict.fromkeys(idle, Release())})
         deployed = [answers[worker] for worker in commands]
         if lent:

@@ -190,6 +190,10 @@ class SessionWorkers:
         """How these workers exchange tensors."""
         return transport_of(self.devices[worker] for worker in workers)
 
+    def note_stages(self, pipeline: Pipeline) -> None:
+        """Which stages the workers hold from now on, for what is said of one that is lost."""
+        self._pool.note_stages({worker: pipeline.stage_of(worker) for worker in pipeline.workers})
+
     def new_name(self, purpose: str) -> str:
         """A name that the session never uses again."""
         self._names += 1

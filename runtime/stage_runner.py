@@ -193,10 +193,11 @@ class StageRunner:
         if loss is not None:
             self.losses.add(part, loss)
             if self._plan.finite and (found := self.losses.not_finite):
-                minibatch = self.first_minibatch + found[0][0] + 1
+                minibatch = self.first_minibatch + found[0][0]
                 raise NotFinite(
-                    f"the loss of minibatch {minibatch} is {found[1]} (counted from 1 since "
-                    "training began)"
+                    f"the loss of minibatch {minibatch + 1} is {found[1]} (counted from 1 since "
+                    "training began)",
+                    minibatch,
                 )
         if not recomputed:
             passed.outputs, passed.loss = outputs, loss

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from drlpp.errors import DRLPPError, InvalidFile, InvalidInput, NotFinite
+from drlpp.errors import InvalidFile, InvalidInput, NotFinite, RunFailure
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
@@ -28,6 +28,14 @@ from drlpp.runtime.training_checkpoint import (
     read_training_checkpoint,
 )
 from drlpp.runtime.training_data import LoaderState, TrainingData
+from drlpp.runtime.training_failures import (
+    notes_of_evaluation,
+    reach_of,
+    telling_what_is_kept,
+    why_not_finite,
+    with_finite_weights,
+    with_way_on,
+)
 from drlpp.runtime.training_log import TrainingLog
 from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
 from drlpp.schedule import Part
@@ -115,6 +123,7 @@ class Trainer:
         self.best = folder / "best.pt"
         self._count = data.minibatches
         self._progress = _Progress()
+        self._saved = 0, 0
         self._rates = plan.rates(session.optimizer, self._count)
         data.lend_to(session)
 
@@ -148,7 +157,7 @@ class Trainer:
             while len(self.reports) < self.plan.epochs:
                 if stopping and stopping.is_over(self.reports):
                     break
-                with self._telling_how_to_stay_finite(len(self.reports) + 1):
+                with self._telling_why_and_the_way_on(deployment):
                     self._epoch(deployment, len(self.reports) + 1, log, goes_on=goes_on)
                     self._save(deployment)
                 goes_on = False
@@ -175,9 +184,11 @@ class Trainer:
         """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""
         *before, report = self.reports
         if not self._progress.evaluated:
-            with self._telling_what_is_kept(report.epoch):
+            with telling_what_is_kept(report.epoch):
                 held_out_loss, score = self._evaluate(deployment)
             report = replace(report, held_out_loss=held_out_loss, score=score)
+            for note in notes_of_evaluation(report, self.data.held_out_not_finite):
+                self.observer.on_note(note)
             self._progress = _Progress([*before, report])
             stopping = self.plan.early_stopping
             if stopping and stopping.best(self.reports) == report:
@@ -205,6 +216,7 @@ class Trainer:
             saved.losses,
             evaluated=saved.evaluated or found is not None,
         )
+        self._saved = len(saved.epochs), saved.position
         self.data.load_state(LoaderState(*saved.data))
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training goes on.
@@ -227,30 +239,24 @@ class Trainer:
         return state
 
     @contextmanager
-    def _telling_what_is_kept(self, epoch: int) -> Iterator[None]:
-        try:
-            yield
-        except DRLPPError as error:
-            raise type(error)(
-                f"evaluating epoch {epoch}, which is saved, and is evaluated again when this run "
-                f"is resumed: {error}"
-            ) from error
-
-    @contextmanager
-    def _telling_how_to_stay_finite(self, epoch: int) -> Iterator[None]:
+    def _telling_why_and_the_way_on(self, deployment: Deployment) -> Iterator[None]:
         try:
             yield
         except NotFinite as error:
-            kept = (
-                f"; {self.checkpoint} has finite weights, with which a resumed run goes on, with "
-                "another clip_norm or precision if you like, but with the same rates and epochs"
-                if self.checkpoint.exists()
-                else ""
-            )
-            raise NotFinite(
-                f"training diverged in epoch {epoch}: {error}; a lower learning rate, a warm_up, "
-                f"clip_norm, synchronous epochs or float32 may help{kept}"
-            ) from None
+            raise self._why_not_finite(error, deployment) from None
+        except RunFailure as error:
+            raise with_way_on(error, self.checkpoint, *self._saved) from error
+
+    def _why_not_finite(self, error: NotFinite, deployment: Deployment) -> RunFailure:
+        last, reach = error.minibatch, reach_of(deployment.pipeline, deployment.method)
+        if last is None:
+            # Of the weights it is known that they were finite at the last checkpoint.
+            last = len(self.reports) * self._count + self._progress.position - 1
+            reach += last + 1 - self._saved[0] * self._count - self._saved[1]
+        found = why_not_finite(error, self.data.not_finite(last), last, reach, self._count)
+        if isinstance(found, NotFinite):
+            return with_finite_weights(found, self.checkpoint)
+        return with_way_on(found, self.checkpoint, *self._saved)
 
     def _save(self, deployment: Deployment) -> None:
         saved = self.session.checkpoint(deployment)
@@ -263,6 +269,7 @@ class Trainer:
         saved["data"] = self.data.state()
         saved["evaluated"] = self._progress.evaluated
         write_checkpoint(self.checkpoint, saved)
+        self._saved = len(self.reports), self._progress.position
 
     def _epoch(
         self, deployment: Deployment, epoch: int, log: TrainingLog, *, goes_on: bool

@@ -21,9 +21,10 @@ from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.held_out import mean_score
 from drlpp.runtime.launch import restarted
 from drlpp.runtime.loaders import Loader, Unpack, Unpacker
+from drlpp.runtime.samples_in_memory import SamplesInMemory
 from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.trainer import Trainer, TrainingPlan
-from drlpp.runtime.training_data import LoadedData, SamplesInMemory, TrainingData
+from drlpp.runtime.training_data import LoadedData, TrainingData
 from drlpp.runtime.training_reports import EpochReport, Observer
 from drlpp.training_options import DeviceChoice, Method, checked_timeout
 from drlpp.versions import stage_delays

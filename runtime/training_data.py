@@ -1,4 +1,4 @@
-"""What is trained on and evaluated on: samples in memory, or loaders that are read as one goes."""
+"""What is trained on and evaluated on: the interface, and loaders that are read as one goes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drlpp.data import Data, Loaders, Samples
+from drlpp.data import Loaders, Samples
 from drlpp.errors import InvalidInput
+from drlpp.runtime.finite_data import NotFiniteValues, Watch
 from drlpp.runtime.held_out import evaluation_order
 from drlpp.runtime.loader_state import generators_of, undisturbed
 from drlpp.runtime.loaders import Loader, Unpacker, iterate, known_samples
@@ -22,7 +23,6 @@ from drlpp.runtime.session import ClusterSession
 _HELD_OUT = "the loader of held-out samples"
 
 _MOST_HELD_OUT_SAMPLES = 1_000_000
-_MOST_HASHED_BYTES = 64 * 2**20
 
 
 class LoaderState(NamedTuple):
@@ -81,6 +81,18 @@ class TrainingData(ABC):
     def held_out(self) -> Iterator[Samples]:
         """The same, for this process."""
 
+    @abstractmethod
+    def not_finite(self, through: int) -> list[NotFiniteValues]:
+        """For inputs and targets the first minibatch with values that are not finite.
+
+        Args:
+            through: the last minibatch to look at, counted from 0 since training began.
+        """
+
+    @abstractmethod
+    def held_out_not_finite(self) -> list[NotFiniteValues]:
+        """The same of the held-out minibatches."""
+
     def state(self) -> LoaderState:
         """What a checkpoint needs to go on with the same samples."""
         return LoaderState()
@@ -92,54 +104,6 @@ class TrainingData(ABC):
 def epoch_seed(seed: int, epoch: int) -> int:
     """Of the order of samples; epoch 0 stands for what comes before, and for held-out data."""
     return (seed * 1_000_003 + epoch) % 2**64
-
-
-class SamplesInMemory(TrainingData):
-    """Samples that every worker holds, in an order of each epoch's own.
-
-    Args:
-        name: by which the data can be loaded again; None if they have none.
-        data: to train and evaluate on.
-        batch_size: of the model as it was captured.
-        seed: of the order.
-    """
-
-    def __init__(self, name: str | None, data: Data, batch_size: int, seed: int) -> None:
-        self.name = name or "in memory"
-        self.fingerprint = None if name else _fingerprint_of(data.train)
-        self.batch_size = batch_size
-        self.minibatches = len(data.train) // batch_size
-        self.held_out_samples = len(data.test)
-        self._data = data
-        self._seed = seed
-
-    def lend_to(self, session: ClusterSession) -> None:
-        """Training and held-out samples are one set for the workers, told apart by indices."""
-        pairs = zip(self._data.train.inputs, self._data.test.inputs, strict=True)
-        session.use_samples(
-            [torch.cat(pair) for pair in pairs],
-            torch.cat([self._data.train.targets, self._data.test.targets]),
-        )
-
-    def training(self, epoch: int, first: int, begin: int) -> RunOptions:
-        """A permutation of all training samples; what makes no whole minibatch is left out."""
-        generator = torch.Generator().manual_seed(epoch_seed(self._seed, epoch))
-        shuffled = torch.randperm(len(self._data.train), generator=generator)
-        order = shuffled[: self.minibatches * self.batch_size].view(-1, self.batch_size)
-        return RunOptions(order=order[first:])
-
-    def evaluation(self) -> RunOptions:
-        """All held-out samples in their order."""
-        return RunOptions(order=self._held_out_order() + len(self._data.train))
-
-    def held_out(self) -> Iterator[Samples]:
-        """All held-out samples in their order."""
-        inputs, targets = self._data.test
-        for indices in self._held_out_order():
-            yield Samples(tuple(value[indices] for value in inputs), targets[indices])
-
-    def _held_out_order(self) -> Tensor:
-        return evaluation_order(self.held_out_samples, self.batch_size)
 
 
 class LoadedData(TrainingData):
@@ -180,6 +144,7 @@ class LoadedData(TrainingData):
         self._seed = seed
         self._note = note
         self._noted = False
+        self._watch, self._held_out_watch = Watch(), Watch()
         self._state = self._current_state()
         self._check_first(self._train, one_by_one=True)
         if self._held_out is not None:
@@ -205,6 +170,11 @@ class LoadedData(TrainingData):
 
     def held_out(self) -> Generator[Samples]:
         """What the held-out loader gives, in whole minibatches."""
+        for number, minibatch in enumerate(self._whole_held_out()):
+            self._held_out_watch.see(number, minibatch)
+            yield minibatch
+
+    def _whole_held_out(self) -> Generator[Samples]:
         assert self._held_out is not None
         waiting: list[Samples] = []
         with undisturbed(self._held_out):
@@ -220,6 +190,14 @@ class LoadedData(TrainingData):
         if rest is not None and len(rest):
             for indices in evaluation_order(len(rest), self.batch_size):
                 yield _chosen(rest, indices)
+
+    def not_finite(self, through: int) -> list[NotFiniteValues]:
+        """As far as this process has loaded them."""
+        return self._watch.found(through)
+
+    def held_out_not_finite(self) -> list[NotFiniteValues]:
+        """Likewise."""
+        return self._held_out_watch.found()
 
     def state(self) -> LoaderState:
         """Of the epoch that is not yet done."""
@@ -258,6 +236,7 @@ class LoadedData(TrainingData):
                             "follow from torch's global generator, from torch.Generator "
                             "attributes of its own, or from set_epoch(epoch)"
                         )
+                self._watch.see((epoch - 1) * self.minibatches + number, minibatch)
                 if number >= begin:
                     yield minibatch
         finally:
@@ -363,21 +342,12 @@ def _has_length(loader: Loader) -> bool:
 def _hash_of(samples: Samples) -> str:
     digest = hashlib.sha256()
     for tensor in (*samples.inputs, samples.targets):
-        digest.update(_bytes_of(tensor))
+        digest.update(bytes_of(tensor))
     return digest.hexdigest()
 
 
-def _fingerprint_of(samples: Samples) -> str:
-    """A hash of shapes, types and bytes; of a large tensor, of samples spread evenly over it."""
-    digest = hashlib.sha256()
-    for tensor in (*samples.inputs, samples.targets):
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-        step = max(1, -(-tensor.nbytes // _MOST_HASHED_BYTES))
-        digest.update(_bytes_of(tensor.detach()[::step]))
-    return digest.hexdigest()[:16]
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Of its values, in their order."""
     return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 

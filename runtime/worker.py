@@ -18,6 +18,7 @@ from drlpp.errors import (
     InvalidCluster,
     InvalidInput,
     ModelError,
+    NotFinite,
     OutOfMemory,
     RunFailure,
     StorageFailure,
@@ -120,7 +121,8 @@ class Worker:
             # Disks and GPUs depend on the worker, all else that is foreseen does not.
             of_worker = isinstance(error, StorageFailure | InvalidCluster)
             whose = f"worker {self._worker}: " if of_worker else ""
-            return Failed(type(error).__name__, whose + summary)
+            minibatch = error.minibatch if isinstance(error, NotFinite) else None
+            return Failed(type(error).__name__, whose + summary, minibatch)
         kind = OutOfMemory if is_out_of_memory(error) else ModelError
         return Failed(kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}")
 

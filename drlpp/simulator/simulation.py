@@ -31,10 +31,6 @@ from drlpp.workload import Array, StageWork, Workload
 _CACHED_PASSES = 5_000
 """Programs of more forward passes are compiled anew each time, since they take much memory."""
 
-_LONGEST_ROUND = 4096
-"""Minibatches of a window at most for the sake of whole rounds of updates; without these it is off
-by up to the minibatches of one update."""
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -54,8 +50,7 @@ class Plan:
     @classmethod
     def of(cls, pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
         """Compile a schedule that is long enough for a window of ``minibatches``."""
-        whole_rounds = min(method.minibatches_together(pipeline), _LONGEST_ROUND)
-        window = Window.plan(pipeline, max(minibatches, whole_rounds), method)
+        window = Window.plan(pipeline, minibatches, method)
         with _no_search_for_cycles():
             program = Program.of(method.schedule_for(pipeline, window.minibatches))
         return cls(window, program, tuple(program.marks(window)))

@@ -80,5 +80,5 @@ def test_a_soak_survives_killed_workers(tmp_path: Path, monkeypatch: pytest.Monk
     assert samples[-1].generation > 1
     failures = [failure for one in samples for failure in one.failures]
     assert len(failures) == sum(one.kills for one in samples) > 0
-    assert all(failure.endswith("was killed by SIGKILL") for failure in failures)
+    assert all("was killed by SIGKILL" in failure for failure in failures)
     assert len((tmp_path / "soak.jsonl").read_text().splitlines()) == len(samples) + 1

@@ -17,7 +17,7 @@ from drlpp.placement import Placement
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])
 UNEVEN = Placement.from_assignment([0, 1, 1, 1, 1, 1], [0, 1, 1, 1])
-LOST = FailedMeasurement(failure="worker lost", reason="worker 2 was killed")
+LOST = FailedMeasurement(failure="worker lost twice", reason="worker 2 was killed")
 
 
 def test_a_placement_is_measured_once_however_its_operators_are_listed() -> None:
@@ -74,6 +74,45 @@ def test_a_run_resumes_from_its_file(written: Path) -> None:
     assert memory.measure(UNEVEN)[1]
     assert not measurer.measured
     assert (memory.distinct, memory.failed) == (3, 1)
+
+
+@pytest.mark.parametrize("failure", ["worker lost", "timeout"])
+def test_what_a_placement_may_not_be_to_blame_for_counts_the_second_time(
+    tmp_path: Path, failure: str
+) -> None:
+    """A worker that an older drlpp lost once, and a silence: the machine may have been frozen."""
+    path = tmp_path / "measurements.jsonl"
+    outcome = FailedMeasurement(failure=failure, reason="workers [1] did not answer")
+    for failed_before in range(4):
+        measurer = FakeMeasurer(chain(6), failures={"4": outcome})
+        memory = MeasurementMemory(measurer, path=path)
+        assert memory.failed == memory.distinct == (failed_before > 1)
+        # Within a run a silence is waited for once.
+        for _ in range(2):
+            assert memory.measure(WHOLE)[0] == outcome
+        assert measurer.measured == [WHOLE] * (failed_before < 2)
+    assert len(path.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("failure", ["out of memory", "error in the model", "worker lost twice"])
+def test_what_would_fail_again_is_not_measured_again(tmp_path: Path, failure: str) -> None:
+    path = tmp_path / "measurements.jsonl"
+    outcome = FailedMeasurement(failure=failure, reason="as it was")
+    MeasurementMemory(FakeMeasurer(chain(6), failures={"4": outcome}), path=path).measure(WHOLE)
+    assert MeasurementMemory(FakeMeasurer(chain(6)), path=path).measure(WHOLE) == (outcome, True)
+
+
+def test_a_file_is_described_by_what_came_of_a_placement_at_last(tmp_path: Path) -> None:
+    path = tmp_path / "measurements.jsonl"
+    silent = FailedMeasurement(failure="timeout", reason="workers [1] did not answer")
+    failing = FakeMeasurer(chain(6), failures={"4": silent, "2-2": silent})
+    for placement in (WHOLE, HALVES):
+        MeasurementMemory(failing, path=path).measure(placement)
+    MeasurementMemory(FakeMeasurer(chain(6)), path=path).measure(WHOLE)
+    table, summary, *reasons = describe_measurements(path).renderables  # type: ignore
+    assert list(table.columns[1].cells) == ["4"]
+    assert summary == "2 placements, 1 failed"
+    assert reasons == ["timeout: workers [1] did not answer"]
 
 
 @pytest.mark.parametrize("lost_bytes", [1, 20])

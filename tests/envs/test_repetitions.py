@@ -23,7 +23,7 @@ WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])
 UNEVEN = Placement.from_assignment([0, 1, 1, 1, 1, 1], [0, 1, 1, 1])
 THREE = [WHOLE, HALVES, UNEVEN]
-LOST = FailedMeasurement(failure="worker lost", reason="worker 2 was killed")
+LOST = FailedMeasurement(failure="worker lost twice", reason="worker 2 was killed")
 
 
 class Killed(BaseException):

@@ -135,7 +135,8 @@ def test_the_folder_that_is_full_is_named(
         train(
             file_of(captured, in_a_row(captured.graph, 0)), data=DATA, epochs=1, out=folders["out"]
         )
-    assert str(raised.value) == f"{folders[named]}: cannot be written (No space left on device)"
+    told, _, _ = str(raised.value).partition(";")
+    assert told == f"{folders[named]}: cannot be written (No space left on device)"
 
 
 @pytest.mark.parametrize("told", ["on_begin", "on_epoch"])

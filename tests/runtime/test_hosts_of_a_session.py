@@ -1,8 +1,10 @@
 """Training and measuring on workers that other hosts keep, as under torchrun."""
 
 import os
+import re
 import signal
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import HostLost, WorkerLost
-from drlpp.measurement import FailedMeasurement, Measurement
+from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
@@ -97,10 +99,10 @@ def test_worker_of_another_host_is_replaced(
     before = session.process_ids
     # These keepers are threads, so their workers are processes of this machine.
     os.kill(before[3], signal.SIGKILL)
-    outcomes = [session.measure(placement, 4) for _ in range(2)]
-    assert isinstance(outcomes[1], Measurement)
-    if isinstance(outcomes[0], FailedMeasurement):
-        assert "worker 3 was killed by SIGKILL" in outcomes[0].reason
+    # Whether the keeper has noticed before the session starts to measure, or not.
+    with warnings.catch_warnings(record=True) as told:
+        assert isinstance(session.measure(placement, 4), Measurement)
+    assert all(re.match(r"worker 3 (\(.*\) )?was killed", str(t.message)) for t in told)
     assert not set(before) & set(session.process_ids)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drlpp.capturing import CapturedModel, capture
-from drlpp.errors import NotFinite
+from drlpp.errors import DataError, NotFinite
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import ClusterSession, EarlyStopping
@@ -58,13 +58,28 @@ def test_a_loss_that_is_not_a_number_stops_at_its_minibatch(
     order = torch.randperm(96, generator=torch.Generator().manual_seed(1)).view(12, 8)
     minibatch = int((order == 50).any(1).nonzero()) + 1
     with pytest.raises(
-        NotFinite,
-        match=rf"diverged in epoch 1: the loss of minibatch {minibatch} is nan \(counted from 1 ",
+        DataError,
+        match=rf"of sample 50 .* and the loss of minibatch {minibatch} is nan \(counted from 1 ",
     ):
         train(document, data=f"{__name__}:poisoned", epochs=2, checkpoint_every=1, out=tmp_path)
     saved = read_checkpoint(tmp_path / "checkpoint.safetensors")
     assert 0 < saved["position"] < minibatch
     assert all(value.isfinite().all() for value in saved["model"].values())
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 2])
+def test_a_training_that_diverges_says_what_may_help_and_what_is_kept(
+    captured: CapturedModel, tmp_path: Path, checkpoint_every: int
+) -> None:
+    fast = OptimizerSpec(name="sgd", options={"lr": 1e6, "momentum": 0.0})
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), optimizer=fast)
+    kept = rf"; {tmp_path}/checkpoint\S+ has finite weights, .*" if checkpoint_every else ""
+    with pytest.raises(
+        NotFinite,
+        match=r"^training diverged in epoch 1: the loss of minibatch \d+ is (nan|inf) \(counted "
+        rf"from 1 since training began\); a lower learning rate, .* or float32 may help{kept}$",
+    ):
+        train(document, epochs=2, checkpoint_every=checkpoint_every, out=tmp_path)
 
 
 @pytest.mark.parametrize(("data", "checkpoint_every"), [("large", 1), ("one_minibatch", 0)])

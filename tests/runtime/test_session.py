@@ -197,19 +197,17 @@ def _strike(session: ClusterSession, victim: int, what: int) -> threading.Thread
 
 
 @pytest.mark.parametrize("victim", [0, 3])
-def test_killed_worker_fails_the_measurement_and_the_next_one_runs(
+def test_a_worker_killed_at_any_moment_costs_no_measurement(
     captured: CapturedModel, session: ClusterSession, victim: int
 ) -> None:
     placement = straight(captured, 0, 1, 2, 3)
     session.measure(placement, minibatches=4)
     before = session.process_ids
     thread = _strike(session, victim, signal.SIGKILL)
-    outcome = session.measure(placement, minibatches=5_000)
+    with pytest.warns(UserWarning, match=rf"^worker {victim} \(stage {victim}\) was killed by"):
+        outcome = session.measure(placement, minibatches=2_000)
     thread.join()
-    assert outcome == FailedMeasurement(
-        failure="worker lost", reason=f"worker {victim} was killed by SIGKILL"
-    )
-    assert isinstance(session.measure(placement, minibatches=4), Measurement)
+    assert isinstance(outcome, Measurement)
     assert not set(before) & set(session.process_ids)
 
 
@@ -229,7 +227,7 @@ def test_a_worker_that_dies_with_its_stage_is_told(
     deployment = session.deploy(straight(captured, 0, 1))
     os.kill(session.process_ids[1], signal.SIGKILL)
     time.sleep(0.2)
-    with pytest.raises(WorkerLost, match="worker 1 was killed by SIGKILL"):
+    with pytest.raises(WorkerLost, match=r"worker 1 \(stage 1\) was killed by SIGKILL"):
         session.run(deployment, 4)
     session.measure(straight(captured, 0, 1), minibatches=4)
     with pytest.raises(WorkerLost, match="its stage with it"):

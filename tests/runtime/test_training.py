@@ -13,7 +13,7 @@ from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import Observer
 from drlpp.runtime.checkpoint_file import read_checkpoint
-from drlpp.runtime.training_data import SamplesInMemory
+from drlpp.runtime.samples_in_memory import SamplesInMemory
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 from tests.runtime.killing import killed_after_saving
@@ -267,7 +267,7 @@ def test_any_seed_of_torch_orders_the_samples(
 
 
 def test_large_samples_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drlpp.runtime.training_data._MOST_HASHED_BYTES", 1000)
+    monkeypatch.setattr("drlpp.runtime.samples_in_memory._MOST_HASHED_BYTES", 1000)
 
     def fingerprint(inputs: Tensor, targets: Tensor) -> str | None:
         samples = Samples((inputs,), targets)
