@@ -140,7 +140,7 @@ def _(comparison: Comparison) -> RenderableType:
 
 def _heat_text(heat: Heat) -> str:
     """Who ran for a kind's place in the race, the fastest of those that came furthest first."""
-    ranked = sorted(heat.candidates, key=lambda c: (-len(c.seconds), sorted(c.seconds)))
+    ranked = sorted(heat.candidates, key=lambda c: (-len(c.seconds), median(c.seconds or [0.0])))
     tried = "; ".join(
         f"{c.configuration}: {seconds_text(median(c.seconds)) if c.seconds else 'failed'}"
         for c in ranked

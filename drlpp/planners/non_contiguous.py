@@ -50,8 +50,8 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
 
     The bound holds for every unreplicated placement, and is only told of problems without
     replication. It is below the optimum where links differ, since it gives every accelerator its
-    fastest, where memory rules, since it counts one minibatch in flight, and where passes and
-    updates take something besides their operators, which it leaves out.
+    fastest, where memory rules, since it counts one minibatch in flight, where workers share cores,
+    and where passes and updates take something besides their operators, which it leaves out.
 
     Args:
         problem: its time limit is the solver's, which uses one thread.

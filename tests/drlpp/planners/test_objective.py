@@ -15,7 +15,10 @@ from drlpp.planners.random_search import random_placement
 from drlpp.prediction import predict
 
 
-@given(problem=problems(max_operators=8, max_accelerators=6, hosts=3), seed=st.integers(0, 9))
+@given(
+    problem=problems(max_operators=8, max_accelerators=6, hosts=3, cores=True),
+    seed=st.integers(0, 9),
+)
 @settings(deadline=None)
 def test_it_is_what_predict_says(problem: PlanningProblem, seed: int) -> None:
     placement = random_placement(problem, random.Random(seed))
