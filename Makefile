@@ -11,8 +11,7 @@ BIN := $(VENV)/bin
 
 # The main job: learn a placement on this machine's CPU workers. A run that was interrupted goes on.
 train: $(VENV)/installed
-	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) \
-		$(if $(wildcard $(OUT)/run.json),--resume) $(ARGUMENTS)
+	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(ARGUMENTS)
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 -q

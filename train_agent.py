@@ -111,7 +111,9 @@ def main(
     seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, if it has begun.")
+    ] = False,
 ) -> None:
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
@@ -141,8 +143,11 @@ def main(
         "optimizer": optimizer_spec.settings,
         "seed": seed,
     }
+    again = restarted()
     with (
-        open_run_folder(folder, "train_agent.py", settings, resume=resume, restarted=restarted()),
+        open_run_folder(
+            folder, "train_agent.py", settings, resume=resume, restarted=again, note=_tell
+        ),
         told_how_to_go_on("the run goes on where it was by the same command with --resume"),
     ):
         console.print(
@@ -168,9 +173,13 @@ def main(
             seed=seed,
             timeout_seconds=timeout,
             device=device,
-            note=lambda note: console.print(note, markup=False),
+            note=_tell,
         ) as session:
             _run(job, session)
+
+
+def _tell(note: str) -> None:
+    console.print(note, markup=False)
 
 
 def _run(job: Job, session: ClusterSession) -> None:

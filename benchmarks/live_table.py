@@ -159,11 +159,10 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
     for may_change in ("budget", "finalists", "rounds"):
         del kept[may_change]
     kept["speeds"] = list(settings.speeds)
-    known = (folder / "run.json").exists()
     workers = len(settings.speeds)
     reference = ModelReference.named(model)
     with (
-        open_run_folder(folder, "live_table.py", kept, resume=known),
+        open_run_folder(folder, "live_table.py", kept, resume=True),
         ClusterSession(reference, workers, speeds=settings.speeds, seed=settings.seed) as session,
     ):
         profile, cluster = kept_profile(session, folder)

@@ -135,7 +135,9 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Folder for results; else 'training' beside PLACEMENT.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint, if any.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of weights, order of samples and dropout.")] = 0,
 ) -> None:
     """Train the model of a placement with that placement, and evaluate it on held-out data."""

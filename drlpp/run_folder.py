@@ -2,16 +2,17 @@
 
 A run that has not kept anything yet, because it failed before its first checkpoint for instance,
 is no reason to keep the folder: the same command may begin anew in it, with other settings too.
+Whoever resumes where there is nothing yet begins: one command suits a loop that restarts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.files import (
     Document,
     is_temporary,
@@ -22,6 +23,7 @@ from drlpp.files import (
 from drlpp.folder_lock import LOCK_NAME, locked_folder
 
 _RECORD, _EVENTS = "run.json", "events.out.tfevents.*"
+_LONGEST_BLANK = 2**20
 
 
 class RunRecord(Document):
@@ -41,6 +43,7 @@ def open_run_folder(
     *,
     resume: bool,
     restarted: bool = False,
+    note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[Path]:
     """Claim ``folder`` for a run, or go on with the run that it holds, and lend it to the block.
 
@@ -52,8 +55,9 @@ def open_run_folder(
         folder: for everything that the run writes.
         command: that was given.
         settings: that decide the run's result.
-        resume: go on with the run in the folder.
+        resume: go on with the run in the folder, or begin it if there is nothing to go on with.
         restarted: this is another attempt at the same run, which may or may not have begun.
+        note: told if a run begins that was to be resumed.
 
     Raises:
         InvalidInput: the folder holds something else, or a run with other settings, or another
@@ -62,7 +66,7 @@ def open_run_folder(
     record_path = folder / _RECORD
     try:
         # Before anything is written there.
-        _check_usable(folder, resume=resume)
+        _check_usable(folder)
     except OSError as error:
         raise InvalidInput(
             f"{folder}: cannot be used ({error.strerror}); give another folder with --out"
@@ -70,28 +74,52 @@ def open_run_folder(
     with locked_folder(folder) as alone:
         if alone:
             remove_temporary_files(folder)
-        if record_path.exists():
-            record = read_document(record_path, RunRecord)
-            if record.command != command or _kept_anything(folder):
-                _check_same_run(folder, record, command, settings, resume or restarted)
-                yield folder
-                return
+        record = _record_of(folder)
+        if record is not None and (record.command != command or _kept_anything(folder)):
+            _check_same_run(folder, record, command, settings, resume or restarted)
+            yield folder
+            return
+        if resume:
+            note(f"{folder} holds nothing to resume yet: the run begins")
         for events in folder.glob(_EVENTS):
             events.unlink()
         write_document(record_path, RunRecord(command=command, settings=dict(settings)))
         yield folder
 
 
-def _check_usable(folder: Path, *, resume: bool) -> None:
+def _check_usable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
-    if not (folder / _RECORD).exists():
-        if folder.exists() and _holds_anything(folder):
-            raise InvalidInput(
-                f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
-            )
-        if resume:
-            raise InvalidInput(f"{folder} holds no run to resume; leave out --resume to begin one")
+    if folder.exists() and not (folder / _RECORD).exists() and _holds_anything(folder):
+        raise InvalidInput(
+            f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
+        )
+
+
+def _record_of(folder: Path) -> RunRecord | None:
+    """What the folder holds; None if nobody has written there, or what was written is lost."""
+    path = folder / _RECORD
+    if not path.exists():
+        return None
+    if not _is_blank(path):
+        return read_document(path, RunRecord)
+    if _kept_anything(folder):
+        raise InvalidFile(
+            f"{path}: is empty, as a power cut may leave it, so nobody knows which run the folder "
+            "holds; put the run.json there that the same command writes to a new folder, or give "
+            "another folder with --out"
+        )
+    return None
+
+
+def _is_blank(path: Path) -> bool:
+    """Whether a file has no bytes but zeros, which is what file systems make of lost ones."""
+    try:
+        with path.open("rb") as file:
+            return not file.read(_LONGEST_BLANK).strip(b"\0") and not file.read(1)
+    except OSError:
+        # Who reads it tells.
+        return False
 
 
 def _check_same_run(

@@ -74,7 +74,8 @@ class PipelineTrainer:
             by what was seen so far, as :class:`ClusterSession` says.
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
-            another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says.
+            another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says. Where
+            there is none yet, training begins, and ``observer`` is told.
         seed: of weights, order of samples, and dropout.
         observer: told how it goes.
 
@@ -200,7 +201,12 @@ class PipelineTrainer:
         plan.rates(self.optimizer, source.minibatches)
         settings, again = self._settings(source), restarted()
         with open_run_folder(
-            self.out, "drlpp train", settings, resume=self.resume, restarted=again
+            self.out,
+            "drlpp train",
+            settings,
+            resume=self.resume,
+            restarted=again,
+            note=self.observer.on_note,
         ) as folder:
             return self._train(source, plan, folder)
 

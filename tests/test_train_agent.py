@@ -85,7 +85,8 @@ def wait_for_end_of(processes: set[int]) -> None:
 
 def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    printed = finish(out, 6, "--finalists", "3")
+    printed = finish(out, 6, "--finalists", "3", "--resume")
+    assert " ".join(printed.split()).count("holds nothing to resume yet: the run begins") == 1
     assert len(measured(out)) == 6
     assert "for 6 placements: measuring" in printed
     comparison = read_document(out / "comparison.json", Comparison)
@@ -123,6 +124,7 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     # Resuming a run that is complete measures nothing and says the same.
     before = (out / "comparison.json").read_text()
     again = finish(out, 6, "--finalists", "3", "--resume")
+    assert "the run begins" not in again
     # Printed lines wrap where the path is long.
     assert f"found by {exported.found_by}" in " ".join(again.split())
     assert (out / "comparison.json").read_text() == before

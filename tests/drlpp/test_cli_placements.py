@@ -2,7 +2,9 @@
 
 import json
 import re
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,3 +228,33 @@ def test_a_file_in_the_way_of_the_output_folder(train: Train, path: Path) -> Non
         status, told = train("--out", str(out))
         assert status == 2
         assert told.err.count("\n") == 1
+
+
+def test_one_command_suits_a_loop_that_restarts_it(
+    tmp_path: Path, path: Path, train: Train
+) -> None:
+    """Killed before its first checkpoint, and between two; it says once that it begins."""
+    out = tmp_path / "out"
+    command = ["train", str(path), "--data", "tests.models:separable", "--out", str(out)]
+    command += ["--epochs", "3", "--resume"]
+    for written in ("run.json", "checkpoint.safetensors"):
+        with subprocess.Popen(
+            [sys.executable, "-c", "from drlpp.cli import main; main()", *command],
+            stdout=subprocess.DEVNULL,
+        ) as killed:
+            while not (out / written).exists():
+                assert killed.poll() is None
+                time.sleep(0.01)
+            killed.kill()
+    epochs = ("--epochs", "3", "--out", str(out), "--resume")
+    code, told = train(*epochs)
+    assert code == 0, told.err
+    assert "epoch   3" in told.out
+    assert "holds nothing to resume" not in told.out
+    (out / "checkpoint.safetensors").unlink()
+    for file in ("model.pt", "evaluation.json"):
+        (out / file).unlink()
+    code, told = train(*epochs)
+    assert code == 0, told.err
+    assert " ".join(told.out.split()).count("holds nothing to resume yet: the run begins") == 1
+    assert "epoch   1" in told.out

@@ -2,13 +2,13 @@
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.files import replacing
 from drlpp.folder_lock import LOCK_NAME
 from drlpp.run_folder import open_run_folder
@@ -59,10 +59,90 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
         run(tmp_path, "train", SETTINGS, resume=False)
 
 
-def test_there_has_to_be_something_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no run to resume"):
-        run(tmp_path / "run", "train", SETTINGS, resume=True)
-    assert not (tmp_path / "run").exists()
+def _nothing(folder: Path) -> None: ...
+
+
+def _an_empty_folder(folder: Path) -> None:
+    folder.mkdir()
+
+
+def _a_killed_claim(folder: Path) -> None:
+    folder.mkdir()
+    (folder / LOCK_NAME).touch()
+    (folder / ".tmpA1b2C3").touch()
+    (folder / ".run.json.a1b2.drlpp-temporary").write_text('{"kind"')
+
+
+def _a_run_before_its_first_checkpoint(folder: Path) -> None:
+    run(folder, "train", {**SETTINGS, "seed": 1}, resume=False)
+    (folder / "events.out.tfevents.1").touch()
+    (folder / LOCK_NAME).touch()
+
+
+def _a_lost_record(folder: Path) -> None:
+    """As some file systems leave it after a power cut."""
+    folder.mkdir()
+    (folder / "run.json").touch()
+
+
+def _a_record_of_zeros(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "run.json").write_bytes(bytes(200))
+    (folder / "events.out.tfevents.1").touch()
+
+
+NOTHING_YET = [
+    _nothing,
+    _an_empty_folder,
+    _a_killed_claim,
+    _a_run_before_its_first_checkpoint,
+    _a_lost_record,
+    _a_record_of_zeros,
+]
+
+
+@pytest.mark.parametrize("left", NOTHING_YET)
+@pytest.mark.parametrize("resume", [False, True])
+def test_where_there_is_nothing_to_resume_a_run_begins(
+    tmp_path: Path, left: Callable[[Path], None], resume: bool
+) -> None:
+    folder, notes = tmp_path / "run", []
+    left(folder)
+    with open_run_folder(folder, "train", SETTINGS, resume=resume, note=notes.append):
+        (folder / "checkpoint.safetensors").touch()
+    begins = f"{folder} holds nothing to resume yet: the run begins"
+    assert notes == ([begins] if resume else [])
+    assert {file.name for file in folder.iterdir()} == {"run.json", "checkpoint.safetensors"}
+    # The same command goes on then, without a word.
+    with open_run_folder(folder, "train", SETTINGS, resume=True, note=notes.append):
+        assert (folder / "checkpoint.safetensors").exists()
+    assert len(notes) == resume
+
+
+def test_resuming_overwrites_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InvalidInput, match="not empty and holds no run"):
+        run(tmp_path, "train", SETTINGS, resume=True)
+    for record in (b"", bytes(50)):
+        (tmp_path / "run.json").write_bytes(record)
+        with pytest.raises(InvalidFile, match=r"run.json: is empty, as a power cut .* put the run"):
+            run(tmp_path, "train", SETTINGS, resume=True)
+    for record in (b"{}", b'{"kind": "ru', b"my notes"):
+        (tmp_path / "run.json").write_bytes(record)
+        (tmp_path / "thesis.tex").unlink(missing_ok=True)
+        with pytest.raises(InvalidFile):
+            run(tmp_path, "train", SETTINGS, resume=True)
+        assert (tmp_path / "run.json").read_bytes() == record
+
+
+def test_a_lost_record_can_be_put_back(tmp_path: Path) -> None:
+    """As the refusal says: by the one that the same command writes elsewhere."""
+    folder = run(tmp_path / "run", "train", SETTINGS, resume=False)
+    (folder / "checkpoint.safetensors").touch()
+    (folder / "run.json").write_bytes(b"")
+    other = run(tmp_path / "other", "train", SETTINGS, resume=False)
+    (folder / "run.json").write_bytes((other / "run.json").read_bytes())
+    run(folder, "train", SETTINGS, resume=True)
 
 
 def test_another_attempt_begins_the_run_or_goes_on_with_it(tmp_path: Path) -> None:
