@@ -125,6 +125,7 @@ def main(
     from drlpp.run_folder import open_run_folder
     from drlpp.runtime import ClusterSession, restarted, usual_workers
     from drlpp.training_options import choose_method
+    from drlpp.trust_memory import remember_trust
 
     hyperparameters = hyperparameters_of(agent)
     method = choose_method(policy, read_options(method_option, "method", "accumulate=4"))
@@ -149,6 +150,8 @@ def main(
         open_run_folder(folder, "train_agent.py", settings, resume=resume, restarted=restarted()),
         told_how_to_go_on("the run goes on where it was by the same command with --resume"),
     ):
+        if reason := remember_trust(folder, [reference, optimizer_spec]):
+            console.print(reason, markup=False)
         console.print(
             f"{reference}: {len(captured.graph)} operators, "
             f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"

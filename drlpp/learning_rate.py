@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from drlpp.class_options import NamedClass, find_class, option_defaults
+from drlpp.class_options import NamedClass, option_defaults, without_module
 from drlpp.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ class LearningRateSchedule(NamedClass):
     @field_validator("name")
     @classmethod
     def _as_torch_has_it(cls, name: str) -> str:
-        lower = name if ":" in name else name.lower()
-        return f"{lower}lr" if f"{lower}lr" in _schedulers_of_torch() else lower
+        known = _schedulers_of_torch()
+        name = without_module(name, "torch.optim.lr_scheduler", known)
+        return f"{name}lr" if f"{name}lr" in known else name
 
     @classmethod
     def parse(
@@ -84,7 +85,7 @@ class LearningRateSchedule(NamedClass):
         from torch.optim.lr_scheduler import LRScheduler
 
         if ":" in self.name:
-            return find_class(self.name, LRScheduler, self.what)
+            return self._find_own(LRScheduler)
         known = _schedulers_of_torch()
         if self.name in _UNUSABLE:
             raise InvalidInput(f"{self.what} {self.name} cannot be used: {_UNUSABLE[self.name]}")

@@ -21,7 +21,10 @@ from drlpp.files import (
 )
 from drlpp.folder_lock import LOCK_NAME, locked_folder
 
-_RECORD, _EVENTS = "run.json", "events.out.tfevents.*"
+RECORD_NAME = "run.json"
+"""The file that says what a folder holds."""
+
+_EVENTS = "events.out.tfevents.*"
 
 
 class RunRecord(Document):
@@ -59,7 +62,7 @@ def open_run_folder(
         InvalidInput: the folder holds something else, or a run with other settings, or another
             process writes there.
     """
-    record_path = folder / _RECORD
+    record_path = folder / RECORD_NAME
     try:
         # Before anything is written there.
         _check_usable(folder, resume=resume)
@@ -85,7 +88,7 @@ def open_run_folder(
 def _check_usable(folder: Path, *, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
-    if not (folder / _RECORD).exists():
+    if not (folder / RECORD_NAME).exists():
         if folder.exists() and _holds_anything(folder):
             raise InvalidInput(
                 f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
@@ -121,7 +124,7 @@ def _holds_anything(folder: Path) -> bool:
 
 def _kept_anything(folder: Path) -> bool:
     """Whether there is more than the record of the run and TensorBoard's events."""
-    passing = {_RECORD, LOCK_NAME}
+    passing = {RECORD_NAME, LOCK_NAME}
     return any(
         file.name not in passing and not file.match(_EVENTS) and not is_temporary(file)
         for file in folder.iterdir()

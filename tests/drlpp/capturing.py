@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from drlpp.capturing import CapturedModel, capture
 from drlpp.task import ModelReference, Task
 
-REFERENCE = ModelReference(name="tests:model")
+REFERENCE = ModelReference.named("tests:model")
 
 
 def captured_from(module: nn.Module, *inputs: Tensor, **task: Any) -> CapturedModel:

@@ -19,7 +19,7 @@ from drlpp.placement_file import PlacementFile
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
-MODEL = ModelReference(name="tests.models:perceptron", options={"layers": 2})
+MODEL = ModelReference.named("tests.models:perceptron", layers=2)
 LINK = Link(bandwidth_bytes_per_second=1e6)
 
 
@@ -43,7 +43,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         optimizer=OptimizerSpec(),
         found_by="test",
     )
-    other = capture(ModelReference(name="tests.models:perceptron", options={"layers": 1})).graph
+    other = capture(ModelReference.named("tests.models:perceptron", layers=1)).graph
     return {
         "PLACEMENT": write_document(folder / "placement.json", placement),
         "PROFILE": write_document(folder / "profile.json", profile_of(graph, [3e-3] * 5)),

@@ -21,7 +21,7 @@ from tests.runtime.loading import DATA, placement_file, train
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_another_number_of_workers_is_refused(captured: CapturedModel, tmp_path:
 
 
 def test_a_model_without_a_loss_cannot_be_trained(tmp_path: Path) -> None:
-    captured = capture(ModelReference(name="tests.models:without_loss"))
+    captured = capture(ModelReference.named("tests.models:without_loss"))
     with pytest.raises(InvalidInput, match="no loss to train with"):
         train(placement_file(captured, 0), data=DATA, out=tmp_path)
 
