@@ -151,7 +151,7 @@ def main(
         told_how_to_go_on("the run goes on where it was by the same command with --resume"),
     ):
         if reason := remember_trust(folder, [reference, optimizer_spec]):
-            console.print(reason, markup=False)
+            console.print(reason)
         console.print(
             f"{reference}: {len(captured.graph)} operators, "
             f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"

@@ -68,7 +68,7 @@ def learn_placement(
         agent.set_random_seed((agent.seed or 0) + agent.num_timesteps)
     else:
         agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
-    console = console or Console()
+    console = console or Console(markup=False, emoji=False)
     interrupted = threading.Event()
     progress = ProgressCallback(memory, budget, console, interrupted)
     callbacks = CallbackList(

@@ -108,8 +108,12 @@ MethodOptions = Annotated[
 
 
 def build_console() -> Console:
-    """Where a program prints: as wide as the terminal, and wide enough for tables elsewhere."""
-    return Console(width=None if sys.stdout.isatty() else 110)
+    """Where a program prints: as wide as the terminal, and wide enough for tables elsewhere.
+
+    Text is text: what looks like rich's markup may stand in a file.
+    """
+    width = None if sys.stdout.isatty() else 110
+    return Console(width=width, markup=False, emoji=False)
 
 
 def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelReference:
@@ -136,7 +140,7 @@ def settle_imports(file: Path, document: PlacementFile) -> None:
     for named in named_in(document):
         if named.package is not None:
             text = f"imports {named.name} ({named.what}), as {file} says"
-            build_console().print(text, markup=False, soft_wrap=True)
+            build_console().print(text, soft_wrap=True)
 
 
 def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, object]:

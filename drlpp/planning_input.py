@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drlpp.cluster import Cluster, Link, local_cluster
-from drlpp.errors import InvalidCluster, InvalidFile, InvalidInput
-from drlpp.files import read_document
+from drlpp.errors import InvalidCluster, InvalidInput
+from drlpp.files import read_document, read_mapping
 from drlpp.partitioning_instance import PartitioningInstance
 from drlpp.pipedream_profile import read_pipedream_profile
 from drlpp.planners.problem import PlanningProblem
@@ -114,13 +113,8 @@ def read_speeds(text: str) -> tuple[float, ...]:
 def _is_partitioning_instance(path: Path) -> bool:
     if path.suffix != ".json":
         return False
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InvalidFile(f"{path}: no such file") from None
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and "kind" not in content and "nodes" in content
+    content = read_mapping(path)
+    return "kind" not in content and "nodes" in content
 
 
 def _check_numbers(**values: float | None) -> None:

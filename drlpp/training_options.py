@@ -189,21 +189,15 @@ class Method(RecordByHand):
             share_norm=self.needs_norm and self.schedule != "1f1b",
         )
 
-    def steady_schedule(self, pipeline: Pipeline) -> Schedule:
-        """Long enough for the steady state, in which stages differ in what they delay."""
-        round_trip = (1 + self.in_flight_per_link) * len(pipeline.workers) + 1
-        return self.schedule_for(pipeline, 2 * round_trip * self.accumulate)
-
     def minibatches_together(self, pipeline: Pipeline) -> int:
         """The fewest minibatches after which all stages have made whole updates."""
         if self.schedule != "1f1b":
             return self.accumulate
-        return math.lcm(
-            *(
-                -(-len(replicas) // self.accumulate) * self.accumulate
-                for replicas in pipeline.stages
-            )
-        )
+        return math.lcm(*(self.minibatches_of_update(len(stage)) for stage in pipeline.stages))
+
+    def minibatches_of_update(self, replicas: int) -> int:
+        """How many an asynchronous stage makes one update for: each replica has one, at least."""
+        return -(-replicas // self.accumulate) * self.accumulate
 
     def synchronous(self, pipeline: Pipeline) -> Method:
         """The same with a flush before every update: PipeMare's warm-up (W, pipemare §4).

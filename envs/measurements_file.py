@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile
-from drlpp.files import Record
+from drlpp.files import Record, first_problem, parse_mapping
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
 from drlpp.storage import telling_of_storage
@@ -89,12 +89,13 @@ def append(path: Path, record: Record) -> None:
 
 def _entries(path: Path, lines: Sequence[str]) -> Iterator[Entry]:
     for number, line in enumerate(lines, start=2):
+        where = f"{path}: line {number}"
         try:
-            yield Entry.model_validate_json(line)
+            yield Entry.model_validate(parse_mapping(line, where))
         except ValidationError as error:
             raise InvalidFile(
-                f"{path}: line {number} is not a measurement "
-                f"({error.errors()[0]['msg']}); restore the file or delete that line"
+                f"{where} is not a measurement ({first_problem(error)}); restore the file or "
+                "delete that line"
             ) from None
 
 
@@ -115,7 +116,7 @@ def _complete_lines(path: Path, keep: bool = False) -> list[str]:
 
 def _read_header(path: Path, line: str) -> Header:
     try:
-        found = Header.model_validate_json(line)
+        found = Header.model_validate(parse_mapping(line, f"{path}: line 1"))
     except ValidationError:
         raise InvalidFile(
             f"{path}: line 1 does not say that this is a file of measurements; name another file, "

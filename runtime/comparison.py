@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 
 from drlpp.errors import InvalidInput
 from drlpp.files import Document, Record, read_document, write_document
@@ -105,14 +104,12 @@ class Comparison(Document):
 def _(comparison: Comparison) -> RenderableType:
     rows = [contender.row for contender in comparison.contenders]
     known = [row.found_by for row in rows if row.found_by in BASELINES]
-    failures = [
-        f"{escape(c.found_by)}: {escape(c.failure)}" for c in comparison.contenders if c.failure
-    ]
+    failures = [f"{c.found_by}: {c.failure}" for c in comparison.contenders if c.failure]
     closest = comparison.standing.closest
     verdict = []
     if closest is not None:
         rival = comparison.contenders[comparison.alike[closest.rival][0]]
-        verdict = [_verdict(closest, f"{escape(rival.found_by)} ({rival.configuration})")]
+        verdict = [_verdict(closest, f"{rival.found_by} ({rival.configuration})")]
     return Group(comparison_table(rows, known), *verdict, *failures)
 
 

@@ -216,7 +216,7 @@ def test_a_cluster_is_described(shell: Shell, cluster: Path) -> None:
          "of rack 'far' cannot be reached from hosts without a rack: several racks need"),
         (("name: slow,", "name: fast-1,"), "host 'fast-1' is a line of its own, and one of the"),
         (("name: slow,", "name: slow/er,"), "'slow/er' names no host"),
-        (("name: slow,", 'name: "slow\\ner",'), r"'slow\ner' names no host"),
+        (("name: slow,", 'name: "slow\\ner",'), r"'hosts.1.name': has the control character '\n'"),
         (("speed: 0.5", "speed: 0.5, speed: 1"), "field 'speed' is there twice"),
         (("speed: 0.5", "speed: yes"), "field 'hosts.1.speed': expected a number, found true"),
         (("16000000000", "many"), "field 'hosts.0.memory_bytes'"),

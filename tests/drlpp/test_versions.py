@@ -11,7 +11,14 @@ from drlpp.errors import InvalidInput
 from drlpp.pipeline import Pipeline, StageEdge
 from drlpp.schedule import Part, Update, build_schedule
 from drlpp.training_options import Method
-from drlpp.versions import WeightUse, stage_delay, weight_uses, weight_versions
+from drlpp.versions import (
+    WeightUse,
+    stage_delay,
+    stage_delays,
+    steady_delay,
+    weight_uses,
+    weight_versions,
+)
 
 
 def test_pipeoptim_figure_1d_and_2_versions_of_the_fifth_minibatch() -> None:
@@ -44,20 +51,42 @@ def test_more_in_flight_makes_the_difference_larger(
     pipeline = Pipeline.straight(*[1] * depth)
     method = Method(in_flight_per_link=per_link, accumulate=accumulate)
     for rank in range(depth):
-        s = stage_delay(method.steady_schedule(pipeline), rank)
-        assert s == -(-(1 + per_link) * (depth - rank - 1) // accumulate)
+        assert steady_delay(pipeline, rank, method) == -(
+            -(1 + per_link) * (depth - rank - 1) // accumulate
+        )
 
 
-@given(pipelines(max_replicas=2), st.integers(0, 3), st.integers(1, 3))
+@given(
+    pipelines(),
+    st.integers(0, 3),
+    st.integers(1, 7),
+    st.sampled_from(["1f1b", "1f1b-flush", "gpipe"]),
+)
 @settings(deadline=None)
-def test_a_steady_schedule_is_long_enough(
-    pipeline: Pipeline, per_link: int, accumulate: int
+def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
+    pipeline: Pipeline, per_link: int, accumulate: int, schedule: str
 ) -> None:
-    method = Method(in_flight_per_link=per_link, accumulate=accumulate)
-    steady = method.steady_schedule(pipeline)
-    longer = method.schedule_for(pipeline, 2 * steady.minibatches)
+    assume(len(pipeline.workers) < 9)
+    if schedule == "1f1b":
+        method = Method(in_flight_per_link=per_link, accumulate=accumulate)
+    else:
+        options = {"schedule": schedule, "policy": "sync", "microbatches": 2}
+        method = Method.model_validate({**options, "accumulate": accumulate})
+    # Counts repeat after the rounds in which all stages make whole updates.
+    length = 2 * max(method.in_flight(pipeline)) * len(pipeline.workers)
+    written = method.schedule_for(pipeline, length + 2 * method.minibatches_together(pipeline))
     for stage in range(len(pipeline.stages)):
-        assert stage_delay(steady, stage) == stage_delay(longer, stage)
+        assert steady_delay(pipeline, stage, method) == stage_delay(written, stage)
+
+
+@pytest.mark.parametrize("accumulate", [10**6, 10**12, 10**300])
+def test_the_steady_difference_is_known_at_once(accumulate: int) -> None:
+    """Method itself allows no such number; what is derived from it does not grow with it."""
+    pipeline = Pipeline.straight(2, 1, 1)
+    method = Method(policy="2bw").model_copy(update={"accumulate": accumulate})
+    assert stage_delays(pipeline, method) == [1, 1, 0]
+    one = Method(policy="vanilla").model_copy(update={"accumulate": 1})
+    assert stage_delays(pipeline, one) == [1, 1, 0]
 
 
 def _uses(

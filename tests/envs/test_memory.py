@@ -131,7 +131,7 @@ def test_a_file_of_measurements_is_described(tmp_path: Path) -> None:
     memory.measure(WHOLE)
     memory.measure(HALVES)
     path.open("a").write('{"placement": {"sta')
-    console = Console(width=100, file=io.StringIO(), force_terminal=False)
+    console = Console(width=100, file=io.StringIO(), markup=False)
     console.print(describe_measurements(path))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "2 placements, 0 failed" in shown
