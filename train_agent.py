@@ -88,7 +88,9 @@ def main(
         ),
     ] = "guided",
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
-    minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
+    minibatches: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Minibatches of a measurement.")
+    ] = 30,
     repetitions: Annotated[
         int,
         typer.Option(

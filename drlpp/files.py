@@ -51,7 +51,7 @@ class RecordByHand(Record):
         """In YAML ``yes`` is true, which Python takes for 1."""
         if isinstance(value, bool):
             kind = cls.model_fields[str(info.field_name)].annotation
-            kinds = {kind, *get_args(kind)}
+            kinds = {getattr(one, "__origin__", one) for one in (kind, *get_args(kind))}
             if kinds & {int, float} and bool not in kinds:
                 raise ValueError(f"expected a number, found {str(value).lower()}")
         return value

@@ -11,13 +11,16 @@ import math
 from inspect import isclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from drlpp.class_options import NamedClass, option_defaults, without_module
 from drlpp.errors import InvalidInput
+from drlpp.quantities import Count
 
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
+
+_MOST_RATES = 10_000_000
 
 _NEEDS_FUNCTION = "it needs a function; name a subclass that has one as 'package.module:Class'"
 _UNUSABLE = {
@@ -56,7 +59,7 @@ class LearningRateSchedule(NamedClass):
     )
 
     interval: Literal["epoch", "minibatch"] = "epoch"
-    warm_up: int = Field(default=0, ge=0)
+    warm_up: Count = 0
 
     @field_validator("name")
     @classmethod
@@ -109,6 +112,11 @@ class LearningRateSchedule(NamedClass):
             InvalidInput: if the schedule is shorter than the training, or leaves the numbers that
                 a learning rate can be.
         """
+        if minibatches > _MOST_RATES:
+            raise InvalidInput(
+                f"a {self.what} is written down for every minibatch, of up to {_MOST_RATES}; this "
+                f"training has {minibatches}: take fewer epochs, or go on with another one"
+            )
         unit = minibatches_per_epoch if self.interval == "epoch" else 1
         begin = self.warm_up // unit
         points = [max(minibatch // unit - begin, 0) for minibatch in range(minibatches)]

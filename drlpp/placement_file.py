@@ -18,6 +18,7 @@ from drlpp.graph import OpGraph
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement, Stage
+from drlpp.quantities import Count
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 from drlpp.trust import trusted_packages, trusting
@@ -28,7 +29,7 @@ class NamedStage(Record):
     """A stage as people write it: the names of its operators, the numbers of its accelerators."""
 
     operators: tuple[str, ...]
-    accelerators: tuple[int, ...]
+    accelerators: tuple[Count, ...]
 
 
 class Versions(Record):

@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.errors import InvalidCluster, InvalidInput
-from drlpp.files import read_document, read_mapping
+from drlpp.files import first_problem, read_document, read_mapping
 from drlpp.partitioning_instance import PartitioningInstance
 from drlpp.pipedream_profile import read_pipedream_profile
 from drlpp.planners.problem import PlanningProblem
@@ -150,7 +152,10 @@ def read_cluster(
             "name the accelerators: --cluster cluster.yaml, or --accelerators and --bandwidth "
             "(bytes per second)"
         )
-    link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency or 0.0)
+    try:
+        link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency or 0.0)
+    except ValidationError as error:
+        raise InvalidCluster(first_problem(error)) from None
     return local_cluster(accelerators, link, speeds, memory)
 
 

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from drlpp.errors import InvalidInput
 from drlpp.files import RecordByHand, first_problem
 from drlpp.pipeline import Pipeline
+from drlpp.quantities import Count
 from drlpp.schedule import Schedule, build_schedule
 
 PolicyName = Literal[
@@ -55,9 +56,9 @@ class Method(RecordByHand):
             every update (:func:`drlpp.schedule.build_schedule`).
         policy: which weights the passes of a stage use; ``sync`` where they never change between
             a forward and its backward.
-        microbatches: parts of a minibatch, for schedules that flush.
-        accumulate: minibatches whose gradients make one update. Policy ``2bw`` needs as many as
-            are in flight.
+        microbatches: parts of a minibatch, for schedules that flush; up to 10,000.
+        accumulate: minibatches whose gradients make one update, up to 10,000: a measurement takes
+            whole updates. Policy ``2bw`` needs as many as are in flight.
         in_flight_per_link: minibatches in flight beyond NOAM, which has one for each worker: so
             many for each link between stages, up to 100. They hide the time that messages are on
             their way, and make s and memory larger (:meth:`drlpp.pipeline.Pipeline.in_flight`).
@@ -83,14 +84,14 @@ class Method(RecordByHand):
 
     schedule: Literal["1f1b", "1f1b-flush", "gpipe"] = "1f1b"
     policy: PolicyName = "pipeoptim"
-    microbatches: int = Field(default=1, ge=1)
-    accumulate: int = Field(default=1, ge=1)
+    microbatches: int = Field(default=1, ge=1, le=10_000)
+    accumulate: int = Field(default=1, ge=1, le=10_000)
     in_flight_per_link: int = Field(default=0, ge=0, le=100)
     recompute: bool = False
     precision: Precision = "float32"
     loss_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    annealing_minibatches: int = Field(default=0, ge=0)
+    annealing_minibatches: Count = 0
     correction_decay: float = Field(default=0.0, ge=0, lt=1)
 
     @model_validator(mode="after")

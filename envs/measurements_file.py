@@ -18,6 +18,7 @@ from drlpp.errors import InvalidFile
 from drlpp.files import Record, first_problem, parse_mapping
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
+from drlpp.quantities import Count
 from drlpp.storage import telling_of_storage
 
 FORMAT_VERSION = 2
@@ -31,12 +32,12 @@ class Header(Record):
     """
 
     kind: Literal["measurements"] = "measurements"
-    version: int = FORMAT_VERSION
+    version: Count = FORMAT_VERSION
     model: str
     graph_fingerprint: str
-    accelerators: int
-    minibatches: int
-    repetitions: int = 1
+    accelerators: Count
+    minibatches: Count
+    repetitions: Count = 1
 
 
 class Entry(Record):

@@ -14,6 +14,7 @@ from drlpp.files import Document, Record, read_document, write_document
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement import Placement
 from drlpp.planners import BASELINES
+from drlpp.quantities import Count
 from drlpp.race import Lead, RaceRules, Standing, race
 from drlpp.report import ComparisonRow, comparison_table, confidence_text, describe
 from drlpp.runtime.session import ClusterSession
@@ -70,7 +71,7 @@ class Comparison(Document):
     kind: ClassVar[str] = "comparison"
 
     model: str
-    minibatches: int
+    minibatches: Count
     contenders: tuple[Contender, ...]
 
     @property

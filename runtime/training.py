@@ -27,6 +27,7 @@ from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training_data import LoadedData, SamplesInMemory, TrainingData
 from drlpp.runtime.training_reports import EpochReport, Observer
+from drlpp.schedule import check_length
 from drlpp.training_options import DeviceChoice, Method, checked_timeout
 from drlpp.trust import require_trust, trusted_packages, trusting
 from drlpp.trust_memory import remember_trust, remembered_trust
@@ -207,6 +208,8 @@ class PipelineTrainer:
                 f"{epochs}: every epoch flushes before every update"
             )
         # Whatever cannot work is told before the folder is claimed.
+        pipeline = self.placement.pipeline(self.captured.graph)
+        check_length(pipeline, source.minibatches, self.method.microbatches)
         plan.rates(self.optimizer, source.minibatches)
         settings, again = self._settings(source), restarted()
         with open_run_folder(
