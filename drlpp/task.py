@@ -82,9 +82,15 @@ class ModelReference(ImportedByName):
         """
         factory = self._factory()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
             try:
+                if ":" not in self.name:
+                    from drlpp.zoo.sizes import check_size
+
+                    check_size(factory, self.options)
+                torch.manual_seed(seed)
                 result = factory(**self.options)
+            except InvalidModel:
+                raise
             except (Exception, SystemExit) as error:
                 raise InvalidModel(
                     f"model {self}: its factory raised {type(error).__name__}: {error}"
