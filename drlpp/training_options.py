@@ -219,6 +219,9 @@ class Method(RecordByHand):
 
 DEFAULT_METHOD = Method()
 
+_LONGEST_TIMEOUT_SECONDS = 10_000_000
+"""Four months; the system's clocks take no number."""
+
 
 def checked_timeout(seconds: float | None) -> float | None:
     """A time limit for workers that say nothing, None for the usual one.
@@ -228,8 +231,11 @@ def checked_timeout(seconds: float | None) -> float | None:
     """
     if seconds is None:
         return None
-    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise InvalidInput(f"a time limit of {seconds} s was given; expected a number above 0")
+    if not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
+        raise InvalidInput(
+            f"a time limit of {seconds} s was given; expected a number above 0, up to "
+            f"{_LONGEST_TIMEOUT_SECONDS}"
+        )
     return seconds
 
 

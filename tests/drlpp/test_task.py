@@ -107,6 +107,24 @@ def test_names_that_lead_nowhere(models: str, name: str, reason: str) -> None:
         ModelReference.named(name).build()
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("awd_lm", {"layers": 10**9}, "model awd_lm: layers is 1000000000; 1000 is the most"),
+        ("awd_lm", {"sequence_length": 10**12}, "sequence_length is 1000000000000; 10000 is"),
+        ("awd_lm", {"hidden": 10**6}, r"take [\d,.]+ GB, more than the [\d,.]+ GB of this machine"),
+        ("vgg16", {"width": 1000.0}, "GB of this machine"),
+        ("alexnet", {"batch_size": 10**9}, "GB of this machine"),
+        ("alexnet", {"batch_size": 10**30}, "its factory raised"),
+    ],
+)
+def test_a_model_of_the_zoo_that_does_not_fit_is_not_built(
+    name: str, options: dict[str, float], reason: str
+) -> None:
+    with pytest.raises(InvalidModel, match=reason):
+        ModelReference.named(name, **options).build()
+
+
 def test_an_unknown_option_is_named(models: str) -> None:
     with pytest.raises(InvalidModel, match="unexpected keyword argument 'depth'"):
         ModelReference.named(f"{models}:pair", depth=3).build()

@@ -11,6 +11,7 @@ from drlpp.errors import InvalidInput
 from drlpp.pipeline import Pipeline, StageEdge
 from drlpp.schedule import Part, Update, build_schedule
 from drlpp.training_options import Method
+from drlpp.update_rates import update_rates
 from drlpp.versions import (
     WeightUse,
     stage_delay,
@@ -79,14 +80,23 @@ def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
         assert steady_delay(pipeline, stage, method) == stage_delay(written, stage)
 
 
-@pytest.mark.parametrize("accumulate", [10**6, 10**12, 10**300])
-def test_the_steady_difference_is_known_at_once(accumulate: int) -> None:
-    """Method itself allows no such number; what is derived from it does not grow with it."""
+@pytest.mark.parametrize("accumulate", [1, 10_000, 10**12, 10**300])
+def test_what_is_steady_is_known_without_a_schedule(
+    accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file may have more than 10,000; what is derived from the number does not grow with it."""
     pipeline = Pipeline.straight(2, 1, 1)
-    method = Method(policy="2bw").model_copy(update={"accumulate": accumulate})
+    method = Method(policy="pipemare", annealing_minibatches=4)
+    written = method.schedule_for(pipeline, 4)
+
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("a schedule was written")
+
+    monkeypatch.setattr("drlpp.training_options.build_schedule", build)
+    method = method.model_copy(update={"accumulate": accumulate})
     assert stage_delays(pipeline, method) == [1, 1, 0]
-    one = Method(policy="vanilla").model_copy(update={"accumulate": 1})
-    assert stage_delays(pipeline, one) == [1, 1, 0]
+    assert method.minibatches_together(pipeline) == max(accumulate, 2)
+    assert len(update_rates(written, 0, method, [1.0])) == 2
 
 
 def _uses(
