@@ -87,7 +87,9 @@ def main(
         ),
     ] = "guided",
     budget: Annotated[int, typer.Option(min=1, help="Distinct placements to measure.")] = 100,
-    minibatches: Annotated[int, typer.Option(min=1, help="Minibatches of a measurement.")] = 30,
+    minibatches: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Minibatches of a measurement.")
+    ] = 30,
     repetitions: Annotated[
         int,
         typer.Option(
@@ -123,6 +125,7 @@ def main(
     from drlpp.run_folder import open_run_folder
     from drlpp.runtime import RIVALS, ClusterSession, restarted, usual_workers
     from drlpp.training_options import choose_method
+    from drlpp.trust_memory import remember_trust
 
     hyperparameters = hyperparameters_of(agent)
     method = choose_method(policy, read_options(method_option, "method", "accumulate=4"))
@@ -150,6 +153,8 @@ def main(
         ),
         told_how_to_go_on("the run goes on where it was by the same command with --resume"),
     ):
+        if reason := remember_trust(folder, [reference, optimizer_spec]):
+            console.print(reason)
         console.print(
             f"{reference}: {len(captured.graph)} operators, "
             f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from stable_baselines3.common.type_aliases import GymEnv
@@ -32,20 +32,20 @@ class Hyperparameters(Document):
     kind: ClassVar[str] = "hyperparameters"
     algorithm: ClassVar[type[DRLPP]] = DRLPP
 
-    learning_rate: float = Field(default=1e-3, gt=0)
-    partitions_per_rollout: int = Field(default=8, ge=1)
-    placements_per_partition: int = Field(default=4, ge=1)
-    redraws: int = Field(default=16, ge=0)
-    n_epochs: int = Field(default=4, ge=1)
-    clip_range: float = Field(default=0.2, gt=0)
-    ent_coef: float = Field(default=0.01, ge=0)
-    scheduler_ent_coef: float = Field(default=0.01, ge=0)
-    advantage_clip: float = Field(default=3.0, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0, le=1e6)
+    partitions_per_rollout: int = Field(default=8, ge=1, le=1000)
+    placements_per_partition: int = Field(default=4, ge=1, le=1000)
+    redraws: int = Field(default=16, ge=0, le=1000)
+    n_epochs: int = Field(default=4, ge=1, le=1000)
+    clip_range: float = Field(default=0.2, gt=0, le=1e6)
+    ent_coef: float = Field(default=0.01, ge=0, le=1e6)
+    scheduler_ent_coef: float = Field(default=0.01, ge=0, le=1e6)
+    advantage_clip: float = Field(default=3.0, gt=0, le=1e6)
     baseline_decay: float = Field(default=0.5, ge=0, lt=1)
-    max_grad_norm: float = Field(default=0.5, gt=0)
-    imitation_coef: float = Field(default=0.0, ge=0)
-    elites: int = Field(default=8, ge=1)
-    temperature: float | Literal["auto"] = "auto"
+    max_grad_norm: float = Field(default=0.5, gt=0, le=1e6)
+    imitation_coef: float = Field(default=0.0, ge=0, le=1e6)
+    elites: int = Field(default=8, ge=1, le=1000)
+    temperature: Annotated[float, Field(gt=0, le=1e6)] | Literal["auto"] = "auto"
     feasible: bool = False
 
     def build(self, env: GymEnv, **options: Any) -> DRLPP:
@@ -65,17 +65,17 @@ class GuidedHyperparameters(Document):
     kind: ClassVar[str] = "guided-hyperparameters"
     algorithm: ClassVar[type[DRLPP]] = GuidedDRLPP
 
-    proposals: int = Field(default=4, ge=1)
-    partitions_per_rollout: int = Field(default=8, ge=1)
-    placements_per_partition: int = Field(default=2, ge=1)
-    learning_rate: float = Field(default=3e-4, gt=0)
-    n_epochs: int = Field(default=2, ge=1)
-    clip_range: float = Field(default=0.2, gt=0)
-    ent_coef: float = Field(default=0.01, ge=0)
-    scheduler_ent_coef: float = Field(default=0.01, ge=0)
-    max_grad_norm: float = Field(default=0.5, gt=0)
-    imitation_coef: float = Field(default=0.5, ge=0)
-    elites: int = Field(default=4, ge=1)
+    proposals: int = Field(default=4, ge=1, le=1000)
+    partitions_per_rollout: int = Field(default=8, ge=1, le=1000)
+    placements_per_partition: int = Field(default=2, ge=1, le=1000)
+    learning_rate: float = Field(default=3e-4, gt=0, le=1e6)
+    n_epochs: int = Field(default=2, ge=1, le=1000)
+    clip_range: float = Field(default=0.2, gt=0, le=1e6)
+    ent_coef: float = Field(default=0.01, ge=0, le=1e6)
+    scheduler_ent_coef: float = Field(default=0.01, ge=0, le=1e6)
+    max_grad_norm: float = Field(default=0.5, gt=0, le=1e6)
+    imitation_coef: float = Field(default=0.5, ge=0, le=1e6)
+    elites: int = Field(default=4, ge=1, le=1000)
     practice: bool = True
     pretrained: bool = True
     planners: bool = True
@@ -83,8 +83,8 @@ class GuidedHyperparameters(Document):
     discrepancy: bool = True
     thompson: bool = True
     neighbours: bool = True
-    evaluations: int = Field(default=600, ge=1)
-    patience: int = Field(default=40, ge=0)
+    evaluations: int = Field(default=600, ge=1, le=1_000_000)
+    patience: int = Field(default=40, ge=0, le=1_000_000)
 
     def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
         """An agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""

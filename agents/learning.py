@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import signal
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,15 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 
-from drlpp.agents.algorithm import DRLPP
 from drlpp.agents.callbacks import (
     AtomicCheckpointCallback,
     BestPlacementCallback,
     MeasurementBudgetCallback,
 )
 from drlpp.agents.hyperparameters import AgentHyperparameters
+from drlpp.agents.saved_agent import load_agent
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
-from drlpp.errors import InvalidFile
 from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement, Stage
 from drlpp.report import seconds_text
@@ -66,7 +63,7 @@ def learn_placement(
     Returns:
         False if Ctrl-C ended it before the budget was spent.
     """
-    console = console or Console()
+    console = console or Console(markup=False, emoji=False)
     if len(memory.graph) == 1:
         console.print(
             "nothing to choose: the model is one operator, which no placement can divide; it is "
@@ -74,11 +71,13 @@ def learn_placement(
         )
         return _measure_undivided(memory, budget)
     env = PlacementEnv(memory, declared=declared, budget=budget)
-    checkpoint = out / "agent.zip"
+    checkpoint, events = out / "agent.zip", str(out / "tensorboard")
     if checkpoint.exists():
-        agent = _load(hyperparameters.algorithm, checkpoint, env)
+        agent = load_agent(hyperparameters.algorithm, checkpoint, env, tensorboard_log=events)
+        # Not the noise of the first rollouts once more.
+        agent.set_random_seed((agent.seed or 0) + agent.num_timesteps)
     else:
-        agent = hyperparameters.build(env, seed=seed, tensorboard_log=str(out / "tensorboard"))
+        agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
     interrupted = threading.Event()
     progress = ProgressCallback(memory, budget, console, interrupted)
     callbacks = CallbackList(
@@ -118,19 +117,6 @@ def _measure_undivided(memory: MeasurementMemory, budget: int) -> bool:
     except KeyboardInterrupt:
         return False
     return True
-
-
-def _load(algorithm: type[DRLPP], checkpoint: Path, env: PlacementEnv) -> DRLPP:
-    try:
-        agent = algorithm.load(io.BytesIO(checkpoint.read_bytes()), env=env)
-    except (zipfile.BadZipFile, KeyError, RuntimeError, ValueError):
-        raise InvalidFile(
-            f"{checkpoint}: not a saved agent for this model; delete it to let a new agent begin "
-            "with what has been measured"
-        ) from None
-    # Not the noise of the first rollouts once more.
-    agent.set_random_seed((agent.seed or 0) + agent.num_timesteps)
-    return agent
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def table_of(trials: Sequence[Trial]) -> Table:
 
 
 def _trials(folder: str, count: int) -> Iterator[Trial]:
-    model = ModelReference(name="tests.models:perceptron")
+    model = ModelReference.named("tests.models:perceptron")
     trials = FaultTrials(model, "benchmarks.faults:samples", _EPOCHS, Path(folder))
     yield from trials_of(trials, AgentTrials(Path(folder)), count)
 

@@ -17,7 +17,7 @@ from benchmarks.fault_trials import Trial
 from drlpp.capturing import capture
 from drlpp.cluster import Cluster, Host, Link
 from drlpp.errors import RunFailure
-from drlpp.files import read_document, write_document
+from drlpp.files import write_document
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
@@ -52,7 +52,7 @@ class NetworkTrials:
         self._emulated = emulated
         self._folder = folder
         self._epochs = epochs
-        captured = capture(ModelReference(name="tests.models:perceptron"))
+        captured = capture(ModelReference.named("tests.models:perceptron"))
         count = len(captured.graph)
         document = PlacementFile.create(
             captured.reference,
@@ -150,7 +150,8 @@ def _program(placement: str, epochs: str, out: str) -> None:
     folder = Path(out)
     try:
         trainer = PipelineTrainer(
-            read_document(placement, PlacementFile),
+            placement,
+            trust="tests",
             checkpoint_every=_CHECKPOINT_EVERY,
             out=folder,
             resume=folder.exists(),

@@ -22,11 +22,11 @@ from benchmarks.leftovers import descendants, everything_gone, unfinished_in, wa
 from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
 from drlpp.errors import HostLost, RunFailure, WorkerLost
-from drlpp.files import read_document, write_document
+from drlpp.files import write_document
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile
+from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
@@ -38,6 +38,7 @@ TOLD = EXPECTED | {"lost": HostLost}
 _CHECKPOINT_EVERY = 40
 _MOST_DRAWS = 20
 _MINIBATCHES = 3000
+_TRUST = ("benchmarks", "tests")
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,8 @@ class FaultTrials:
         operators, stages = len(self.captured.graph), max(ACCELERATORS) + 1
         assignment = [min(stages * i // operators, stages - 1) for i in range(operators)]
         self.placement = Placement.from_assignment(assignment, ACCELERATORS)
-        self.optimizer = OptimizerSpec(
-            name="benchmarks.faults:FaultyAdam",
-            options={"lr": 0.01, "triggers": str(self.triggers)},
+        self.optimizer = OptimizerSpec.parse(
+            "benchmarks.faults:FaultyAdam", lr=0.01, triggers=str(self.triggers)
         )
         self._document = PlacementFile.create(
             self.captured.reference,
@@ -274,7 +274,8 @@ class _Strike:
 def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
     """A training that says when it begins, to be killed."""
     trainer = PipelineTrainer(
-        read_document(placement, PlacementFile),
+        placement,
+        trust=_TRUST,
         checkpoint_every=_CHECKPOINT_EVERY,
         out=out,
         observer=Observer(on_begin=lambda: print("begins", flush=True)),
@@ -284,7 +285,7 @@ def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
 
 def _measuring_program(placement: str) -> None:
     """Measurements without an end, to be killed."""
-    document = read_document(placement, PlacementFile)
+    document = read_placement(placement, trust=_TRUST)
     optimizer = document.optimizer
     with ClusterSession(document.model, len(ACCELERATORS), optimizer=optimizer) as session:
         resolved = document.resolve(session.graph)

@@ -98,7 +98,7 @@ class Loader:
 
 def loaders(folder: Path) -> Mapping[str, Loader]:
     """Every loader by its name, with valid files that are made in ``folder``."""
-    captured = capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    captured = capture(ModelReference.named("tests.models:perceptron", layers=2))
     cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
     half = len(captured.graph) // 2
     placement = Placement.from_assignment(

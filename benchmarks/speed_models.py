@@ -67,7 +67,7 @@ def _chain(block: Callable[[], nn.Module], shape: Sequence[int]) -> Task:
 
 def reference(name: str, options: dict[str, Option]) -> ModelReference:
     """One of the models here, by the name of its function."""
-    return ModelReference(name=f"{__name__}:{name}", options=options)
+    return ModelReference.named(f"{__name__}:{name}", **options)
 
 
 def placement_of(graph: OpGraph, blocks: Sequence[int], replicas: Sequence[int]) -> Placement:

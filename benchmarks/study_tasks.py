@@ -152,7 +152,7 @@ class StudyTask:
 
     def reference(self, batch_size: int) -> ModelReference:
         """The model for minibatches of ``batch_size`` samples."""
-        return ModelReference(name=self.model, options={"batch_size": batch_size})
+        return ModelReference.named(self.model, batch_size=batch_size)
 
     @property
     def guessing_loss(self) -> float:

@@ -75,8 +75,8 @@ class Comparison:
 @contextmanager
 def comparison(dtype: str = "float32") -> Iterator[Comparison]:
     """Start workers for the forked model with weights of ``dtype``."""
-    reference = ModelReference(
-        name="benchmarks.table_models:forked", options={"batch_size": BATCH_SIZE, "dtype": dtype}
+    reference = ModelReference.named(
+        "benchmarks.table_models:forked", batch_size=BATCH_SIZE, dtype=dtype
     )
     captured = capture(reference)
     with ClusterSession(captured, WORKERS) as session:

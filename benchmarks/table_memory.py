@@ -91,7 +91,7 @@ class MemoryMeter:
 
 def wide_model() -> CapturedModel:
     """The model whose memory is weights."""
-    return capture(ModelReference(name="benchmarks.table_models:wide"))
+    return capture(ModelReference.named("benchmarks.table_models:wide"))
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidInput
-from drlpp.files import Record, first_problem
-from drlpp.importing import find_factory
+from drlpp.files import first_problem
+from drlpp.importing import ImportedByName
 
 Class = TypeVar("Class")
 
@@ -53,23 +53,20 @@ OptionValue = Annotated[
 ]
 
 
-class NamedClass(Record, ABC):
+class NamedClass(ImportedByName, ABC):
     """A class by name, and its options.
 
     One of torch's is checked when its description is made, one of the user's own only by
     :meth:`check`, so that reading a file imports nothing that it names.
 
     Attributes:
-        what: such a class is, for error messages.
         hidden: arguments of such classes that are not the user's.
         name: of a class of torch in lower case, or ``package.module:Class``.
         options: arguments of the class.
     """
 
-    what: ClassVar[str]
     hidden: ClassVar[frozenset[str]]
 
-    name: str
     options: dict[str, OptionValue] = Field(default_factory=dict)
 
     @abstractmethod
@@ -79,6 +76,19 @@ class NamedClass(Record, ABC):
         Raises:
             InvalidInput: if there is none, or it cannot work here.
         """
+
+    def _find_own(self, base: type[Class]) -> type[Class]:
+        """The user's own subclass of ``base`` that ``name`` names.
+
+        Raises:
+            InvalidInput: if it may not or cannot be imported, or is something else.
+        """
+        found: Any = self.imported(InvalidInput)
+        if not isclass(found) or not issubclass(found, base):
+            raise InvalidInput(
+                f"{self.what} {self.name!r} is not a subclass of {base.__module__}.{base.__name__}"
+            )
+        return found
 
     @abstractmethod
     def _try(self) -> None:
@@ -115,8 +125,17 @@ class NamedClass(Record, ABC):
         return self
 
     @classmethod
-    def _parse(cls, name: str, options: Mapping[str, object], **others: object) -> Self:
-        """Build from what a user typed; options that are None are left at their default."""
+    def _parse(
+        cls, name: str, options: Mapping[str, object], *, by_user: bool = True, **others: object
+    ) -> Self:
+        """Build from what a user typed; options that are None are left at their default.
+
+        Args:
+            name: of the class.
+            options: its arguments.
+            by_user: the name is the user's as well, so it may be imported.
+            others: further fields.
+        """
         given = {key: value for key, value in options.items() if value is not None}
         try:
             spec = cls.model_validate({"name": name, "options": given, **others})
@@ -125,6 +144,8 @@ class NamedClass(Record, ABC):
             if isinstance(cause, InvalidInput):
                 raise cause from None
             raise InvalidInput(f"{cls.what} {name}: {first_problem(error)}") from None
+        if by_user:
+            spec = spec.as_named_by_user()
         spec.check()
         return spec
 
@@ -159,18 +180,16 @@ def option_text(value: object) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def find_class(path: str, base: type[Class], what: str) -> type[Class]:
-    """The subclass of ``base`` that ``package.module:Class`` names.
+def without_module(name: str, module: str, known: Collection[str]) -> str:
+    """``adam`` for ``torch.optim:Adam``: what is torch's needs no import path, and no trust.
 
-    Raises:
-        InvalidInput: if it cannot be imported, or is something else.
+    Args:
+        name: as the user or a file gives it.
+        module: of torch.
+        known: names of its classes, in lower case.
     """
-    found: Any = find_factory(path, what, InvalidInput)
-    if not isclass(found) or not issubclass(found, base):
-        raise InvalidInput(
-            f"{what} {path!r} is not a subclass of {base.__module__}.{base.__name__}"
-        )
-    return found
+    lower = name.removeprefix(f"{module}:").lower()
+    return lower if ":" not in name or (name.startswith(f"{module}:") and lower in known) else name
 
 
 def option_defaults(kind: type, hidden: Collection[str]) -> dict[str, Any]:

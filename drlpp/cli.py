@@ -17,12 +17,13 @@ from drlpp.command_line import (
     Size,
     SizeOption,
     TimeoutOption,
+    TrustOption,
     build_console,
     model_reference,
     optimizer_options,
     read_options,
     run_program,
-    tell_what_is_imported,
+    settle_imports,
 )
 from drlpp.errors import InvalidInput
 from drlpp.planning_commands import cluster_app, plan_placement, profile_model
@@ -139,16 +140,24 @@ def train(
         bool, typer.Option("--resume", help="Go on from the checkpoint, if any.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of weights, order of samples and dropout.")] = 0,
+    trust: TrustOption = [],  # noqa: B006
 ) -> None:
     """Train the model of a placement with that placement, and evaluate it on held-out data."""
     from drlpp.learning_rate import LearningRateSchedule
+    from drlpp.optimizer_spec import OptimizerSpec
     from drlpp.placement_file import read_placement
     from drlpp.runtime import EarlyStopping
     from drlpp.training_options import choose_method
     from drlpp.training_report import train_and_report
+    from drlpp.trust_memory import remembered_trust
 
-    document = read_placement(placement)
-    tell_what_is_imported(document.model)
+    folder = out or placement.parent / "training"
+    trusted = {*trust, *remembered_trust(folder)}
+    document = read_placement(placement, trust=trusted)
+    if optimizer is not None:
+        # What the file says of it does not count.
+        document = document.model_copy(update={"optimizer": OptimizerSpec()})
+    settle_imports(placement, document)
     method_options = read_options(method_option, "method", "accumulate=4")
     schedule_options = read_options(lr_schedule_option, "schedule", "T_max=10")
     if schedule_options and lr_schedule is None:
@@ -175,9 +184,10 @@ def train(
         workers=workers,
         device=device,
         timeout_seconds=timeout,
-        out=out or placement.parent / "training",
+        out=folder,
         resume=resume,
         seed=seed,
+        trust=trusted,
     )
 
 

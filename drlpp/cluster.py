@@ -15,7 +15,6 @@ several kinds::
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,10 +22,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from drlpp.errors import InvalidCluster
-from drlpp.files import Document, RecordByHand
+from drlpp.files import Document, RecordByHand, first_problem
+from drlpp.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
 
 MOST_LOAD = 0.9
 """Of a core, by emulated accelerators that share it: a pass waits for others' passes sometimes."""
@@ -38,8 +38,8 @@ class Link(RecordByHand):
     It carries messages in both directions at once.
     """
 
-    bandwidth_bytes_per_second: float = Field(gt=0)
-    latency_seconds: float = Field(default=0.0, ge=0)
+    bandwidth_bytes_per_second: BytesPerSecond
+    latency_seconds: Seconds = 0.0
 
     def seconds(self, bytes_: float) -> float:
         """Seconds that ``bytes_`` need from one end to the other."""
@@ -77,14 +77,14 @@ class Host(RecordByHand):
     """
 
     name: str
-    count: int = Field(default=1, ge=1)
-    accelerators: int = Field(ge=1)
+    count: int = Field(default=1, ge=1, le=MOST_ACCELERATORS)
+    accelerators: int = Field(ge=1, le=MOST_ACCELERATORS)
     device: str = "cpu"
-    speed: float = Field(default=1.0, gt=0)
-    memory_bytes: float | None = Field(default=None, gt=0)
+    speed: Speed = 1.0
+    memory_bytes: Room | None = None
     rack: str | None = None
     network: Link | None = None
-    cores: int | None = Field(default=None, ge=1)
+    cores: int | None = Field(default=None, ge=1, le=MOST_ACCELERATORS)
 
     @field_validator("name")
     @classmethod
@@ -196,8 +196,9 @@ class Cluster(Document):
     @cached_property
     def rack_of(self) -> tuple[int, ...]:
         """The rack of every accelerator, numbered in order."""
-        racks = list(dict.fromkeys(host.rack for host, _ in self._kinds))
-        return tuple(racks.index(host.rack) for host, _ in self._kinds)
+        racks = dict.fromkeys(host.rack for host, _ in self._kinds)
+        number = {rack: index for index, rack in enumerate(racks)}
+        return tuple(number[host.rack] for host, _ in self._kinds)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
@@ -318,8 +319,11 @@ class Cluster(Document):
                 f"{len(speeds)} speeds given for {self.accelerators} accelerators; "
                 "expected one for each"
             )
-        if not all(0 < speed < math.inf for speed in speeds):
-            raise InvalidCluster(f"speeds are {list(speeds)}; every one must be a number above 0")
+        if not all(SLOWEST <= speed <= FASTEST for speed in speeds):
+            raise InvalidCluster(
+                f"speeds are {list(speeds)}; every one must be a number above 0, from "
+                f"{SLOWEST:g} to {FASTEST:g}"
+            )
         lines = [
             line.model_copy(update={"speed": speed})
             for line, speed in zip(self._lines, speeds, strict=True)
@@ -359,8 +363,13 @@ def local_cluster(
     """Accelerators of one machine, equal but for their ``speeds``; they may share its ``cores``.
 
     Raises:
-        InvalidCluster: for another number of speeds, or one that is not above 0.
+        InvalidCluster: for a number that no cluster has, or another number of speeds.
     """
-    host = Host(name="localhost", accelerators=accelerators, memory_bytes=memory_bytes, cores=cores)
+    try:
+        host = Host(
+            name="localhost", accelerators=accelerators, memory_bytes=memory_bytes, cores=cores
+        )
+    except ValidationError as error:
+        raise InvalidCluster(first_problem(error)) from None
     cluster = Cluster(hosts=(host,), within_host=link)
     return cluster if speeds is None else cluster.with_speeds(speeds)

@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 import yaml
@@ -18,6 +19,10 @@ from rich.console import Console
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
 from drlpp.task import ModelReference, Option
 from drlpp.training_options import DeviceChoice, checked_timeout
+from drlpp.trust import named_in, require_trust
+
+if TYPE_CHECKING:
+    from drlpp.placement_file import PlacementFile
 
 _INTERRUPTED = 130
 
@@ -75,6 +80,15 @@ OptimizerOptions = Annotated[
         "repeated.",
     ),
 ]
+TrustOption = Annotated[
+    list[str],
+    typer.Option(
+        "--trust",
+        metavar="PACKAGE",
+        help="Whose model or optimizer PLACEMENT may have imported, which runs its code; may be "
+        "repeated. What you name yourself needs none, and a run folder remembers.",
+    ),
+]
 OPTIMIZER_HELP = "Any of torch.optim by its name in lower case, or package.module:Class"
 
 
@@ -95,8 +109,12 @@ MethodOptions = Annotated[
 
 
 def build_console() -> Console:
-    """Where a program prints: as wide as the terminal, and wide enough for tables elsewhere."""
-    return Console(width=None if sys.stdout.isatty() else 110)
+    """Where a program prints: as wide as the terminal, and wide enough for tables elsewhere.
+
+    Text is text: what looks like rich's markup may stand in a file.
+    """
+    width = None if sys.stdout.isatty() else 110
+    return Console(width=width, markup=False, emoji=False)
 
 
 def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelReference:
@@ -113,10 +131,17 @@ def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelRefer
     return ModelReference.named(name, size, **arguments)
 
 
-def tell_what_is_imported(model: ModelReference) -> None:
-    """Print the factory that a file has us import, if it is not the zoo's."""
-    if ":" in model.name:
-        build_console().print(f"imports {model.name}, as the placement says", markup=False)
+def settle_imports(file: Path, document: PlacementFile) -> None:
+    """Print what a file is about to have us import; refuse what nobody has trusted.
+
+    Raises:
+        InvalidInput: naming the packages that would have to be trusted.
+    """
+    require_trust(file, document)
+    for named in named_in(document):
+        if named.package is not None:
+            text = f"imports {named.name} ({named.what}), as {file} says"
+            build_console().print(text, soft_wrap=True)
 
 
 def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, object]:

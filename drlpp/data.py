@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from drlpp.errors import InvalidInput
-from drlpp.importing import find_factory
+from drlpp.importing import ImportedByName
 
 
 class Samples(NamedTuple):
@@ -69,13 +69,19 @@ def digits(example_inputs: Sequence[Tensor]) -> Data:
     )
 
 
+class DataName(ImportedByName):
+    """A factory of data, by its import path."""
+
+    what: ClassVar[str] = "data"
+
+
 DATA: dict[str, Callable[[Sequence[Tensor]], Data]] = {"digits": digits}
 
 
 def load_data(
     name: str, example_inputs: Sequence[Tensor], example_targets: Tensor | None = None
 ) -> Data | Loaders:
-    """Load data by its name here, or by ``package.module:factory``.
+    """Load data by its name here, or by ``package.module:factory``, which the user has named.
 
     A factory is called with the model's example inputs and returns a :class:`Data`, a plain
     ``((inputs, targets), (inputs, targets))`` for training and held-out samples, or two loaders.
@@ -88,7 +94,8 @@ def load_data(
             f"data {name!r} is unknown; there is {', '.join(DATA)}. Data of your own is named "
             "'package.module:factory'"
         )
-    factory = DATA[name] if name in DATA else find_factory(name, "data", InvalidInput)
+    own = DataName(name=name).as_named_by_user()
+    factory = DATA[name] if name in DATA else own.imported(InvalidInput)
     try:
         train, test = factory(example_inputs)
         if isinstance(train, DataLoader) and isinstance(test, DataLoader | None):

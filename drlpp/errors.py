@@ -5,12 +5,20 @@ the command line prints it as one line and exits with code 2. What happened whil
 :class:`RunFailure`; an agent's run turns it into a failed measurement and goes on.
 """
 
-
-class DRLPPError(Exception):
-    """Root of every error that this project raises on purpose."""
-
+from drlpp.file_content import visible
 
 _LONGEST_LINE = 800
+
+
+class DRLPPError(Exception):
+    """Root of every error that this project raises on purpose.
+
+    Its message is one line that any terminal may show, whatever is quoted in it: names of files,
+    their content, what a user's code says.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(visible(" ".join(message.splitlines())))
 
 
 class InvalidInput(DRLPPError, ValueError):
@@ -20,10 +28,9 @@ class InvalidInput(DRLPPError, ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.splitlines())
-        if len(line) > _LONGEST_LINE:
-            line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
-        super().__init__(line)
+        if len(message) > _LONGEST_LINE:
+            message = f"{message[: _LONGEST_LINE // 2]} … {message[-_LONGEST_LINE // 2 :]}"
+        super().__init__(message)
 
 
 class ModelNote(UserWarning):

@@ -27,8 +27,9 @@ from pydantic import (
 )
 
 from drlpp.errors import InvalidFile
+from drlpp.file_content import problem_of
 
-_LONGEST_JSON_BYTES = 256 * 2**20
+_LONGEST_JSON_BYTES = 64 * 2**20
 _LONGEST_YAML_BYTES = 2**20
 
 _TEMPORARY = ".drlpp-temporary"
@@ -50,7 +51,7 @@ class RecordByHand(Record):
         """In YAML ``yes`` is true, which Python takes for 1."""
         if isinstance(value, bool):
             kind = cls.model_fields[str(info.field_name)].annotation
-            kinds = {kind, *get_args(kind)}
+            kinds = {getattr(one, "__origin__", one) for one in (kind, *get_args(kind))}
             if kinds & {int, float} and bool not in kinds:
                 raise ValueError(f"expected a number, found {str(value).lower()}")
         return value
@@ -72,13 +73,19 @@ def document_kinds() -> dict[str, type[Document]]:
 
 
 def write_document(path: str | Path, document: Document) -> Path:
-    """Write ``document`` to ``path`` so that a reader sees the old file or the new one, whole."""
+    """Write ``document`` to ``path`` so that a reader sees the old file or the new one, whole.
+
+    Raises:
+        InvalidFile: it cannot be written, or holds what could not be read again.
+    """
     content = {
         "kind": document.kind,
         "version": document.current_version,
         **document.model_dump(mode="json", exclude_none=True),
     }
     path = Path(path)
+    if problem := problem_of(content):
+        raise InvalidFile(f"{path}: cannot be written: {problem}")
     if path.suffix in {".yaml", ".yml"}:
         text = yaml.safe_dump(content, sort_keys=False)
     else:
@@ -214,24 +221,50 @@ def _fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """The fields of a JSON or YAML file, whatever they are.
+def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
+    """The text of a file that is not too long for its kind.
 
     Raises:
-        InvalidFile: it cannot be read, or is not well-formed.
+        InvalidFile: it cannot be read.
     """
-    is_yaml = path.suffix in {".yaml", ".yml"}
     try:
-        longest = _LONGEST_YAML_BYTES if is_yaml else _LONGEST_JSON_BYTES
-        if (size := path.stat().st_size) > longest:
-            raise InvalidFile(f"{path}: is {size} bytes long; up to {longest} are read")
-        text = path.read_text()
+        if (size := path.stat().st_size) > longest_bytes:
+            raise InvalidFile(f"{path}: is {size} bytes long; up to {longest_bytes} are read")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InvalidFile(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The fields of a JSON or YAML file, whatever they are.
+
+    Raises:
+        InvalidFile: it cannot be read, is not well-formed, or holds what no file may.
+    """
+    is_yaml = path.suffix in {".yaml", ".yml"}
+    text = read_text(path, _LONGEST_YAML_BYTES if is_yaml else _LONGEST_JSON_BYTES)
     if not text.strip():
         raise InvalidFile(f"{path}: is empty")
+    content = parse_mapping(text, str(path), is_yaml=is_yaml)
+    if is_yaml and not text.endswith("\n"):
+        # What is left of a YAML file may still be well-formed.
+        raise InvalidFile(f"{path}: truncated: the last line does not end with a newline")
+    return content
+
+
+def parse_mapping(text: str, where: str, *, is_yaml: bool = False) -> dict[str, Any]:
+    """The fields that a text has, in JSON or YAML.
+
+    Args:
+        text: of a file, or of one line of it.
+        where: it stands, for error messages.
+        is_yaml: instead of JSON.
+
+    Raises:
+        InvalidFile: it is not well-formed, or holds what no file may.
+    """
     try:
         if is_yaml:
             content = yaml.load(text, _PlainLoader)
@@ -240,12 +273,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
     # ValueError also of numbers and dates that Python cannot hold, RecursionError of deep nesting.
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise InvalidFile(f"{path}: truncated or not well-formed: {reason}") from None
-    if is_yaml and not text.endswith("\n"):
-        # What is left of a YAML file may still be well-formed.
-        raise InvalidFile(f"{path}: truncated: the last line does not end with a newline")
+        raise InvalidFile(f"{where}: truncated or not well-formed: {reason}") from None
     if not isinstance(content, dict):
-        raise InvalidFile(f"{path}: expected fields with names, found {type(content).__name__}")
+        raise InvalidFile(f"{where}: expected fields with names, found {type(content).__name__}")
+    if problem := problem_of(content):
+        raise InvalidFile(f"{where}: {problem}")
     return content
 
 

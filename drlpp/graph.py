@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import ClassVar
 
 import networkx
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from drlpp.files import Document, Record
+from drlpp.quantities import Count
 
 
 class TensorSpec(Record):
     """Shape and element type (torch's name without the prefix, like ``float32``) of a tensor."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     dtype: str
-    bytes_: int = Field(ge=0)
+    bytes_: Count
 
     @property
     def differentiable(self) -> bool:
@@ -33,11 +35,11 @@ class Operator(Record):
     that owns it, ``outputs`` the tensors that other operators or the caller read.
     """
 
-    id: int
+    id: Count
     name: str
     type: str
     module: str
-    parameter_bytes: int = Field(ge=0)
+    parameter_bytes: Count
     outputs: tuple[TensorSpec, ...]
 
     @property
@@ -49,9 +51,9 @@ class Operator(Record):
 class Edge(Record):
     """Operator ``target`` reads the tensors ``outputs`` (indices) of operator ``source``."""
 
-    source: int
-    target: int
-    outputs: tuple[int, ...]
+    source: Count
+    target: Count
+    outputs: tuple[Count, ...]
 
 
 class OpGraph(Document):
@@ -65,7 +67,7 @@ class OpGraph(Document):
     model: str
     operators: tuple[Operator, ...]
     edges: tuple[Edge, ...]
-    outputs: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[Count, Count], ...]
 
     @model_validator(mode="after")
     def _is_topologically_numbered(self) -> OpGraph:
@@ -79,7 +81,7 @@ class OpGraph(Document):
                 )
         names = [operator.name for operator in self.operators]
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+            twice, _ = Counter(names).most_common(1)[0]
             raise ValueError(f"two operators are named {twice!r}; names are to be unique")
         for edge in self.edges:
             if not 0 <= edge.source < edge.target < len(self.operators):

@@ -11,13 +11,16 @@ import math
 from inspect import isclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
-from drlpp.class_options import NamedClass, find_class, option_defaults
+from drlpp.class_options import NamedClass, option_defaults, without_module
 from drlpp.errors import InvalidInput
+from drlpp.quantities import Count
 
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
+
+_MOST_RATES = 10_000_000
 
 _NEEDS_FUNCTION = "it needs a function; name a subclass that has one as 'package.module:Class'"
 _UNUSABLE = {
@@ -56,13 +59,14 @@ class LearningRateSchedule(NamedClass):
     )
 
     interval: Literal["epoch", "minibatch"] = "epoch"
-    warm_up: int = Field(default=0, ge=0)
+    warm_up: Count = 0
 
     @field_validator("name")
     @classmethod
     def _as_torch_has_it(cls, name: str) -> str:
-        lower = name if ":" in name else name.lower()
-        return f"{lower}lr" if f"{lower}lr" in _schedulers_of_torch() else lower
+        known = _schedulers_of_torch()
+        name = without_module(name, "torch.optim.lr_scheduler", known)
+        return f"{name}lr" if f"{name}lr" in known else name
 
     @classmethod
     def parse(
@@ -84,7 +88,7 @@ class LearningRateSchedule(NamedClass):
         from torch.optim.lr_scheduler import LRScheduler
 
         if ":" in self.name:
-            return find_class(self.name, LRScheduler, self.what)
+            return self._find_own(LRScheduler)
         known = _schedulers_of_torch()
         if self.name in _UNUSABLE:
             raise InvalidInput(f"{self.what} {self.name} cannot be used: {_UNUSABLE[self.name]}")
@@ -108,6 +112,11 @@ class LearningRateSchedule(NamedClass):
             InvalidInput: if the schedule is shorter than the training, or leaves the numbers that
                 a learning rate can be.
         """
+        if minibatches > _MOST_RATES:
+            raise InvalidInput(
+                f"a {self.what} is written down for every minibatch, of up to {_MOST_RATES}; this "
+                f"training has {minibatches}: take fewer epochs, or go on with another one"
+            )
         unit = minibatches_per_epoch if self.interval == "epoch" else 1
         begin = self.warm_up // unit
         points = [max(minibatch // unit - begin, 0) for minibatch in range(minibatches)]

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from drlpp.errors import WorkerLost
 from drlpp.files import Record
+from drlpp.quantities import Count, MeasuredSeconds, Seconds
 
 
 class WorkerUsage(Record):
@@ -22,13 +23,13 @@ class WorkerUsage(Record):
     ``bytes_sent`` counts the whole run.
     """
 
-    worker: int
-    stage: int
-    busy_seconds: float
-    waiting_seconds: float
-    peak_memory_bytes: int
-    bytes_sent: int
-    processor_seconds: float = 0.0
+    worker: Count
+    stage: Count
+    busy_seconds: MeasuredSeconds
+    waiting_seconds: MeasuredSeconds
+    peak_memory_bytes: Count
+    bytes_sent: Count
+    processor_seconds: MeasuredSeconds = 0.0
 
 
 class LinkUsage(Record):
@@ -39,10 +40,10 @@ class LinkUsage(Record):
     next, the m-th part of the largest bucket of gradients.
     """
 
-    sender: int
-    receiver: int
-    bytes_: int
-    seconds: float
+    sender: Count
+    receiver: Count
+    bytes_: Count
+    seconds: MeasuredSeconds
 
 
 class Measurement(Record):
@@ -54,10 +55,10 @@ class Measurement(Record):
     """
 
     outcome: Literal["measured"] = "measured"
-    seconds_per_minibatch: float = Field(gt=0)
-    median_seconds: float = Field(ge=0)
-    standard_deviation_seconds: float
-    minibatches: int
+    seconds_per_minibatch: float = Field(gt=0, le=1e9)
+    median_seconds: Seconds
+    standard_deviation_seconds: Seconds
+    minibatches: Count
     workers: tuple[WorkerUsage, ...] = ()
     links: tuple[LinkUsage, ...] = ()
 

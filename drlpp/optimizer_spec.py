@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import field_validator
 
-from drlpp.class_options import NamedClass, find_class, option_text
+from drlpp.class_options import NamedClass, option_text, without_module
 from drlpp.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class OptimizerSpec(NamedClass):
     @field_validator("name")
     @classmethod
     def _in_lower_case(cls, name: str) -> str:
-        return name if ":" in name else name.lower()
+        return without_module(name, "torch.optim", _optimizers_of_torch())
 
     @classmethod
     def parse(cls, name: str, /, **options: object) -> OptimizerSpec:
@@ -66,7 +66,8 @@ class OptimizerSpec(NamedClass):
         if name is None and not options:
             return self
         if name is None:
-            return self.parse(self.name, **{**self.options, **options})
+            merged = {**self.options, **options}
+            return self._parse(self.name, merged, by_user=not self.refused)
         return self.parse(name, **options)
 
     def find(self) -> type[Optimizer]:
@@ -78,7 +79,7 @@ class OptimizerSpec(NamedClass):
         from torch.optim import Optimizer
 
         if ":" in self.name:
-            kind = find_class(self.name, Optimizer, "optimizer")
+            kind = self._find_own(Optimizer)
         else:
             known = _optimizers_of_torch()
             if self.name not in known:

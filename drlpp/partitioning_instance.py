@@ -30,6 +30,7 @@ from drlpp.errors import InvalidFile
 from drlpp.files import first_problem, read_mapping
 from drlpp.memory import MemoryModel
 from drlpp.planners.problem import PlanningProblem
+from drlpp.quantities import Room
 from drlpp.workload import Transfer, Workload
 
 _LINK = Link(bandwidth_bytes_per_second=1.0)
@@ -100,22 +101,22 @@ class _Part(BaseModel):
 class _Node(_Part):
     id: int
     name: str | None = None
-    milliseconds: float = Field(alias="fpgaLatency", ge=0)
+    milliseconds: float = Field(alias="fpgaLatency", ge=0, le=1e12)
     supported: bool = Field(alias="supportedOnFpga")
     backward: bool = Field(alias="isBackwardNode")
     colour: int | None = Field(alias="colorClass", default=None)
-    size: float = Field(default=0.0, ge=0)
+    size: float = Field(default=0.0, ge=0, le=2**53)
 
 
 class _Edge(_Part):
     source: int = Field(alias="sourceId")
     target: int = Field(alias="destId")
-    milliseconds: float = Field(alias="cost", ge=0)
+    milliseconds: float = Field(alias="cost", ge=0, le=1e12)
 
 
 class _Content(_Part):
     accelerators: int = Field(alias="maxFPGAs", ge=1, le=MOST_ACCELERATORS)
-    memory_bytes: float = Field(alias="maxSizePerFPGA", gt=0)
+    memory_bytes: Room = Field(alias="maxSizePerFPGA")
     nodes: tuple[_Node, ...] = Field(min_length=1)
     edges: tuple[_Edge, ...]
 

@@ -25,6 +25,8 @@ from pathlib import Path
 import networkx
 
 from drlpp.errors import InvalidFile
+from drlpp.file_content import problem_of_text
+from drlpp.files import read_text
 from drlpp.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.profile import OperatorProfile, Profile
 
@@ -56,17 +58,15 @@ def read_pipedream_profile(path: str | Path) -> Profile:
         InvalidFile: naming the file, the line, what is wrong there and what is expected.
     """
     path = Path(path)
-    try:
-        lines = path.read_text().splitlines()
-    except FileNotFoundError:
-        raise InvalidFile(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{path}: cannot be read ({error})") from None
+    # Not splitlines, which also splits at control characters.
+    lines = read_text(path).split("\n")
     graph: networkx.DiGraph[str] = networkx.DiGraph()
     nodes: dict[str, _Node] = {}
     edges: list[tuple[int, str]] = []
     for number, line in enumerate(lines, start=1):
         where = f"{path}: line {number}"
+        if problem := problem_of_text(line.removeprefix("\t")):
+            raise InvalidFile(f"{where}: {problem}")
         if line.startswith("\t"):
             edges.append((number, line))
         elif line.strip():

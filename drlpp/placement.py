@@ -8,13 +8,14 @@ from drlpp.errors import InvalidPlacement
 from drlpp.files import Record
 from drlpp.graph import OpGraph
 from drlpp.pipeline import Pipeline
+from drlpp.quantities import Count
 
 
 class Stage(Record):
     """Operators (ids) that run together, and the accelerators (numbers) that hold them."""
 
-    operators: tuple[int, ...]
-    accelerators: tuple[int, ...]
+    operators: tuple[Count, ...]
+    accelerators: tuple[Count, ...]
 
 
 class Placement(Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar
@@ -18,15 +18,18 @@ from drlpp.graph import OpGraph
 from drlpp.measurement import Measurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement, Stage
+from drlpp.quantities import Count
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
+from drlpp.trust import trusted_packages, trusting
+from drlpp.trust_memory import remembered_trust
 
 
 class NamedStage(Record):
     """A stage as people write it: the names of its operators, the numbers of its accelerators."""
 
     operators: tuple[str, ...]
-    accelerators: tuple[int, ...]
+    accelerators: tuple[Count, ...]
 
 
 class Versions(Record):
@@ -162,10 +165,18 @@ def _number(name: str, stage: int, number_of: Mapping[str, int]) -> int:
     )
 
 
-def read_placement(path: str | Path) -> PlacementFile:
-    """Read a placement file.
+def read_placement(path: str | Path, *, trust: str | Iterable[str] = ()) -> PlacementFile:
+    """Read a placement file, which imports nothing.
+
+    Args:
+        path: of the file.
+        trust: top-level packages, such as ``mymodels``, of which the model and the optimizer may be
+            imported later, as far as they are not drlpp's or torch's. Packages that the user has
+            trusted for the run that left the file need not be given again
+            (:mod:`drlpp.trust_memory`).
 
     Raises:
         InvalidFile: naming the file, the field, and what was expected there.
     """
-    return read_document(path, PlacementFile)
+    known = trusted_packages(trust) | remembered_trust(Path(path).parent)
+    return trusting(read_document(path, PlacementFile), known)

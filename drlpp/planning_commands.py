@@ -159,7 +159,7 @@ def plan_placement(
     if in_flight is not None and "in_flight_per_link" in options:
         raise InvalidInput("in_flight_per_link is given twice, as --in-flight and --method-option")
     if in_flight is not None and not automatic:
-        if not in_flight.isdecimal():
+        if not in_flight.isdecimal() or len(in_flight) > 4:
             raise InvalidInput(f"--in-flight {in_flight}: expected auto, or a number from 0")
         options["in_flight_per_link"] = int(in_flight)
     run = choose_method(policy, options, Method())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from drlpp.cluster import Cluster, Link, local_cluster
-from drlpp.errors import InvalidCluster, InvalidFile, InvalidInput
-from drlpp.files import read_document
+from drlpp.errors import InvalidCluster, InvalidInput
+from drlpp.files import first_problem, read_document, read_mapping
 from drlpp.partitioning_instance import PartitioningInstance
 from drlpp.pipedream_profile import read_pipedream_profile
 from drlpp.planners.problem import PlanningProblem
@@ -114,13 +115,8 @@ def read_speeds(text: str) -> tuple[float, ...]:
 def _is_partitioning_instance(path: Path) -> bool:
     if path.suffix != ".json":
         return False
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InvalidFile(f"{path}: no such file") from None
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and "kind" not in content and "nodes" in content
+    content = read_mapping(path)
+    return "kind" not in content and "nodes" in content
 
 
 def _check_numbers(**values: float | None) -> None:
@@ -156,7 +152,10 @@ def read_cluster(
             "name the accelerators: --cluster cluster.yaml, or --accelerators and --bandwidth "
             "(bytes per second)"
         )
-    link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency or 0.0)
+    try:
+        link = Link(bandwidth_bytes_per_second=bandwidth, latency_seconds=latency or 0.0)
+    except ValidationError as error:
+        raise InvalidCluster(first_problem(error)) from None
     return local_cluster(accelerators, link, speeds, memory)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.table import Table
 
 from drlpp.errors import InvalidInput
@@ -85,7 +84,7 @@ def plan_report(plan: Plan, depths: Sequence[Depth] = ()) -> RenderableType:
         table.add_row(
             str(number),
             _ranges(stage.accelerators),
-            escape(f"{len(stage.operators)}: {first}" + (f" … {last}" if last != first else "")),
+            f"{len(stage.operators)}: {first}" + (f" … {last}" if last != first else ""),
             seconds_text(predicted.compute_seconds),
             seconds_text(predicted.all_reduce_seconds),
             seconds_text(predicted.message_seconds),
@@ -93,7 +92,7 @@ def plan_report(plan: Plan, depths: Sequence[Depth] = ()) -> RenderableType:
             decimal(round(predicted.memory_bytes)),
         )
     return Group(
-        f"{escape(problem.workload.model)} on {problem.cluster.accelerators} accelerators, "
+        f"{problem.workload.model} on {problem.cluster.accelerators} accelerators, "
         f"planned by {plan.method} in {seconds_text(plan.planner_seconds)}: "
         f"{plan.placement.configuration}",
         table,
@@ -148,11 +147,11 @@ def _explanations(plan: Plan) -> list[str]:
         difference = f" ({slower / seconds - 1:+.1%})" if seconds else ""
         lines.append(
             f"{'next best' if slower >= seconds else 'better'} by one change: "
-            f"{escape(other.change)} ({other.placement.configuration}), {seconds_text(slower)}"
+            f"{other.change} ({other.placement.configuration}), {seconds_text(slower)}"
             f"{difference}, {other.prediction.bottleneck}"
         )
     if solution.note:
-        lines.append(escape(solution.note))
+        lines.append(solution.note)
     return lines
 
 
@@ -182,7 +181,7 @@ def plans_table(plans: Sequence[Plan], failures: Mapping[str, str]) -> Renderabl
             f"{problem.workload.model} on {problem.cluster.accelerators} accelerators; seconds per "
             f"minibatch: {_RULES[problem.costs]}"
         )
-    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("planner", no_wrap=True)
     table.add_column("configuration", overflow="fold", min_width=13)
     for column in ("predicted", "own formula", "lower bound"):
@@ -214,7 +213,7 @@ def plans_table(plans: Sequence[Plan], failures: Mapping[str, str]) -> Renderabl
             seconds_text(plan.planner_seconds),
             style="bold green" if best else None,
         )
-    return Group(table, *(f"{name}: {escape(reason)}" for name, reason in failures.items()))
+    return Group(table, *(f"{name}: {reason}" for name, reason in failures.items()))
 
 
 def write_plan(

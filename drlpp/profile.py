@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from drlpp.files import Document, Record
 from drlpp.graph import OpGraph
+from drlpp.quantities import Count, Seconds, SecondsPerByte
 
 
 class OperatorProfile(Record):
@@ -20,11 +21,11 @@ class OperatorProfile(Record):
         kept_bytes: what the forward pass keeps for the backward pass, weights apart.
     """
 
-    forward_seconds: float = Field(ge=0)
-    backward_seconds: float = Field(ge=0)
-    forward_spread_seconds: float = Field(default=0.0, ge=0)
-    backward_spread_seconds: float = Field(default=0.0, ge=0)
-    kept_bytes: int = Field(default=0, ge=0)
+    forward_seconds: Seconds
+    backward_seconds: Seconds
+    forward_spread_seconds: Seconds = 0.0
+    backward_spread_seconds: Seconds = 0.0
+    kept_bytes: Count = 0
 
 
 class Profile(Document):
@@ -49,14 +50,14 @@ class Profile(Document):
 
     graph: OpGraph
     device: str
-    batch_size: int
+    batch_size: Count
     operators: tuple[OperatorProfile, ...]
-    forward_overhead_seconds: float = Field(default=0.0, ge=0)
-    backward_overhead_seconds: float = Field(default=0.0, ge=0)
-    update_overhead_seconds: float = Field(default=0.0, ge=0)
-    update_seconds_per_byte: float = Field(default=0.0, ge=0)
-    prediction_seconds_per_byte: float = Field(default=0.0, ge=0)
-    sharing_seconds_per_byte: float = Field(default=0.0, ge=0)
+    forward_overhead_seconds: Seconds = 0.0
+    backward_overhead_seconds: Seconds = 0.0
+    update_overhead_seconds: Seconds = 0.0
+    update_seconds_per_byte: SecondsPerByte = 0.0
+    prediction_seconds_per_byte: SecondsPerByte = 0.0
+    sharing_seconds_per_byte: SecondsPerByte = 0.0
 
     @model_validator(mode="after")
     def _covers_the_graph(self) -> Profile:

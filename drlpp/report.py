@@ -11,7 +11,6 @@ from matplotlib.ticker import EngFormatter
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.pretty import Pretty
 from rich.table import Table
 
@@ -48,9 +47,9 @@ def _(graph: OpGraph) -> RenderableType:
             readers.append("caller")
         table.add_row(
             str(operator.id),
-            escape(operator.name),
+            operator.name,
             operator.type,
-            escape(operator.module),
+            operator.module,
             decimal(operator.parameter_bytes) if operator.parameter_bytes else "–",
             "\n".join(_tensor_text(output) for output in operator.outputs),
             ", ".join(readers),
@@ -59,7 +58,7 @@ def _(graph: OpGraph) -> RenderableType:
         f"{len(graph)} operators, {len(graph.edges)} edges, "
         f"{decimal(graph.parameter_bytes)} of parameters"
     )
-    return Group(f"{escape(graph.model)} · graph {graph.fingerprint}", table, totals)
+    return Group(f"{graph.model} · graph {graph.fingerprint}", table, totals)
 
 
 def _tensor_text(tensor: TensorSpec) -> str:
@@ -81,9 +80,9 @@ def _(cluster: Cluster) -> RenderableType:
         # What counts: a host reaches others no faster than 'between_hosts', if there are any.
         joined = host.network is not None and cluster.between_hosts is not None
         table.add_row(
-            escape(host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}"),
-            escape(host.rack or "–"),
-            escape(host.device),
+            host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}",
+            host.rack or "–",
+            host.device,
             str(first) if first == last else f"{first} to {last}",
             f"{host.speed:g}",
             "–" if host.memory_bytes is None else decimal(round(host.memory_bytes)),
@@ -110,7 +109,7 @@ def _link_text(link: Link) -> str:
 @describe.register
 def _(profile: Profile) -> RenderableType:
     graph = profile.graph
-    title = f"{escape(graph.model)} · batch {profile.batch_size} on {profile.device}"
+    title = f"{graph.model} · batch {profile.batch_size} on {profile.device}"
     table = Table()
     table.add_column("id", justify="right")
     table.add_column("operator", overflow="fold")
@@ -120,7 +119,7 @@ def _(profile: Profile) -> RenderableType:
     for described, costs in zip(graph.operators, profile.operators, strict=True):
         table.add_row(
             str(described.id),
-            escape(described.name),
+            described.name,
             _spread_text(costs.forward_seconds, costs.forward_spread_seconds),
             _spread_text(costs.backward_seconds, costs.backward_spread_seconds),
             f"{profile.seconds[described.id] / total:.1%}" if total else "–",
@@ -148,20 +147,20 @@ def _spread_text(seconds: float, spread: float) -> str:
 
 @describe.register
 def _(file: PlacementFile) -> RenderableType:
-    title = f"{escape(str(file.model))} · {file.configuration} · found by {escape(file.found_by)}"
+    title = f"{file.model} · {file.configuration} · found by {file.found_by}"
     table = Table()
     table.add_column("stage", justify="right")
     table.add_column("accelerators")
     table.add_column("operators", overflow="fold")
     for number, stage in enumerate(file.stages):
         accelerators = ", ".join(str(accelerator) for accelerator in stage.accelerators)
-        table.add_row(str(number), accelerators, escape(", ".join(stage.operators)))
+        table.add_row(str(number), accelerators, ", ".join(stage.operators))
     versions = file.versions
     return Group(
         title,
         table,
         _measurement_text(file.measurement),
-        f"schedule and policy: {file.method}; optimizer: {escape(str(file.optimizer))}",
+        f"schedule and policy: {file.method}; optimizer: {file.optimizer}",
         f"graph {file.graph_fingerprint}; drlpp {versions.drlpp}, torch {versions.torch}, "
         f"python {versions.python}",
         describe(file.cluster),
@@ -170,7 +169,7 @@ def _(file: PlacementFile) -> RenderableType:
 
 @describe.register
 def _(record: RunRecord) -> RenderableType:
-    table = Table(title=f"run of {escape(record.command)}", title_justify="left")
+    table = Table(title=f"run of {record.command}", title_justify="left")
     table.add_column("setting")
     table.add_column("value", overflow="fold")
     for name, value in record.settings.items():

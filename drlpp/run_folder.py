@@ -22,7 +22,10 @@ from drlpp.files import (
 )
 from drlpp.folder_lock import LOCK_NAME, locked_folder
 
-_RECORD, _EVENTS = "run.json", "events.out.tfevents.*"
+RECORD_NAME = "run.json"
+"""The file that says what a folder holds."""
+
+_EVENTS = "events.out.tfevents.*"
 _LONGEST_BLANK = 2**20
 
 
@@ -63,7 +66,7 @@ def open_run_folder(
         InvalidInput: the folder holds something else, or a run with other settings, or another
             process writes there.
     """
-    record_path = folder / _RECORD
+    record_path = folder / RECORD_NAME
     try:
         # Before anything is written there.
         _check_usable(folder)
@@ -90,7 +93,7 @@ def open_run_folder(
 def _check_usable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
-    if folder.exists() and not (folder / _RECORD).exists() and _holds_anything(folder):
+    if folder.exists() and not (folder / RECORD_NAME).exists() and _holds_anything(folder):
         raise InvalidInput(
             f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
         )
@@ -98,7 +101,7 @@ def _check_usable(folder: Path) -> None:
 
 def _record_of(folder: Path) -> RunRecord | None:
     """What the folder holds; None if nobody has written there, or what was written is lost."""
-    path = folder / _RECORD
+    path = folder / RECORD_NAME
     if not path.exists():
         return None
     if not _is_blank(path):
@@ -149,7 +152,7 @@ def _holds_anything(folder: Path) -> bool:
 
 def _kept_anything(folder: Path) -> bool:
     """Whether there is more than the record of the run and TensorBoard's events."""
-    passing = {_RECORD, LOCK_NAME}
+    passing = {RECORD_NAME, LOCK_NAME}
     return any(
         file.name not in passing and not file.match(_EVENTS) and not is_temporary(file)
         for file in folder.iterdir()

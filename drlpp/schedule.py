@@ -135,6 +135,26 @@ class Schedule:
     actions: dict[int, tuple[Action, ...]]
 
 
+MOST_PASSES = 4_000_000
+"""Of all stages in one run. Its list of actions takes about 1 kB for each, and 10 µs."""
+
+
+def check_length(pipeline: Pipeline, minibatches: int, microbatches: int = 1) -> None:
+    """See that a run is not too long to be written down.
+
+    Raises:
+        InvalidInput: saying what would make it shorter.
+    """
+    passes = minibatches * microbatches * len(pipeline.stages)
+    if passes > MOST_PASSES:
+        raise InvalidInput(
+            f"a run of {minibatches} minibatches in {microbatches} parts through "
+            f"{len(pipeline.stages)} stages is {passes} passes; up to {MOST_PASSES} are written "
+            "down at once: take fewer minibatches for an epoch or a measurement (--minibatches), "
+            "microbatches or accumulate"
+        )
+
+
 def build_schedule(
     pipeline: Pipeline,
     minibatches: int,
@@ -173,8 +193,8 @@ def build_schedule(
             flushes: otherwise stages make their updates at different times.
 
     Raises:
-        InvalidInput: for numbers that are too small, or microbatches or minibatches in flight
-            where the kind has none.
+        InvalidInput: for numbers that are too small or too large, or microbatches or minibatches
+            in flight where the kind has none.
     """
     if min(minibatches, microbatches, accumulate) < 1:
         raise InvalidInput(
@@ -192,6 +212,7 @@ def build_schedule(
             f"a {kind} schedule has no minibatches in flight beyond its own; use kind '1f1b' with "
             f"in_flight_per_link {in_flight_per_link}"
         )
+    check_length(pipeline, minibatches, microbatches)
     in_flight = pipeline.in_flight(in_flight_per_link)
     actions = {}
     for stage, workers in enumerate(pipeline.stages):

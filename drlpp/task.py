@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from drlpp.errors import InvalidModel
-from drlpp.files import Record
-from drlpp.importing import find_factory
+from drlpp.importing import ImportedByName
 
 Option = bool | int | float | str
 
@@ -44,19 +42,21 @@ class Task(NamedTuple):
         return self.inputs[0].shape[0]
 
 
-class ModelReference(Record):
+class ModelReference(ImportedByName):
     """Where a model comes from: a name in the zoo or ``package.module:factory``, and its options.
 
     The factory is called with the options as keyword arguments and returns a :class:`Task`, or
     any tuple with the same first elements, such as ``(module, inputs)``.
     """
 
-    name: str
+    what: ClassVar[str] = "model"
+    _for_users: ClassVar[str] = "named(name, …)"
+
     options: dict[str, Option] = Field(default_factory=dict)
 
     @classmethod
-    def named(cls, name: str, size: str = "small", **options: Option) -> ModelReference:
-        """A model as a user names it.
+    def named(cls, name: str, size: str = "small", /, **options: Option) -> ModelReference:
+        """A model as a user names it, who trusts it by that.
 
         Args:
             name: in the zoo, or ``package.module:factory``.
@@ -67,7 +67,7 @@ class ModelReference(Record):
         from drlpp.zoo import SMALL
 
         preset = SMALL.get(name, {}) if size == "small" else {}
-        return cls(name=name, options={**preset, **options})
+        return cls(name=name, options={**preset, **options}).as_named_by_user()
 
     def __str__(self) -> str:
         options = ", ".join(f"{key}={value}" for key, value in self.options.items())
@@ -77,37 +77,37 @@ class ModelReference(Record):
         """Call the factory; the same ``seed`` gives the same weights.
 
         Raises:
-            InvalidModel: if there is no such factory, it raises, or returns something else.
+            InvalidModel: if there is no such factory, it may not be imported, it raises, or it
+                returns something else.
         """
-        factory = _find_factory(self.name)
+        factory = self._factory()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
             try:
+                if ":" not in self.name:
+                    from drlpp.zoo.sizes import check_size
+
+                    check_size(factory, self.options)
+                torch.manual_seed(seed)
                 result = factory(**self.options)
+            except InvalidModel:
+                raise
             except (Exception, SystemExit) as error:
                 raise InvalidModel(
                     f"model {self}: its factory raised {type(error).__name__}: {error}"
                 ) from error
         return _as_task(result, self)
 
-
-def _find_factory(name: str) -> Callable[..., Any]:
-    if ":" not in name:
+    def _factory(self) -> Callable[..., Any]:
+        if ":" in self.name:
+            return self.imported(InvalidModel)
         from drlpp.zoo import ZOO
 
-        if name not in ZOO:
+        if self.name not in ZOO:
             raise InvalidModel(
-                f"model {name!r} is not in the zoo; it has {', '.join(ZOO)}. A model of your own "
-                "is named 'package.module:factory'"
+                f"model {self.name!r} is not in the zoo; it has {', '.join(ZOO)}. A model of your "
+                "own is named 'package.module:factory'"
             )
-        return ZOO[name]
-    if name.partition(".")[0].partition(":")[0] in _NO_MODELS:
-        raise InvalidModel(f"model {name!r}: that package has no models, and could do harm")
-    return find_factory(name, "model", InvalidModel)
-
-
-# A placement from a stranger may name any function: `subprocess` runs commands, `torch` has `load`.
-_NO_MODELS = frozenset({*sys.stdlib_module_names, "torch", "numpy", "yaml", "pip", "setuptools"})
+        return ZOO[self.name]
 
 
 def _as_task(result: object, reference: ModelReference) -> Task:

@@ -15,9 +15,10 @@ from drlpp.command_line import (
     LatencyOption,
     MethodOptions,
     TimeoutOption,
+    TrustOption,
     build_console,
     read_options,
-    tell_what_is_imported,
+    settle_imports,
 )
 from drlpp.errors import InvalidInput
 
@@ -71,6 +72,7 @@ def show_timeline(
         ),
     ] = None,
     timeout: TimeoutOption = None,
+    trust: TrustOption = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Show what every worker of a placement does when, and how much of its time that takes."""
     from drlpp.placement_file import read_placement
@@ -98,8 +100,9 @@ def show_timeline(
     if source is not Source.RUN and timeout is not None:
         raise InvalidInput("--timeout is for --from run")
     relative = None if speeds is None else read_speeds(speeds)
-    document = read_placement(placement)
-    tell_what_is_imported(document.model)
+    document = read_placement(placement, trust=trust)
+    if source is not Source.SIMULATOR:
+        settle_imports(placement, document)
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options, document.method)
     match source:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 
 from drlpp.errors import InvalidInput
@@ -81,7 +80,7 @@ def time_use_table(recording: Recording, title: str) -> RenderableType:
     each = (end - begin) / length
     time = seconds_text(each) if recording.unit else f"{each:g}"
     return Group(
-        f"{escape(title)}: {time} per minibatch",
+        f"{title}: {time} per minibatch",
         table,
         f"over {length} minibatches in steady state",
     )

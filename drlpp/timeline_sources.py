@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drlpp.capturing import capture
+from drlpp.capturing import capture, microbatch_size
 from drlpp.cluster import Cluster
 from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
 from drlpp.graph import OpGraph
@@ -64,7 +64,9 @@ def from_schedule(
     Raises:
         InvalidInput: if the placement is not one of its model, or the method cannot run on it.
     """
-    graph = capture(document.model).graph
+    captured = capture(document.model)
+    graph = captured.graph
+    microbatch_size(captured.task, method.microbatches)
     pipeline = _resolve(path, document, graph).pipeline(graph)
     stage_delays(pipeline, method)
     window = Window.plan(pipeline, minibatches, method)

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from drlpp.errors import InvalidInput
 from drlpp.files import RecordByHand, first_problem
 from drlpp.pipeline import Pipeline
+from drlpp.quantities import Count
 from drlpp.schedule import Schedule, build_schedule
 
 PolicyName = Literal[
@@ -55,9 +56,9 @@ class Method(RecordByHand):
             every update (:func:`drlpp.schedule.build_schedule`).
         policy: which weights the passes of a stage use; ``sync`` where they never change between
             a forward and its backward.
-        microbatches: parts of a minibatch, for schedules that flush.
-        accumulate: minibatches whose gradients make one update. Policy ``2bw`` needs as many as
-            are in flight.
+        microbatches: parts of a minibatch, for schedules that flush; up to 10,000.
+        accumulate: minibatches whose gradients make one update, up to 10,000: a measurement takes
+            whole updates. Policy ``2bw`` needs as many as are in flight.
         in_flight_per_link: minibatches in flight beyond NOAM, which has one for each worker: so
             many for each link between stages, up to 100. They hide the time that messages are on
             their way, and make s and memory larger (:meth:`drlpp.pipeline.Pipeline.in_flight`).
@@ -83,14 +84,14 @@ class Method(RecordByHand):
 
     schedule: Literal["1f1b", "1f1b-flush", "gpipe"] = "1f1b"
     policy: PolicyName = "pipeoptim"
-    microbatches: int = Field(default=1, ge=1)
-    accumulate: int = Field(default=1, ge=1)
+    microbatches: int = Field(default=1, ge=1, le=10_000)
+    accumulate: int = Field(default=1, ge=1, le=10_000)
     in_flight_per_link: int = Field(default=0, ge=0, le=100)
     recompute: bool = False
     precision: Precision = "float32"
     loss_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    annealing_minibatches: int = Field(default=0, ge=0)
+    annealing_minibatches: Count = 0
     correction_decay: float = Field(default=0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
@@ -189,21 +190,15 @@ class Method(RecordByHand):
             share_norm=self.needs_norm and self.schedule != "1f1b",
         )
 
-    def steady_schedule(self, pipeline: Pipeline) -> Schedule:
-        """Long enough for the steady state, in which stages differ in what they delay."""
-        round_trip = (1 + self.in_flight_per_link) * len(pipeline.workers) + 1
-        return self.schedule_for(pipeline, 2 * round_trip * self.accumulate)
-
     def minibatches_together(self, pipeline: Pipeline) -> int:
         """The fewest minibatches after which all stages have made whole updates."""
         if self.schedule != "1f1b":
             return self.accumulate
-        return math.lcm(
-            *(
-                -(-len(replicas) // self.accumulate) * self.accumulate
-                for replicas in pipeline.stages
-            )
-        )
+        return math.lcm(*(self.minibatches_of_update(len(stage)) for stage in pipeline.stages))
+
+    def minibatches_of_update(self, replicas: int) -> int:
+        """How many an asynchronous stage makes one update for: each replica has one, at least."""
+        return -(-replicas // self.accumulate) * self.accumulate
 
     def synchronous(self, pipeline: Pipeline) -> Method:
         """The same with a flush before every update: PipeMare's warm-up (W, pipemare §4).
@@ -224,6 +219,9 @@ class Method(RecordByHand):
 
 DEFAULT_METHOD = Method()
 
+_LONGEST_TIMEOUT_SECONDS = 10_000_000
+"""Four months; the system's clocks take no number."""
+
 
 def checked_timeout(seconds: float | None) -> float | None:
     """A time limit for workers that say nothing, None for the usual one.
@@ -233,8 +231,11 @@ def checked_timeout(seconds: float | None) -> float | None:
     """
     if seconds is None:
         return None
-    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise InvalidInput(f"a time limit of {seconds} s was given; expected a number above 0")
+    if not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
+        raise InvalidInput(
+            f"a time limit of {seconds} s was given; expected a number above 0, up to "
+            f"{_LONGEST_TIMEOUT_SECONDS}"
+        )
     return seconds
 
 

@@ -49,7 +49,7 @@ def train_and_report(
     )
 
     def on_begin() -> None:
-        console.print(banner, markup=False)
+        console.print(banner)
         bar_shown.enter_context(progress)
 
     progress = Progress(
@@ -68,7 +68,7 @@ def train_and_report(
         console.print(OTHER_PLACEMENT)
 
     def on_note(note: str) -> None:
-        console.print(note, markup=False)
+        console.print(note)
 
     def on_progress(report: ProgressReport) -> None:
         state = f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from drlpp.schedule import Schedule, Update
 from drlpp.training_options import Method
-from drlpp.versions import stage_delay
+from drlpp.versions import steady_delay
 
 
 def update_rates(
@@ -36,8 +36,8 @@ def update_rates(
     found: list[float] = []
     anneals = method.annealing_minibatches > 0 and schedule.kind == "1f1b"
     if anneals:
-        steady = method.steady_schedule(schedule.pipeline)
-        delay = 1 + stage_delay(steady, schedule.pipeline.stage_of(worker))
+        pipeline = schedule.pipeline
+        delay = 1 + steady_delay(pipeline, pipeline.stage_of(worker), method)
     first = 0
     for action in schedule.actions[worker]:
         if not isinstance(action, Update):

@@ -85,15 +85,29 @@ def stage_delay(schedule: Schedule, stage: int) -> int:
     )
 
 
+def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
+    """The largest s of a stage in the steady state of a schedule, which need not be written for it.
+
+    A replica's forward of a minibatch stands just before its backward of the one d − 1 of its own
+    earlier, with d in flight; with m replicas that is (d − 1)·m minibatches earlier. The updates in
+    between are at most that, divided by the minibatches of an update and rounded up.
+    """
+    if method.schedule != "1f1b":
+        return 0
+    replicas = len(pipeline.stages[stage])
+    apart = (method.in_flight(pipeline)[stage] - 1) * replicas
+    return -(-apart // method.minibatches_of_update(replicas))
+
+
 def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
     """s of every stage in steady state.
 
     Raises:
         InvalidInput: if the method cannot run on such a pipeline.
     """
-    schedule = method.steady_schedule(pipeline)
-    weight_uses(schedule, method)
-    delays = [stage_delay(schedule, stage) for stage in range(len(pipeline.stages))]
+    if method.policy == "2bw":
+        _check_accumulation(pipeline, method)
+    delays = [steady_delay(pipeline, stage, method) for stage in range(len(pipeline.stages))]
     if method.policy == "sync" and any(delays):
         configuration = "-".join(str(len(workers)) for workers in pipeline.stages)
         raise InvalidInput(

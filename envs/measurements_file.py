@@ -15,9 +15,10 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
-from drlpp.files import Record
+from drlpp.files import Record, first_problem, parse_mapping
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
+from drlpp.quantities import Count
 from drlpp.storage import telling_of_storage
 
 FORMAT_VERSION = 2
@@ -33,12 +34,12 @@ class Header(Record):
     """
 
     kind: Literal["measurements"] = "measurements"
-    version: int = FORMAT_VERSION
+    version: Count = FORMAT_VERSION
     model: str
     graph_fingerprint: str
-    accelerators: int
-    minibatches: int
-    repetitions: int = 1
+    accelerators: Count
+    minibatches: Count
+    repetitions: Count = 1
 
 
 class Entry(Record):
@@ -109,12 +110,13 @@ def append(path: Path, record: Record) -> None:
 
 def _entries(path: Path, lines: Sequence[str]) -> Iterator[Entry]:
     for number, line in enumerate(lines, start=2):
+        where = f"{path}: line {number}"
         try:
-            yield Entry.model_validate_json(line)
+            yield Entry.model_validate(parse_mapping(line, where))
         except ValidationError as error:
             raise InvalidFile(
-                f"{path}: line {number} is not a measurement "
-                f"({error.errors()[0]['msg']}); restore the file or delete that line"
+                f"{where} is not a measurement ({first_problem(error)}); restore the file or "
+                "delete that line"
             ) from None
 
 
@@ -135,7 +137,7 @@ def _complete_lines(path: Path, keep: bool = False) -> list[str]:
 
 def _read_header(path: Path, line: str) -> Header:
     try:
-        found = Header.model_validate_json(line)
+        found = Header.model_validate(parse_mapping(line, f"{path}: line 1"))
     except ValidationError:
         raise InvalidFile(
             f"{path}: line 1 does not say that this is a file of measurements; name another file, "

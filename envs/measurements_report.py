@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 
 from drlpp.envs.measurements_file import read_measurements
@@ -35,7 +34,7 @@ def describe_measurements(path: Path) -> RenderableType:
     ]
     measured.sort(key=lambda pair: pair[0])
     failed = failures.values()
-    table = Table(title=f"{escape(header.model)} · the fastest placements", title_justify="left")
+    table = Table(title=f"{header.model} · the fastest placements", title_justify="left")
     table.add_column("per minibatch", justify="right")
     table.add_column("configuration")
     table.add_column("operators of each stage on accelerators")
@@ -45,5 +44,5 @@ def describe_measurements(path: Path) -> RenderableType:
             for stage in placement.stages
         )
         table.add_row(seconds_text(seconds), placement.configuration, stages)
-    reasons = [f"{outcome.failure}: {escape(outcome.reason)}" for outcome in failed]
+    reasons = [f"{outcome.failure}: {outcome.reason}" for outcome in failed]
     return Group(table, f"{len(measured) + len(failed)} placements, {len(failed)} failed", *reasons)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from drlpp.envs.measurements_file import Entry, Header, append, open_measurements, settled
 from drlpp.envs.measurer import Measurer
-from drlpp.errors import InvalidInput
+from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement import Placement
@@ -82,6 +82,7 @@ class MeasurementMemory:
         self._hits = 0
         if self.path is not None:
             for entry in settled(open_measurements(self.path, self._header)):
+                self._check_possible(entry.placement)
                 self._remember(entry.placement, entry.outcome)
 
     @property
@@ -181,6 +182,13 @@ class MeasurementMemory:
         self._remember(placement, outcome)
         for observer in self.observers:
             observer(placement, outcome)
+
+    def _check_possible(self, placement: Placement) -> None:
+        """What somebody has edited may name operators and accelerators that there are not."""
+        try:
+            placement.validate_for(self.graph, self.accelerators)
+        except InvalidInput as error:
+            raise InvalidFile(f"{self.path}: a placement in it cannot be: {error}") from None
 
     def _remember(self, placement: Placement, run: Outcome) -> None:
         if isinstance(run, FailedMeasurement):

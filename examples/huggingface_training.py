@@ -176,13 +176,14 @@ def main(
     if placement is None:
         placement = out / "placement.json"
         if not placement.exists():
-            reference = ModelReference(name="examples.huggingface_training:classifier")
+            reference = ModelReference.named("examples.huggingface_training:classifier")
             write_document(placement, find_placement(reference, workers))
 
     tokenizer = make_tokenizer()
     trainer = PipelineTrainer(
         placement,
         learning_rate=LearningRateSchedule.parse("linear", end_factor=0.1, total_iters=epochs),
+        trust="examples",
         out=out / "training",
         resume=resume,
         observer=Observer(on_epoch=tell),

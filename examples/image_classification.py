@@ -171,7 +171,7 @@ def main(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
 ) -> None:
     """Train a residual network on handwritten digits."""
-    model = ModelReference(name="examples.image_classification:digit_network")
+    model = ModelReference.named("examples.image_classification:digit_network")
     if placement is None:
         placement = out / "placement.json"
         if not placement.exists():
@@ -184,6 +184,7 @@ def main(
         learning_rate=LearningRateSchedule.parse("cosineannealing", T_max=epochs, warm_up=20),
         early_stopping=EarlyStopping(patience=5),
         checkpoint_every=100,
+        trust="examples",
         out=out / "training",
         resume=resume,
         observer=Observer(on_epoch=tell),

@@ -218,7 +218,7 @@ def main(
     if placement is None:
         placement = out / "placement.json"
         if not placement.exists():
-            model = ModelReference(name="examples.language_model:language_model")
+            model = ModelReference.named("examples.language_model:language_model")
             write_document(placement, find_placement(model, workers))
 
     train, held_out = text_loaders()
@@ -230,6 +230,7 @@ def main(
             interval="minibatch",
             warm_up=epochs * minibatches // 20,
         ),
+        trust="examples",
         out=out / "training",
         resume=resume,
         observer=Observer(on_epoch=tell),

@@ -257,13 +257,14 @@ def main(
     if placement is None:
         placement = out / "placement.json"
         if not placement.exists():
-            model = ModelReference(name="examples.translation:translator")
+            model = ModelReference.named("examples.translation:translator")
             write_document(placement, place_by_hand(model))
 
     train, held_out = dates()
     trainer = PipelineTrainer(
         placement,
         early_stopping=EarlyStopping(patience=3),
+        trust="examples",
         out=out / "training",
         resume=resume,
         observer=Observer(on_epoch=tell),

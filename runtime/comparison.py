@@ -9,11 +9,11 @@ from statistics import median
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 
 from drlpp.errors import InvalidInput
 from drlpp.files import Document, read_document, write_document
 from drlpp.measurement import FailedMeasurement, Outcome
+from drlpp.quantities import Count
 from drlpp.race import RaceRules, Standing, heat, race
 from drlpp.report import ComparisonRow, comparison_table, describe, seconds_text
 from drlpp.runtime.contenders import PLAIN, Contender, Heat
@@ -38,7 +38,7 @@ class Comparison(Document):
     kind: ClassVar[str] = "comparison"
 
     model: str
-    minibatches: int
+    minibatches: Count
     contenders: tuple[Contender, ...]
     heats: tuple[Heat, ...] = ()
 
@@ -135,7 +135,7 @@ def _(comparison: Comparison) -> RenderableType:
     lines = [] if verdict is None else list(verdict_lines(verdict, entrants))
     failures = [f"{c.found_by}: {c.failure}" for c in contenders if c.failure]
     heats = [_heat_text(heat) for heat in comparison.heats if len(heat.candidates) > 1]
-    return Group(comparison_table(rows, references), *map(escape, [*lines, *failures, *heats]))
+    return Group(comparison_table(rows, references), *lines, *failures, *heats)
 
 
 def _heat_text(heat: Heat) -> str:

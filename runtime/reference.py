@@ -124,7 +124,9 @@ class ReferenceExecutor:
             model = capture_microbatch(captured, method.microbatches)
         self._loss = model.loss
         self._programs = cut_stages(model, placement)
-        steady = method.steady_schedule(self._pipeline)
+        # Counted, where workers have a formula for it.
+        round_trip = (1 + method.in_flight_per_link) * len(self._pipeline.workers) + 1
+        steady = method.schedule_for(self._pipeline, 2 * round_trip * method.accumulate)
         self._delays = [stage_delay(steady, stage) for stage in range(len(self._programs))]
         self._stages = [
             StageHistory(

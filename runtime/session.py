@@ -45,6 +45,7 @@ from drlpp.runtime.profile_commands import (
 from drlpp.runtime.run_commands import RunOptions, run_commands
 from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session_cluster import session_cluster
+from drlpp.runtime.session_hosts import check_workers
 from drlpp.runtime.session_links import time_hosts, time_ways
 from drlpp.runtime.session_workers import SessionWorkers, TimeSpent
 from drlpp.runtime.windows import measurement_of
@@ -100,8 +101,7 @@ class ClusterSession:
         note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=3),
     ) -> None:
         workers = usual_workers() if workers is None else workers
-        if workers < 1:
-            raise InvalidInput(f"workers is {workers}; at least 1 is needed")
+        check_workers(workers)
         self.speeds = checked_speeds(speeds, workers)
         self.device = choice_for(device, self.speeds)
         if isinstance(model, str):

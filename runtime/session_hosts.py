@@ -14,6 +14,9 @@ from drlpp.runtime.launch import check_joined, controller
 from drlpp.runtime.local_host import LocalHost
 from drlpp.runtime.remote_host import RemoteHost
 
+_WORKERS_PER_CORE, _LEAST_MOST_WORKERS = 4, 64
+"""Beyond these, workers only wait for each other, and fill the memory. A file may ask for more."""
+
 
 @dataclass(frozen=True)
 class Hosts:
@@ -33,6 +36,29 @@ class Hosts:
         return tuple(names[worker] for worker in sorted(names))
 
 
+def check_workers(workers: int) -> None:
+    """See that so many workers can be had.
+
+    Raises:
+        InvalidInput: saying how many.
+    """
+    if workers < 1:
+        raise InvalidInput(f"workers is {workers}; at least 1 is needed")
+    launched = controller()
+    if launched is not None and workers > launched.launch.size:
+        raise InvalidInput(
+            f"{workers} workers were asked for, but torchrun has started {launched.launch.size} "
+            "processes, each of which is one; see --nproc-per-node"
+        )
+    cores = len(available_cores())
+    most = max(_LEAST_MOST_WORKERS, _WORKERS_PER_CORE * cores)
+    if launched is None and workers > most:
+        raise InvalidInput(
+            f"{workers} workers were asked for, and each is a process; up to {most} are started "
+            f"on this machine of {cores} cores"
+        )
+
+
 def hosts_for(workers: int, folder: Path) -> Hosts:
     """Where the workers of a session run: on this machine, or as ``torchrun`` has spread them.
 
@@ -41,7 +67,7 @@ def hosts_for(workers: int, folder: Path) -> Hosts:
         folder: of the session.
 
     Raises:
-        InvalidInput: ``torchrun`` has started fewer processes, or this one has not joined them.
+        InvalidInput: ``torchrun`` has started this process, which has not joined the others.
         HostLost: a host does not answer.
     """
     here = tuple(available_cores())
@@ -50,11 +76,6 @@ def hosts_for(workers: int, folder: Path) -> Hosts:
     if launched is None:
         machines = (("localhost", here),) * workers
         return Hosts((LocalHost(range(workers), folder),), machines)
-    if workers > launched.launch.size:
-        raise InvalidInput(
-            f"{workers} workers were asked for, but torchrun has started {launched.launch.size} "
-            "processes, each of which is one; see --nproc-per-node"
-        )
     if launched.in_session:
         raise InvalidInput(
             "the processes of torchrun are workers of another session; close it before the next"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from drlpp.capturing import CapturedModel, capture, microbatch_size
 from drlpp.data import Data, Loaders, check_data, load_data
 from drlpp.errors import InvalidInput, InvalidPlacement
+from drlpp.importing import ImportedByName
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
@@ -26,7 +28,10 @@ from drlpp.runtime.session import ClusterSession
 from drlpp.runtime.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training_data import LoadedData, TrainingData
 from drlpp.runtime.training_reports import EpochReport, Observer
+from drlpp.schedule import check_length
 from drlpp.training_options import DeviceChoice, Method, checked_timeout
+from drlpp.trust import require_trust, trusted_packages, trusting
+from drlpp.trust_memory import remember_trust, remembered_trust
 from drlpp.versions import stage_delays
 
 
@@ -77,6 +82,8 @@ class PipelineTrainer:
             another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says. Where
             there is none yet, training begins, and ``observer`` is told.
         seed: of weights, order of samples, and dropout.
+        trust: packages of which a placement file may have the model and the optimizer imported, if
+            they are not drlpp's or torch's; remembered for ``out``.
         observer: told how it goes.
 
     Raises:
@@ -99,6 +106,7 @@ class PipelineTrainer:
         out: str | Path,
         resume: bool = False,
         seed: int = 0,
+        trust: str | Iterable[str] = (),
         observer: Observer | None = None,
     ) -> None:
         _check_kind("method", method, Method, 'drlpp.training_options.choose_method("stash")')
@@ -117,8 +125,12 @@ class PipelineTrainer:
             _check_count("workers", workers, least=1)
         _check_seed(seed)
         given = None if isinstance(placement, PlacementFile) else placement
+        self.out = Path(out)
+        trusted = trusted_packages(trust) | remembered_trust(self.out)
         self.document = (
-            placement if isinstance(placement, PlacementFile) else read_placement(placement)
+            trusting(placement, trusted)
+            if isinstance(placement, PlacementFile)
+            else read_placement(placement, trust=trusted)
         )
         known = self.document.cluster.accelerators
         if workers is not None and workers != known:
@@ -127,15 +139,18 @@ class PipelineTrainer:
                 "--workers, or learn a placement for that number"
             )
         self.method = method or self.document.method
-        self.optimizer = optimizer or self.document.optimizer
+        self.optimizer = trusting(optimizer or self.document.optimizer, trusted)
+        self.learning_rate = learning_rate and trusting(learning_rate, trusted)
+        self._named: list[ImportedByName] = [self.document.model, self.optimizer]
+        if self.learning_rate is not None:
+            self._named.append(self.learning_rate)
+        require_trust(given or "the placement", *self._named)
         self.optimizer.check()
-        self.learning_rate = learning_rate
         self.synchronous_epochs = synchronous_epochs
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
         self.device = device
         self.timeout_seconds = checked_timeout(timeout_seconds)
-        self.out = Path(out)
         self.resume = resume
         self.seed = seed
         self.observer = observer or Observer()
@@ -198,6 +213,8 @@ class PipelineTrainer:
                 f"{epochs}: every epoch flushes before every update"
             )
         # Whatever cannot work is told before the folder is claimed.
+        pipeline = self.placement.pipeline(self.captured.graph)
+        check_length(pipeline, source.minibatches, self.method.microbatches)
         plan.rates(self.optimizer, source.minibatches)
         settings, again = self._settings(source), restarted()
         with open_run_folder(
@@ -208,6 +225,8 @@ class PipelineTrainer:
             restarted=again,
             note=self.observer.on_note,
         ) as folder:
+            if reason := remember_trust(folder, self._named):
+                self.observer.on_note(reason)
             return self._train(source, plan, folder)
 
     def _train(self, source: TrainingData, plan: TrainingPlan, folder: Path) -> TrainingResult:

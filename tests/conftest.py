@@ -1,4 +1,4 @@
-"""What all tests have in common: where temporary files go."""
+"""What all tests have in common: where temporary files go, and what is remembered of trust."""
 
 import os
 import shutil
@@ -29,4 +29,5 @@ def _temporary_files() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
         patch.setitem(os.environ, "TMPDIR", folder)
+        patch.setitem(os.environ, "XDG_STATE_HOME", f"{folder}/state")
         yield

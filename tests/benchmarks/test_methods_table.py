@@ -20,7 +20,7 @@ def test_every_tensor_counts_relative_to_its_largest_element() -> None:
 
 
 def test_shapes_are_what_they_are_called() -> None:
-    graph = capture(ModelReference(name="benchmarks.table_models:forked")).graph
+    graph = capture(ModelReference.named("benchmarks.table_models:forked")).graph
     for placement in SHAPES.values():
         placement.validate_for(graph, 4)
     straight = SHAPES["straight"].pipeline(graph)

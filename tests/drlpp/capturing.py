@@ -13,7 +13,7 @@ from drlpp.aten import is_call
 from drlpp.capturing import CapturedModel, capture
 from drlpp.task import ModelReference, Task
 
-REFERENCE = ModelReference(name="tests:model")
+REFERENCE = ModelReference.named("tests:model")
 
 
 def captured_from(module: nn.Module, *inputs: Tensor, **task: Any) -> CapturedModel:

@@ -78,8 +78,8 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     "command",
     [
-        ["train", "PLACEMENT", "--data", "benchmarks.faults:samples"],
-        ["timeline", "PLACEMENT", "--from", "run"],
+        ["train", "PLACEMENT", "--data", "benchmarks.faults:samples", "--trust", "tests"],
+        ["timeline", "PLACEMENT", "--from", "run", "--trust", "tests"],
         ["profile", "tests.models:perceptron", "--workers", "1", "-o", "profile.json"],
     ],
 )
@@ -89,7 +89,7 @@ def test_a_time_limit_holds_from_the_beginning(
     tmp_path: Path,
     command: list[str],
 ) -> None:
-    captured = capture(ModelReference(name="tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.models:perceptron"))
     path = tmp_path / "placement.json"
     write_document(path, file_of(captured, in_a_row(captured.graph, 0, 1)))
     arguments = [str(path) if word == "PLACEMENT" else word for word in command]

@@ -24,7 +24,7 @@ from drlpp.training_options import Method
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> str:
-    captured = capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    captured = capture(ModelReference.named("tests.models:perceptron", layers=2))
     document = PlacementFile.create(
         captured.reference,
         captured.graph,
@@ -54,7 +54,7 @@ def train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], p
     """Runs ``drlpp train`` with more options; gives its exit code, and what it told."""
 
     def train(*more: str) -> tuple[int, Any]:
-        data = ["--data", "tests.models:separable"]
+        data = ["--data", "tests.models:separable", "--trust", "tests"]
         monkeypatch.setattr(sys, "argv", ["drlpp", "train", str(path), *data, *more])
         with pytest.raises(SystemExit) as stop:
             main()
@@ -95,7 +95,10 @@ def _change(*path: object, to: object) -> Callable[[dict[str, Any]], None]:
         (_change("configuration", to="2"), "field 'configuration' is 2, but the stages are 1-1"),
         (_change("model", "options", "layers", to=3), "field 'graph_fingerprint' is"),
         (_change("model", "name", to="tests.models:nothing"), "no function 'nothing'"),
-        (_change("model", "name", to="no.module:nothing"), "importing 'no.module' raised"),
+        (
+            _change("model", "name", to="no.module:nothing"),
+            "and the file: --trust no (in Python",
+        ),
         (_change("version", to=2), "written by a newer drlpp"),
         (_change("kind", to="graph"), "expected a placement file, but it is a graph file"),
         (_change("method", "policy", to="hope"), "field 'method.policy'"),
@@ -122,7 +125,7 @@ def test_an_edited_placement_is_one_line(
     assert message in told.err
     assert told.err.count("\n") == 1
     # What is about to be imported is told before anything is.
-    assert re.fullmatch(r"(imports \S+, as the placement says\n)?", told.out)
+    assert re.fullmatch(r"(imports \S+ \(model\), as \S+ says\n)?", told.out)
     assert not (path.parent / "training").exists()
 
 

@@ -18,7 +18,7 @@ MODELS = ["bert", "gpt2", "t5", "resnet"]
 
 @pytest.mark.parametrize("name", MODELS)
 def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
-    reference = ModelReference(name=f"examples.huggingface:{name}")
+    reference = ModelReference.named(f"examples.huggingface:{name}")
     task = reference.build()
     assert task.loss is not None
     assert task.targets is not None

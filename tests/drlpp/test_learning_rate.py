@@ -144,3 +144,10 @@ def test_a_schedule_that_does_not_fit_the_training_is_refused() -> None:
     negative = LearningRateSchedule.parse("cosineannealing", T_max=4, eta_min=-0.1)
     with pytest.raises(InvalidInput, match=r"gives the learning rate -0\.\d+ after 3 epochs"):
         negative.rates(0.1, 20, 5)
+
+
+def test_a_table_that_no_memory_holds_is_refused() -> None:
+    schedule = LearningRateSchedule.parse("cosineannealing", T_max=10**12, interval="minibatch")
+    with pytest.raises(InvalidInput, match="this training has 1000000000000: take fewer epochs"):
+        schedule.rates(0.1, 10**12, 10**6)
+    assert len(schedule.rates(0.1, 100, 10)) == 100

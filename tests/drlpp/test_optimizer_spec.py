@@ -118,8 +118,17 @@ def test_class_of_ones_own(own_module: None) -> None:
 def test_reading_a_file_imports_nothing_that_it_names() -> None:
     spec = OptimizerSpec.model_validate({"name": "no_such_module:Lion", "options": {"lr": 0.1}})
     assert str(spec) == "no_such_module:Lion (lr=0.1)"
-    with pytest.raises(InvalidInput, match="importing 'no_such_module' raised"):
+    with pytest.raises(InvalidInput, match="'no_such_module:Lion' is not trusted"):
         spec.check()
+    with pytest.raises(InvalidInput, match="importing 'no_such_module' raised"):
+        spec.as_named_by_user().check()
+
+
+def test_a_name_with_torchs_path_is_torchs(own_module: None) -> None:
+    assert OptimizerSpec(name="torch.optim:Adam") == OptimizerSpec(name="adam")
+    for other in ("torch.hub:load", "torch.optim:lr_scheduler", "torch.optim.adam:Adam"):
+        with pytest.raises(InvalidInput, match=f"{other!r} is not trusted"):
+            OptimizerSpec(name=other).check()
 
 
 def test_importing_the_description_does_not_import_torch() -> None:

@@ -235,7 +235,7 @@ def test_a_cluster_is_described(shell: Shell, cluster: Path) -> None:
          "of rack 'far' cannot be reached from hosts without a rack: several racks need"),
         (("name: slow,", "name: fast-1,"), "host 'fast-1' is a line of its own, and one of the"),
         (("name: slow,", "name: slow/er,"), "'slow/er' names no host"),
-        (("name: slow,", 'name: "slow\\ner",'), r"'slow\ner' names no host"),
+        (("name: slow,", 'name: "slow\\ner",'), r"'hosts.1.name': has the control character '\n'"),
         (("speed: 0.5", "speed: 0.5, speed: 1"), "field 'speed' is there twice"),
         (("speed: 0.5", "speed: yes"), "field 'hosts.1.speed': expected a number, found true"),
         (("16000000000", "many"), "field 'hosts.0.memory_bytes'"),
@@ -304,3 +304,34 @@ def test_profiles_that_cannot_be(
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--accelerators", 10**12, "--bandwidth", 1),
+            "field 'accelerators': Input sh",
+        ),
+        (("--accelerators", 2, "--bandwidth", "1e-320"), "field 'bandwidth_bytes_per_second'"),
+        (("--accelerators", 2, "--bandwidth", 1, "--latency", "1e300"), "field 'latency_seconds'"),
+        (("--accelerators", 2, "--bandwidth", 1, "--memory", "1e300"), "field 'memory_bytes'"),
+        (("--accelerators", 1, "--bandwidth", 1, "--speeds", "1e300"), "from 1e-06 to 1e+06"),
+        (("--accelerators", 2, "--bandwidth", 1, "--in-flight", "9" * 5000), "expected auto, or a"),
+    ],
+)
+def test_numbers_out_of_reach(
+    shell: Shell, profile: Path, options: tuple[object, ...], message: str
+) -> None:
+    code, _, err = shell("plan", "--profile", profile, *options)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_profile_that_is_nested_without_end_is_told(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text('{"nodes":' * 100_000)
+    code, _, err = shell("plan", "--profile", path, *LINKS)
+    assert code == 2
+    assert "deep.json: truncated or not well-formed" in err

@@ -139,7 +139,7 @@ def test_only_valid_placements_are_written() -> None:
 
 
 def rendered(renderable: RenderableType) -> str:
-    console = Console(width=120, file=StringIO())
+    console = Console(width=120, file=StringIO(), markup=False)
     with console.capture() as capture:
         console.print(renderable)
     return capture.get()

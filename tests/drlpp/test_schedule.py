@@ -14,6 +14,7 @@ import drlpp.schedule
 from drlpp.errors import InvalidInput
 from drlpp.pipeline import Pipeline, StageEdge
 from drlpp.schedule import (
+    MOST_PASSES,
     Action,
     AllReduce,
     Backward,
@@ -25,6 +26,7 @@ from drlpp.schedule import (
     Send,
     Update,
     build_schedule,
+    check_length,
     in_order,
 )
 from drlpp.timeline import play
@@ -440,3 +442,12 @@ def test_in_flight_is_a_limit_and_is_reached(
             assert in_flight == 0
             mine = len(range(replica, minibatches, len(workers)))
             assert most == min(pipeline.in_flight(per_link)[stage], mine)
+
+
+def test_a_schedule_that_no_memory_holds_is_refused() -> None:
+    pipeline = Pipeline.straight(1, 1)
+    for minibatches, microbatches in ((10**12, 1), (MOST_PASSES // 2 + 1, 1), (10**6, 3)):
+        kind = "gpipe" if microbatches > 1 else "1f1b"
+        with pytest.raises(InvalidInput, match=r"is \d+ passes; up to 4000000 are written"):
+            build_schedule(pipeline, minibatches, kind, microbatches)  # type: ignore[arg-type]
+    check_length(pipeline, MOST_PASSES // 2)

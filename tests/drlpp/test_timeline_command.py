@@ -19,8 +19,11 @@ from drlpp.placement_file import PlacementFile
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
-MODEL = ModelReference(name="tests.models:perceptron", options={"layers": 2})
+MODEL = ModelReference.named("tests.models:perceptron", layers=2)
 LINK = Link(bandwidth_bytes_per_second=1e6)
+
+
+TIMELINE = ("timeline", "--trust", "tests")
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         optimizer=OptimizerSpec(),
         found_by="test",
     )
-    other = capture(ModelReference(name="tests.models:perceptron", options={"layers": 1})).graph
+    other = capture(ModelReference.named("tests.models:perceptron", layers=1)).graph
     return {
         "PLACEMENT": write_document(folder / "placement.json", placement),
         "PROFILE": write_document(folder / "profile.json", profile_of(graph, [3e-3] * 5)),
@@ -59,7 +62,7 @@ def rows(printed: str) -> list[list[float]]:
 
 def test_from_the_schedule(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    command = ("timeline", files["PLACEMENT"], "--minibatches", 4, "-o", path)
+    command = (*TIMELINE, files["PLACEMENT"], "--minibatches", 4, "-o", path)
     code, out, err = shell(*command)
     assert code == 0, err
     assert "3 per minibatch" in out
@@ -77,7 +80,7 @@ def test_from_the_schedule(shell: Shell, files: dict[str, Path], tmp_path: Path)
 
 def test_with_another_method(shell: Shell, files: dict[str, Path]) -> None:
     options = ("--policy", "sync", "--method-option", "microbatches=4")
-    code, out, err = shell("timeline", files["PLACEMENT"], *options)
+    code, out, err = shell(*TIMELINE, files["PLACEMENT"], *options)
     assert code == 0, err
     # Worker, stage, forward, backward, waiting, utilisation, bubble: a bubble of 1 / (4 + 2 - 1).
     assert rows(out)[0] == [0, 0, 26.7, 53.3, 20, 80, 20]
@@ -86,7 +89,7 @@ def test_with_another_method(shell: Shell, files: dict[str, Path]) -> None:
 def test_from_the_simulator(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     command = (
-        *("timeline", files["PLACEMENT"], "--from", "simulator", "--profile", files["PROFILE"]),
+        *(*TIMELINE, files["PLACEMENT"], "--from", "simulator", "--profile", files["PROFILE"]),
         *("-o", path),
     )
     code, out, err = shell(*command)
@@ -120,7 +123,7 @@ def test_pictures(
     shell: Shell, files: dict[str, Path], tmp_path: Path, ending: str, begin: bytes
 ) -> None:
     path = tmp_path / f"picture.{ending}"
-    code, out, err = shell("timeline", files["PLACEMENT"], "-o", path)
+    code, out, err = shell(*TIMELINE, files["PLACEMENT"], "-o", path)
     assert code == 0, err
     assert "written to" in out
     assert path.read_bytes().startswith(begin)
@@ -129,7 +132,7 @@ def test_pictures(
 @pytest.mark.timeout(100)
 def test_from_a_run(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    code, out, err = shell("timeline", files["PLACEMENT"], "--from", "run", "-o", path)
+    code, out, err = shell(*TIMELINE, files["PLACEMENT"], "--from", "run", "-o", path)
     assert code == 0, err
     assert "prediction" in out
     seconds = checked(json.loads(path.read_text()))
@@ -189,7 +192,7 @@ SIMULATOR = ["PLACEMENT", "--from", "simulator"]
 def test_bad_input_is_one_line(
     shell: Shell, files: dict[str, Path], arguments: list[object], message: str
 ) -> None:
-    code, _, err = shell("timeline", *(files.get(str(value), value) for value in arguments))
+    code, _, err = shell(*TIMELINE, *(files.get(str(value), value) for value in arguments))
     assert code == 2
     assert err.startswith("drlpp: error: ")
     assert message.replace("PLACEMENT", str(files["PLACEMENT"])) in err
@@ -201,6 +204,6 @@ def test_a_placement_that_was_edited(shell: Shell, files: dict[str, Path], tmp_p
     content["model"]["options"]["layers"] = 3
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(content))
-    code, _, err = shell("timeline", path)
+    code, _, err = shell(*TIMELINE, path)
     assert code == 2
     assert f"{path}: field 'graph_fingerprint' is" in err

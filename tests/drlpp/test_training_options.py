@@ -169,3 +169,12 @@ def test_where_a_norm_of_all_stages_is_shared(method: Method, *, shares: bool) -
     shared = [action for actions in schedule.actions.values() for action in actions]
     norms = [a for a in shared if isinstance(a, AllReduce) and a.content == "squared_norm"]
     assert len(norms) == (6 if shares else 0)
+
+
+@pytest.mark.parametrize("option", ["accumulate", "microbatches"])
+@pytest.mark.parametrize("number", [10_001, 10**6, 10**12, -1])
+def test_what_schedules_grow_with_is_bounded(option: str, number: int) -> None:
+    """Nobody's minibatch has 10,000 parts, nor an update so many minibatches."""
+    with pytest.raises(InvalidInput, match=f"field '{option}': Input should be"):
+        choose_method("sync", {option: number})
+    assert getattr(choose_method("sync", {option: 10_000}), option) == 10_000

@@ -11,7 +11,15 @@ from drlpp.errors import InvalidInput
 from drlpp.pipeline import Pipeline, StageEdge
 from drlpp.schedule import Part, Update, build_schedule
 from drlpp.training_options import Method
-from drlpp.versions import WeightUse, stage_delay, weight_uses, weight_versions
+from drlpp.update_rates import update_rates
+from drlpp.versions import (
+    WeightUse,
+    stage_delay,
+    stage_delays,
+    steady_delay,
+    weight_uses,
+    weight_versions,
+)
 
 
 def test_pipeoptim_figure_1d_and_2_versions_of_the_fifth_minibatch() -> None:
@@ -44,20 +52,51 @@ def test_more_in_flight_makes_the_difference_larger(
     pipeline = Pipeline.straight(*[1] * depth)
     method = Method(in_flight_per_link=per_link, accumulate=accumulate)
     for rank in range(depth):
-        s = stage_delay(method.steady_schedule(pipeline), rank)
-        assert s == -(-(1 + per_link) * (depth - rank - 1) // accumulate)
+        assert steady_delay(pipeline, rank, method) == -(
+            -(1 + per_link) * (depth - rank - 1) // accumulate
+        )
 
 
-@given(pipelines(max_replicas=2), st.integers(0, 3), st.integers(1, 3))
+@given(
+    pipelines(),
+    st.integers(0, 3),
+    st.integers(1, 7),
+    st.sampled_from(["1f1b", "1f1b-flush", "gpipe"]),
+)
 @settings(deadline=None)
-def test_a_steady_schedule_is_long_enough(
-    pipeline: Pipeline, per_link: int, accumulate: int
+def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
+    pipeline: Pipeline, per_link: int, accumulate: int, schedule: str
 ) -> None:
-    method = Method(in_flight_per_link=per_link, accumulate=accumulate)
-    steady = method.steady_schedule(pipeline)
-    longer = method.schedule_for(pipeline, 2 * steady.minibatches)
+    assume(len(pipeline.workers) < 9)
+    if schedule == "1f1b":
+        method = Method(in_flight_per_link=per_link, accumulate=accumulate)
+    else:
+        options = {"schedule": schedule, "policy": "sync", "microbatches": 2}
+        method = Method.model_validate({**options, "accumulate": accumulate})
+    # Counts repeat after the rounds in which all stages make whole updates.
+    length = 2 * max(method.in_flight(pipeline)) * len(pipeline.workers)
+    written = method.schedule_for(pipeline, length + 2 * method.minibatches_together(pipeline))
     for stage in range(len(pipeline.stages)):
-        assert stage_delay(steady, stage) == stage_delay(longer, stage)
+        assert steady_delay(pipeline, stage, method) == stage_delay(written, stage)
+
+
+@pytest.mark.parametrize("accumulate", [1, 10_000, 10**12, 10**300])
+def test_what_is_steady_is_known_without_a_schedule(
+    accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file may have more than 10,000; what is derived from the number does not grow with it."""
+    pipeline = Pipeline.straight(2, 1, 1)
+    method = Method(policy="pipemare", annealing_minibatches=4)
+    written = method.schedule_for(pipeline, 4)
+
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("a schedule was written")
+
+    monkeypatch.setattr("drlpp.training_options.build_schedule", build)
+    method = method.model_copy(update={"accumulate": accumulate})
+    assert stage_delays(pipeline, method) == [1, 1, 0]
+    assert method.minibatches_together(pipeline) == max(accumulate, 2)
+    assert len(update_rates(written, 0, method, [1.0])) == 2
 
 
 def _uses(

@@ -102,13 +102,13 @@ def test_images_that_pooling_would_shrink_to_nothing_are_refused(name: str, size
     with pytest.raises(InvalidInput, match=f"input_size is {size}.* at least {size + 1}"):
         ZOO[name](input_size=size, width=0.05)
     with pytest.raises(InvalidModel, match=f"at least {size + 1}"):
-        ModelReference(name=name, options={"input_size": size, "width": 0.05}).build()
+        ModelReference.named(name, input_size=size, width=0.05).build()
 
 
 def test_small_options_are_those_of_the_factories() -> None:
     assert SMALL.keys() == ZOO.keys() == TINY.keys()
     for name, options in SMALL.items():
-        task = ModelReference(name=name, options=options).build()
+        task = ModelReference.named(name, **options).build()
         assert task.batch_size == options["batch_size"]
 
 
@@ -132,7 +132,7 @@ def test_a_seed_gives_the_same_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["alexnet", "vgg16", "resnet50"])
 def test_image_models_learn(name: str) -> None:
-    task = ModelReference(name=name, options=TINY[name] | {"width": 0.1}).build()
+    task = ModelReference.named(name, **(TINY[name] | {"width": 0.1})).build()
     assert task.loss is not None
     assert task.targets is not None
     task.module.train()

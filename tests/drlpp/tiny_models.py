@@ -51,7 +51,7 @@ TINY: dict[str, dict[str, Option]] = {
 
 
 def tiny(name: str, **options: Option) -> ModelReference:
-    return ModelReference(name=name, options={**TINY[name], **options})
+    return ModelReference.named(name, **{**TINY[name], **options})
 
 
 # Other depths of models that are tested anyway.

@@ -15,7 +15,7 @@ from drlpp.task import ModelReference
 
 @pytest.mark.filterwarnings("ignore:.*not within the observation space.*")
 def test_both_checkers_pass_on_live_workers(tmp_path: Path) -> None:
-    reference = ModelReference(name="tests.models:perceptron", options={"layers": 1})
+    reference = ModelReference.named("tests.models:perceptron", layers=1)
     with ClusterSession(reference, workers=2) as session:
         env = gym.make(
             "drlpp/PlacementLive-v0",

@@ -170,7 +170,7 @@ def test_a_file_of_measurements_is_described(tmp_path: Path) -> None:
     memory.measure(WHOLE)
     memory.measure(HALVES)
     path.open("a").write('{"placement": {"sta')
-    console = Console(width=100, file=io.StringIO(), force_terminal=False)
+    console = Console(width=100, file=io.StringIO(), markup=False)
     console.print(describe_measurements(path))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "2 placements, 0 failed" in shown
@@ -178,3 +178,13 @@ def test_a_file_of_measurements_is_described(tmp_path: Path) -> None:
     assert path.read_text().endswith('{"sta'), "reading changes nothing"
     with pytest.raises(InvalidFile, match="no such file"):
         describe_measurements(tmp_path / "none.jsonl")
+
+
+def test_a_placement_that_cannot_be_is_told(tmp_path: Path) -> None:
+    """Somebody has edited the file: no planner may ever see such an accelerator."""
+    path = tmp_path / "m.jsonl"
+    memory = MeasurementMemory(FakeMeasurer(chain(4), accelerators=2), path=path)
+    memory.measure(Placement.from_assignment([0, 0, 1, 1], (0, 1)))
+    path.write_text(path.read_text().replace('"accelerators":[1]', '"accelerators":[10000000000]'))
+    with pytest.raises(InvalidFile, match=r"m\.jsonl: a placement in it cannot be: .*10000000000"):
+        MeasurementMemory(FakeMeasurer(chain(4), accelerators=2), path=path)

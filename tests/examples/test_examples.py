@@ -176,4 +176,4 @@ def test_what_cannot_work_is_one_line(tmp_path: Path) -> None:
     done = run("translation", "--placement", str(tmp_path / "none.json"))
     assert done.returncode == 1
     assert done.stderr == f"error: {tmp_path / 'none.json'}: no such file\n"
-    assert ModelReference(name="examples.translation:translator").build().batch_size == 32
+    assert ModelReference.named("examples.translation:translator").build().batch_size == 32

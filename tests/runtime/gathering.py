@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from drlpp.task import ModelReference, Task
 
 BATCH, SAMPLES, WIDTH, WORDS, CLASSES = 8, 40, 6, 10, 3
-REFERENCE = ModelReference(name="tests.runtime.gathering:gathering")
+REFERENCE = ModelReference.named("tests.runtime.gathering:gathering")
 
 Outputs = dict[str, Tensor | tuple[Tensor, Tensor]]
 

@@ -29,7 +29,7 @@ MINIBATCHES = 12
 OPTIMIZER = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 METHOD = Method(policy="pipeoptim")
 SHAPES = ("straight", "replicated", "branching")
-WIDE = ModelReference(name="tests.runtime.many_hosts_programs:wide")
+WIDE = ModelReference.named("tests.runtime.many_hosts_programs:wide")
 
 _BATCH, _NARROW, _WIDE = 64, 128, 4096
 
@@ -73,7 +73,7 @@ def wide_placements(graph: OpGraph) -> dict[str, Placement]:
 
 def train_and_measure(folder: Path) -> None:
     """Train the forked model in several shapes; profile the wide one and measure two placements."""
-    captured = capture(ModelReference(name="tests.models:forked"))
+    captured = capture(ModelReference.named("tests.models:forked"))
     with ClusterSession(captured) as session:
         session.use_samples(*samples())
         for shape in SHAPES:
@@ -97,7 +97,7 @@ def train_and_measure(folder: Path) -> None:
 
 def train_on(folder: Path) -> None:
     """Train until the file ``enough`` is there; another grows by a byte with every progress."""
-    captured = capture(ModelReference(name="tests.models:forked"))
+    captured = capture(ModelReference.named("tests.models:forked"))
     with ClusterSession(captured) as session, (folder / "progress").open("wb") as progress:
         session.use_samples(*samples())
         deployment = session.deploy(placements(captured)["straight"], METHOD, OPTIMIZER)

@@ -9,7 +9,7 @@ from drlpp.placement import Placement
 from drlpp.task import ModelReference, Task
 
 BATCH, SAMPLES, WIDTH, WORDS, CLASSES = 8, 40, 8, 20, 5
-REFERENCE = ModelReference(name="tests.runtime.regularized:regularized")
+REFERENCE = ModelReference.named("tests.runtime.regularized:regularized")
 
 
 class Regularized(nn.Module):

@@ -24,7 +24,7 @@ Specs = tuple[tuple[int, TensorSpec], ...]
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:forked"))
+    return capture(ModelReference.named("tests.models:forked"))
 
 
 @pytest.fixture(scope="module")

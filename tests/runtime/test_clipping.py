@@ -95,7 +95,7 @@ def twins() -> tuple[torch.nn.Module, torch.Tensor]:
 
 
 def test_gradients_that_share_memory_are_scaled_once() -> None:
-    reference = ModelReference(name="tests.runtime.test_clipping:twins")
+    reference = ModelReference.named("tests.runtime.test_clipping:twins")
     captured = capture(reference)
     method = Method(schedule="gpipe", policy="sync", clip_norm=0.01)
     spec = OptimizerSpec(name="sgd", options={"lr": 0.5, "momentum": 0.0})

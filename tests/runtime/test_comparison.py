@@ -116,7 +116,7 @@ def compared(
 
 
 def shown(comparison: Comparison) -> str:
-    console = Console(width=120, file=io.StringIO(), force_terminal=False)
+    console = Console(width=120, file=io.StringIO(), markup=False)
     console.print(describe(comparison))
     return console.file.getvalue()  # type: ignore[attr-defined]
 

@@ -21,7 +21,7 @@ from drlpp.runtime.devices import (
 )
 from drlpp.task import ModelReference
 
-PERCEPTRON = ModelReference(name="tests.models:perceptron")
+PERCEPTRON = ModelReference.named("tests.models:perceptron")
 
 
 @dataclass(frozen=True)

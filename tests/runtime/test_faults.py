@@ -19,7 +19,7 @@ from drlpp.task import ModelReference
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
     folder = tmp_path_factory.mktemp("faults")
-    model = ModelReference(name="tests.models:perceptron", options={"layers": 2})
+    model = ModelReference.named("tests.models:perceptron", layers=2)
     with temporary_files_in(folder):
         yield FaultTrials(model, "benchmarks.faults:samples", 1, folder)
 

@@ -85,7 +85,7 @@ def steep() -> Task:
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.runtime.test_float16:steep"))
+    return capture(ModelReference.named("tests.runtime.test_float16:steep"))
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ DATA = "tests.models:separable"
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 @pytest.fixture

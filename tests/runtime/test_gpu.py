@@ -33,7 +33,7 @@ def captured() -> CapturedModel:
 
     In float64: in float32, GPUs round what convolutions and recurrent layers read to ten bits.
     """
-    return capture(ModelReference(name="tests.models:forked", options={"dropout": 0.0}))
+    return capture(ModelReference.named("tests.models:forked", dropout=0.0))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_four_workers_train_to_the_weights_of_the_reference(
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_chain_of_linear_layers_trains_to_float32_rounding(stages: int) -> None:
-    captured = capture(ModelReference(name="tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.models:perceptron"))
     placement = in_a_row(captured.graph, *range(stages))
     method, spec = Method(policy="pipeoptim"), OptimizerSpec(name="sgd", options={"lr": 0.05})
     minibatches = Minibatches(captured.task.inputs, captured.task.targets)
@@ -109,7 +109,7 @@ def test_a_checkpoint_goes_on_on_the_processor_and_back(
 
 
 def test_dropout_is_the_same_whatever_the_placement() -> None:
-    captured = capture(ModelReference(name="tests.models:forked", options={"dropout": 0.5}))
+    captured = capture(ModelReference.named("tests.models:forked", dropout=0.5))
     method = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
     states = []
     with ClusterSession(captured, workers=4, device="cuda") as session:
@@ -122,7 +122,7 @@ def test_dropout_is_the_same_whatever_the_placement() -> None:
 
 
 def test_a_measurement_and_a_profile_are_the_gpus() -> None:
-    captured = capture(ModelReference(name="tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.models:perceptron"))
     with ClusterSession(captured, workers=2, device="cuda") as session:
         outcome = session.measure(in_a_row(captured.graph, 0, 1), minibatches=4)
         profile, cluster = session.profile(repeats=2)

@@ -33,7 +33,7 @@ PIPEOPTIM = Method(policy="pipeoptim")
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:forked"))
+    return capture(ModelReference.named("tests.models:forked"))
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.runtime.plain import in_a_row
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron"))
+    return capture(ModelReference.named("tests.models:perceptron"))
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from tests.runtime.launched import connect, launched
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:forked"))
+    return capture(ModelReference.named("tests.models:forked"))
 
 
 def test_strangers_are_turned_away(captured: CapturedModel) -> None:

@@ -25,7 +25,7 @@ ACTIVATION = 8 * 16 * 4
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron"))
+    return capture(ModelReference.named("tests.models:perceptron"))
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ SHAPES = [
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 class Noisy(Dataset[tuple[Tensor, Tensor]]):

@@ -22,7 +22,7 @@ METHODS = [
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 @pytest.mark.parametrize(("accelerators", "method"), METHODS)

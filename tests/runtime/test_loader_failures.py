@@ -26,7 +26,7 @@ STASH = Method(policy="stash")
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 class Breaking(Dataset[tuple[Tensor, Tensor]]):

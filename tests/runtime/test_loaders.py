@@ -25,12 +25,12 @@ STASH = Method(policy="stash")
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 @pytest.fixture(scope="module")
 def gathered() -> CapturedModel:
-    return capture(ModelReference(name="tests.runtime.gathering:gathering"))
+    return capture(ModelReference.named("tests.runtime.gathering:gathering"))
 
 
 class Table(Dataset[dict[str, Any]]):

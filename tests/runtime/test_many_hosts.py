@@ -91,7 +91,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 @pytest.mark.parametrize("shape", SHAPES)
 def test_hosts_train_to_the_references_weights(measured: Measured, shape: str) -> None:
     assert measured.hosts[0] == measured.hosts[1] != measured.hosts[2] == measured.hosts[3]
-    captured = capture(ModelReference(name="tests.models:forked"))
+    captured = capture(ModelReference.named("tests.models:forked"))
     expected = run_reference(
         captured,
         placements(captured)[shape],

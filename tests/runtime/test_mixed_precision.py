@@ -112,7 +112,7 @@ def partly_exact() -> Task:
 def test_a_region_without_autocast_stays_exact() -> None:
     (_, features), targets = samples("float32")
     order = random_order(SAMPLES, MINIBATCHES, BATCH)
-    reference = ModelReference(name="tests.runtime.test_mixed_precision:partly_exact")
+    reference = ModelReference.named("tests.runtime.test_mixed_precision:partly_exact")
     method = Method(schedule="gpipe", policy="sync", precision="bfloat16")
     with ClusterSession(capture(reference), workers=1) as session:
         session.use_samples([features], targets)

@@ -38,7 +38,7 @@ def one_minibatch(
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 def poisoned(

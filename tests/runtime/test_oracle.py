@@ -62,14 +62,14 @@ OPTIMIZERS = {
     "amsgrad": OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4, "amsgrad": True}),
     # These have no rule of their own: the direction is that of their last step.
     "asgd": OptimizerSpec(name="asgd", options={"lr": 0.05}),
-    "lion": OptimizerSpec(name="benchmarks.table_models:Lion", options={"lr": 0.003}),
+    "lion": OptimizerSpec.parse("benchmarks.table_models:Lion", lr=0.003),
 }
 WITHOUT_SIGNS = [name for name in OPTIMIZERS if name != "lion"]
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:forked"))
+    return capture(ModelReference.named("tests.models:forked"))
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_learning_rates_of_a_schedule_equal_the_reference(
 @pytest.mark.parametrize("policy", ["vanilla", "pipeoptim", "spectrain", "stash"])
 def test_bfloat16_equals_the_reference(policy: str) -> None:
     """Where rounding is coarse, equal arithmetic still gives equal bits."""
-    captured = capture(ModelReference(name="tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.models:perceptron"))
     operators = len(captured.graph)
     placement = Placement.from_assignment([3 * i // operators for i in range(operators)], (0, 1, 2))
     # The others' backward needs other weights than autocast's copies in the forward.

@@ -56,7 +56,7 @@ def _targets(count: int) -> Tensor:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[ClusterSession]:
-    captured = capture(ModelReference(name="tests.runtime.test_plain_training:unusual"))
+    captured = capture(ModelReference.named("tests.runtime.test_plain_training:unusual"))
     with ClusterSession(captured, workers=3) as session:
         session.use_samples([_inputs()], _targets(SAMPLES))
         yield session
@@ -118,7 +118,7 @@ def test_synchronous_methods_equal_a_plain_loop(
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
 
-    module = ModelReference(name="tests.runtime.test_plain_training:unusual").build().module
+    module = ModelReference.named("tests.runtime.test_plain_training:unusual").build().module
     plain = build([weight for weight in module.parameters() if weight.requires_grad])
     for step in range(0, MINIBATCHES, together):
         # Data parallelism updates once for the minibatches of all replicas.
@@ -139,7 +139,7 @@ def test_stashing_is_pipedreams_update_formula(session: ClusterSession) -> None:
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
 
-    module = ModelReference(name="tests.runtime.test_plain_training:unusual").build().module
+    module = ModelReference.named("tests.runtime.test_plain_training:unusual").build().module
     start = {name: w.detach() for name, w in module.named_parameters() if w.requires_grad}
     stage_of_layer = {
         operator.module: stage

@@ -33,7 +33,7 @@ def wide(batch_size: int = 8) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return module, (torch.randn(batch_size, 16),)
 
 
-WIDE = ModelReference(name="tests.runtime.test_profiling:wide")
+WIDE = ModelReference.named("tests.runtime.test_profiling:wide")
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +153,7 @@ def test_no_link_is_much_faster_than_its_large_message_was(small: float, large: 
 def test_slower_workers_take_their_time() -> None:
     """However busy the machine is, a pass takes its processor time over the speed at least."""
     with ClusterSession(
-        capture(
-            ModelReference(name="tests.runtime.test_profiling:wide", options={"batch_size": 64})
-        ),
+        capture(ModelReference.named("tests.runtime.test_profiling:wide", batch_size=64)),
         workers=2,
         optimizer=OptimizerSpec(name="sgd"),
         speeds=(1.0, 0.1),

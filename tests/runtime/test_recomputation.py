@@ -94,7 +94,7 @@ def wide() -> tuple[nn.Module, Tensor]:
 
 
 def test_less_memory_is_resident() -> None:
-    captured = capture(ModelReference(name="tests.runtime.test_recomputation:wide"))
+    captured = capture(ModelReference.named("tests.runtime.test_recomputation:wide"))
     peaks: dict[bool, list[int]] = {True: [], False: []}
     with ClusterSession(captured, workers=2) as session:
         for recompute in (True, False, True):

@@ -39,7 +39,7 @@ OPTIMIZERS = {
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:forked"))
+    return capture(ModelReference.named("tests.models:forked"))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_resuming_keeps_what_predictions_are_made_from(
 
 def test_a_cut_through_the_gradients_of_an_update_keeps_their_sum(tmp_path: Path) -> None:
     """On 1-4-1 with updates of three minibatches, stage 0 stops behind a backward of the next."""
-    captured = capture(ModelReference(name="tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.models:perceptron"))
     operators = len(captured.graph)
     placement = Placement.from_assignment(
         [3 * i // operators for i in range(operators)], (0, 1, 1, 1, 1, 2)

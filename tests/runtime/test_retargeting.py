@@ -61,7 +61,7 @@ class Maker(nn.Module):
 
 def maker() -> CapturedModel:
     return capture(
-        ModelReference(name="tests:maker"),
+        ModelReference.named("tests:maker"),
         Task(Maker(), (torch.rand(4, 4),), torch.rand(4), lambda y, t: F.mse_loss(y[0], t)),
     )
 

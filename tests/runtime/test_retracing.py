@@ -25,7 +25,7 @@ class FromNothing(nn.Module):
 
 def test_what_no_input_reaches_is_computed_in_every_pass() -> None:
     x = torch.rand(3, 4)
-    captured = capture(ModelReference(name="tests:nothing"), Task(FromNothing(), (x,)))
+    captured = capture(ModelReference.named("tests:nothing"), Task(FromNothing(), (x,)))
     alone = Placement.from_assignment([0] * len(captured.graph), [0])
     (program,) = cut_stages(captured, alone)
     loaded = pickle.loads(pickle.dumps(program))

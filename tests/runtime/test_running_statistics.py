@@ -16,7 +16,7 @@ from drlpp.training_options import Method
 from tests.runtime.plain import assert_state, draw, in_a_row, random_order
 
 BATCH, SAMPLES, WIDTH, MINIBATCHES, RATE = 8, 40, 6, 6, 0.1
-REFERENCE = ModelReference(name="tests.runtime.test_running_statistics:normalized")
+REFERENCE = ModelReference.named("tests.runtime.test_running_statistics:normalized")
 SPEC = OptimizerSpec(name="sgd", options={"lr": RATE, "momentum": 0.0})
 
 

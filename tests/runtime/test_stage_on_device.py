@@ -44,12 +44,12 @@ def passes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron"))
+    return capture(ModelReference.named("tests.models:perceptron"))
 
 
 def optimizer_named(name: str) -> OptimizerSpec:
     if name == "lion":
-        return OptimizerSpec(name="benchmarks.table_models:Lion", options={"lr": 0.003})
+        return OptimizerSpec.parse("benchmarks.table_models:Lion", lr=0.003)
     return OptimizerSpec(name=name)
 
 

@@ -23,7 +23,7 @@ from tests.runtime.placement_files import ADAM
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.runtime.loading import DATA, placement_file, train
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from drlpp.data import Data, Samples, load_data
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
 from drlpp.learning_rate import LearningRateSchedule
 from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime import Observer, PipelineTrainer
+from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
 from drlpp.runtime.checkpoint_file import write_checkpoint
 from drlpp.task import ModelReference
 from tests.runtime.loading import DATA, placement_file, train
@@ -21,7 +21,7 @@ from tests.runtime.loading import DATA, placement_file, train
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: Path) -> None:
@@ -85,6 +85,22 @@ def test_numbers_have_to_be_whole(captured: CapturedModel, tmp_path: Path, given
     assert not out.exists()
 
 
+def test_an_epoch_that_no_memory_holds_is_refused(captured: CapturedModel, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    trainer = PipelineTrainer(placement_file(captured, 0), out=out)
+    with pytest.raises(InvalidInput, match=r"1000000000 minibatches in 1 parts through 1 stages"):
+        trainer.fit("tests.models:separable_without_end", minibatches=10**9)
+    assert not out.exists()
+
+
+def test_no_more_workers_than_a_machine_holds() -> None:
+    """A placement's cluster may have thousands of accelerators, each of which is a process."""
+    with pytest.raises(InvalidInput, match=r"16384 workers were asked for, .* up to \d+ are"):
+        ClusterSession("no such model: it is told before one is captured", 16384)
+    with pytest.raises(InvalidInput, match="1000000000000 workers were asked for"):
+        ClusterSession("alexnet", 10**12)
+
+
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, 0.5])
 def test_other_seeds_are_refused(captured: CapturedModel, tmp_path: Path, seed: Any) -> None:
     out = tmp_path / "out"
@@ -131,7 +147,7 @@ def test_another_number_of_workers_is_refused(captured: CapturedModel, tmp_path:
 
 
 def test_a_model_without_a_loss_cannot_be_trained(tmp_path: Path) -> None:
-    captured = capture(ModelReference(name="tests.models:without_loss"))
+    captured = capture(ModelReference.named("tests.models:without_loss"))
     with pytest.raises(InvalidInput, match="no loss to train with"):
         train(placement_file(captured, 0), data=DATA, out=tmp_path)
 

@@ -60,7 +60,7 @@ def test_nccl_where_every_worker_has_a_gpu_of_its_own(
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:forked"))
+    return capture(ModelReference.named("tests.models:forked"))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_links_are_timed_and_profiled_as_they_are_used(
     use: Callable[[Transport], None], transport: Transport
 ) -> None:
     use(transport)
-    captured = capture(ModelReference(name="tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.models:perceptron"))
     placement = in_a_row(captured.graph, 0, 0, 1)
     with ClusterSession(captured, 3, device="cpu") as session:
         outcome = session.measure(placement, minibatches=4)

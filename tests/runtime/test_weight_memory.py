@@ -61,7 +61,7 @@ class Meter:
 @pytest.fixture(scope="module")
 def meter() -> Iterator[Meter]:
     options: dict[str, Option] = {"layers": len(LAYERS), "width": 2912}
-    model = capture(ModelReference(name="tests.models:perceptron", options=options))
+    model = capture(ModelReference.named("tests.models:perceptron", **options))
     with ClusterSession(model, workers=DEPTH) as session:
         yield Meter(session)
 

@@ -1,0 +1,142 @@
+"""A document of every kind, with everything in it that one may hold."""
+
+from __future__ import annotations
+
+from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
+from drlpp.capturing import capture
+from drlpp.cluster import Cluster, Host, Link
+from drlpp.envs.measurements_file import Entry, Header
+from drlpp.files import Document, document_kinds
+from drlpp.graph import OpGraph
+from drlpp.measurement import FailedMeasurement, LinkUsage, Measurement, WorkerUsage
+from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.placement import Placement
+from drlpp.placement_file import PlacementFile
+from drlpp.profile import OperatorProfile, Profile
+from drlpp.run_folder import RunRecord
+from drlpp.runtime.comparison import Comparison, Contender
+from drlpp.runtime.evaluation_file import EvaluationFile
+from drlpp.task import ModelReference
+from drlpp.training_options import Method
+from drlpp.trust_memory import TrustRecord
+
+_LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
+_CLUSTER = Cluster(
+    hosts=(
+        Host(name="near", accelerators=2, memory_bytes=1e10, cores=2, rack="left", network=_LINK),
+        Host(name="far", count=2, speed=0.5, accelerators=1, rack="right"),
+    ),
+    within_host=_LINK,
+    between_hosts=_LINK,
+    between_racks=_LINK,
+)
+_MEASUREMENT = Measurement(
+    seconds_per_minibatch=0.1,
+    median_seconds=0.1,
+    standard_deviation_seconds=0.01,
+    minibatches=30,
+    workers=(
+        WorkerUsage(
+            worker=0,
+            stage=0,
+            busy_seconds=1.0,
+            waiting_seconds=1.0,
+            peak_memory_bytes=1000,
+            bytes_sent=1000,
+            processor_seconds=1.0,
+        ),
+    ),
+    links=(LinkUsage(sender=0, receiver=1, bytes_=1000, seconds=0.001),),
+)
+_METHOD = Method(
+    policy="pipemare",
+    recompute=True,
+    precision="float16",
+    loss_scale=1024.0,
+    annealing_minibatches=10,
+    correction_decay=0.1,
+)
+
+
+def every_document() -> dict[str, Document]:
+    """By kind; a kind that is missing here is an error."""
+    reference = ModelReference.named("awd_lm", layers=3, dropout=0.5)
+    graph = capture(reference).graph
+    half = len(graph) // 2
+    stages = [int(operator >= half) for operator in range(len(graph))]
+    placement = Placement.from_assignment(stages, (0, 0, 1, 1))
+    documents: list[Document] = [
+        graph,
+        _profile(graph),
+        _CLUSTER,
+        PlacementFile.create(
+            reference,
+            graph,
+            placement,
+            _CLUSTER,
+            method=_METHOD,
+            optimizer=OptimizerSpec.parse("adam", lr=0.1, betas=(0.9, 0.99), eps=1e-8),
+            found_by="somebody",
+            measurement=_MEASUREMENT,
+        ),
+        RunRecord(command="drlpp train", settings={"seed": 0, "model": {"layers": [1, 2.0]}}),
+        Comparison(
+            model="made up",
+            minibatches=30,
+            contenders=(
+                Contender(
+                    found_by="exact",
+                    placement=placement,
+                    method=_METHOD,
+                    measurements=(_MEASUREMENT,),
+                    failure="it failed",
+                ),
+            ),
+        ),
+        EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),
+        TrustRecord(folder="/runs/mine", run=(1, 2), packages={"mymodels": "/mymodels.py"}),
+        Hyperparameters(temperature=1.0),
+        GuidedHyperparameters(),
+    ]
+    found = {document.kind: document for document in documents}
+    # Benchmarks keep results of their own, which nobody sends to others.
+    missing = {
+        kind for kind, one in document_kinds().items() if one.__module__.startswith("drlpp.")
+    } - found.keys()
+    if missing:
+        raise ValueError(f"there is no document of the kinds {sorted(missing)} to try")
+    return found
+
+
+def measurement_lines() -> tuple[Header, Entry, Entry]:
+    """What a file of measurements holds."""
+    placement = Placement.from_assignment([0, 1], (0, 1))
+    return (
+        Header(
+            model="made up", graph_fingerprint="f", accelerators=2, minibatches=30, repetitions=3
+        ),
+        Entry(placement=placement, outcome=_MEASUREMENT),
+        Entry(placement=placement, outcome=FailedMeasurement(failure="lost", reason="why")),
+    )
+
+
+def _profile(graph: OpGraph) -> Profile:
+    cost = OperatorProfile(
+        forward_seconds=0.01,
+        backward_seconds=0.02,
+        forward_spread_seconds=0.001,
+        backward_spread_seconds=0.001,
+        kept_bytes=1000,
+    )
+    return Profile(
+        graph=graph,
+        device="cpu",
+        batch_size=32,
+        operators=(cost,) * len(graph),
+        forward_overhead_seconds=1e-4,
+        backward_overhead_seconds=1e-4,
+        update_overhead_seconds=1e-4,
+        update_seconds_per_byte=1e-10,
+        prediction_seconds_per_byte=1e-10,
+        sharing_seconds_per_byte=1e-10,
+    )

@@ -1,0 +1,87 @@
+"""What a file may hold at all, whatever its kind: text that can be shown, numbers in reach.
+
+A control character in a name could move the cursor of the terminal that it is printed on, a
+character that turns the direction of writing could show another name, and a number of a thousand
+digits is none that any field means. They are refused where a file is read, before anything else
+looks at its content, and never printed.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Unicode's categories: control, format, half a character, separators of lines and paragraphs."""
+
+_LARGEST = 2**64
+"""Integers that torch, numpy and a file system count with are smaller."""
+
+
+def visible(text: str) -> str:
+    """``text`` with ``\\x1b`` and the like in place of what a terminal would act on."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode() if _is_unseen(character) else character
+        for character in text
+    )
+
+
+def problem_of_text(text: str) -> str | None:
+    """What is wrong with a text in a file, None if nothing is."""
+    if text.isprintable():
+        return None
+    found = next(filter(_is_unseen, text), None)
+    if found is None:
+        return None
+    kind = "control" if unicodedata.category(found) == "Cc" else "invisible"
+    # Quoted as Python does it, which shows none of these.
+    return f"has the {kind} character {found!r} in {text[:60]!r}; remove it"
+
+
+def problem_of(content: Any) -> str | None:
+    """What is wrong in what a JSON or YAML file holds, and in which field; None if nothing is."""
+    for field, value in _values(content):
+        match value:
+            case str():
+                problem = problem_of_text(value)
+            case int() if not -_LARGEST < value < _LARGEST:
+                problem = "is a number beyond 64 bits"
+            case _:
+                problem = None
+        if problem is not None:
+            return f"field '{visible(_name(field))}': {problem}" if field else problem
+    return None
+
+
+_Path = tuple["_Path", object] | tuple[()]
+
+
+def _values(content: Any) -> Iterator[tuple[_Path, Any]]:
+    """All values and the names of all fields, each with the path to it from the inside out."""
+    waiting: list[tuple[_Path, Any]] = [((), content)]
+    while waiting:
+        path, value = waiting.pop()
+        match value:
+            case dict():
+                for name, inner in value.items():
+                    yield path, name
+                    waiting.append(((path, name), inner))
+            case list() | tuple() | set():
+                waiting.extend(((path, index), inner) for index, inner in enumerate(value))
+            case _:
+                yield path, value
+
+
+def _name(path: _Path) -> str:
+    parts = []
+    while path:
+        path, part = path
+        parts.append(str(part))
+    return ".".join(reversed(parts))
+
+
+def _is_unseen(character: str) -> bool:
+    return unicodedata.category(character) in _UNSEEN

@@ -1,0 +1,31 @@
+"""Numbers of files, and how far they reach.
+
+The bounds are far beyond any machine or training, and near enough that whatever is computed of a
+few of them is a finite number, in time. What memory and time grow with has its bound where it is.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""Bytes, numbers of things, positions: what a float still holds exactly, 9 million gigabytes."""
+
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+"""Up to thirty years."""
+
+MeasuredSeconds = Annotated[float, Field(ge=-1e9, le=1e9)]
+"""A difference of measured times, which may come out below 0."""
+
+SecondsPerByte = Annotated[float, Field(ge=0, le=1e3)]
+
+BytesPerSecond = Annotated[float, Field(ge=1e-3, le=1e300)]
+"""The largest stand for links that take no time."""
+
+Room = Annotated[float, Field(gt=0, le=2**53)]
+"""Bytes of memory, which people write as 1.6e10."""
+
+SLOWEST, FASTEST = 1e-6, 1e6
+
+Speed = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
+"""Relative to another device."""
