@@ -14,7 +14,8 @@ from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
 from drlpp.profile import OperatorProfile, Profile
 from drlpp.run_folder import RunRecord
-from drlpp.runtime.comparison import Comparison, Contender
+from drlpp.runtime.comparison import Comparison
+from drlpp.runtime.contenders import PLAIN, Contender, Heat
 from drlpp.runtime.evaluation_file import EvaluationFile
 from drlpp.task import ModelReference
 from drlpp.training_options import Method
@@ -91,6 +92,9 @@ def every_document() -> dict[str, Document]:
                     measurements=(_MEASUREMENT,),
                     failure="it failed",
                 ),
+            ),
+            heats=(
+                Heat(candidates=(Contender(found_by=PLAIN, method=_METHOD, threads=2),), best=0),
             ),
         ),
         EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),

@@ -170,7 +170,7 @@ def _profile_here(model: ModelReference | None, method: Method) -> Profile:
 def _check_same_model(model: ModelReference, profile: Profile) -> None:
     from drlpp.capturing import capture
 
-    graph = capture(model).graph
+    graph = capture(model, check=False).graph
     if graph.fingerprint != profile.graph.fingerprint:
         raise InvalidInput(
             f"the profile is of {profile.graph.model} (graph {profile.graph.fingerprint}), but "

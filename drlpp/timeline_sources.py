@@ -64,7 +64,7 @@ def from_schedule(
     Raises:
         InvalidInput: if the placement is not one of its model, or the method cannot run on it.
     """
-    captured = capture(document.model)
+    captured = capture(document.model, check=False)
     graph = captured.graph
     microbatch_size(captured.task, method.microbatches)
     pipeline = _resolve(path, document, graph).pipeline(graph)
