@@ -91,11 +91,6 @@ class Standing:
         leads.sort(key=lambda lead: (lead.probability, lead.ratio))
         return cls(winner, statistics.median(seconds[winner]), tuple(leads))
 
-    @property
-    def closest(self) -> Lead | None:
-        """The lead over the rival that it is least sure of."""
-        return self.leads[0] if self.leads else None
-
 
 def race(
     contenders: int,

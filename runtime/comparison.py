@@ -14,7 +14,7 @@ from drlpp.errors import InvalidInput
 from drlpp.files import Document, read_document, write_document
 from drlpp.measurement import FailedMeasurement, Outcome
 from drlpp.quantities import Count
-from drlpp.race import RaceRules, Standing, heat, race
+from drlpp.race import RaceRules, heat, race
 from drlpp.report import ComparisonRow, comparison_table, describe, seconds_text
 from drlpp.runtime.contenders import PLAIN, Contender, Heat
 from drlpp.runtime.plain import PlainPyTorch
@@ -51,11 +51,6 @@ class Comparison(Document):
         return tuple(map(tuple, found.values()))
 
     @property
-    def standing(self) -> Standing:
-        """Who is ahead of whom; numbers are those of :attr:`alike`."""
-        return Standing.of([self.contenders[first].seconds for first, *_ in self.alike])
-
-    @property
     def entrants(self) -> tuple[Entrant, ...]:
         """What a verdict is about; numbers are those of :attr:`alike`."""
         return tuple(
@@ -70,11 +65,6 @@ class Comparison(Document):
     def contender(self, number: int) -> Contender:
         """The first of those that are alike, by the number of :attr:`alike`."""
         return self.contenders[self.alike[number][0]]
-
-    def fastest(self) -> Contender | None:
-        """The contender that won, the first of those that are alike; None if all failed."""
-        winner = self.standing.winner
-        return None if winner is None else self.contender(winner)
 
     def with_outcome(self, indices: Sequence[int], outcome: Outcome) -> Comparison:
         """The same with one more outcome of contenders that are alike."""

@@ -128,8 +128,9 @@ def test_alike_contenders_are_measured_once_for_all(tmp_path: Path) -> None:
     assert session.measured == [*keys, *keys[::-1], *keys, *keys[:2][::-1]]
     assert [len(c.measurements) for c in comparison.contenders] == [4, 4, 3, 3, 4]
     assert comparison.contenders[0].measurements == comparison.contenders[4].measurements
-    fastest = comparison.fastest()
-    assert fastest == comparison.contenders[0]
+    verdict = comparison.verdict
+    assert verdict is not None
+    assert comparison.contender(verdict.fastest) == comparison.contenders[0]
     # The exact planner found the agent's placement, so the agent gains nothing over it.
     assert "1.00× over the best rival: tuned and exact (1-1), the same placement" in shown(
         comparison
@@ -161,9 +162,9 @@ def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
     path = tmp_path / "comparison.json"
     session = FakeSession(SECONDS | {(HALVES, PIPELINE): 0.0, (HALVES, SYNC): -1.0})
     comparison = compared(session, path)
-    fastest = comparison.fastest()
-    assert fastest is not None
-    assert fastest.placement == UNEVEN
+    verdict = comparison.verdict
+    assert verdict is not None
+    assert comparison.contender(verdict.fastest).placement == UNEVEN
     reasons = [contender.failure for contender in comparison.contenders]
     assert reasons[0] == reasons[4] == "worker 1 was killed"
     assert "exact: worker 1 was killed" in shown(comparison)
@@ -171,7 +172,6 @@ def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
     again = FakeSession({})
     assert compared(again, path) == comparison
     nothing = compared(FakeSession(dict.fromkeys(SECONDS, 0.0)), tmp_path / "nothing.json")
-    assert nothing.fastest() is None
     assert nothing.verdict is None
     assert "best rival," not in shown(nothing)
 
