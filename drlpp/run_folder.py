@@ -60,7 +60,7 @@ def open_run_folder(
         settings: that decide the run's result.
         resume: go on with the run in the folder, or begin it if there is nothing to go on with.
         restarted: this is another attempt at the same run, which may or may not have begun.
-        note: told if a run begins that was to be resumed.
+        note: called with a line if a run begins that was to be resumed.
 
     Raises:
         InvalidInput: the folder holds something else, or a run with other settings, or another

@@ -79,7 +79,7 @@ def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
 
 
 def settled(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Those that a run which goes on with the file need not measure again.
+    """Those that a run which resumes with the file need not measure again.
 
     A lost worker, and a silence, may have had nothing to do with the placement: the machine may
     have been short of memory, or frozen, or the time limit too short. So a placement may fail in

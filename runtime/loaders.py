@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_
 from drlpp.data import Samples
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.loader_state import begin_epoch
+from drlpp.runtime.session_folder import keep_socket_folder
 
 Unpack = Callable[[Any], tuple[Any, Tensor]]
 """Makes ``(inputs, targets)`` of what a loader gives; inputs are a tensor or several."""
@@ -62,6 +63,9 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader")
             try:
                 if iterator is None:
                     begin_epoch(loader, epoch - 1)
+                    if loader.num_workers:
+                        # Their sockets go where they are removed even if all is killed.
+                        keep_socket_folder()
                     with loader_processes_may_die():
                         # torch installs its handler here.
                         iterator = iter(loader)

@@ -83,8 +83,8 @@ class ClusterSession:
             workers can share a core and still take their time in parallel. 1 each by default.
         device: what workers compute on: ``cpu``, ``cuda`` for the host's GPUs in turns, or
             ``auto`` for GPUs where there are any, unless workers are to be slower.
-        note: told of a worker that is lost in a measurement, which is then made once more; warns
-            by default.
+        note: called with a line if a measurement loses a worker and is made once more; warns by
+            default.
     """
 
     def __init__(

@@ -3,7 +3,8 @@
 A session that is closed, or whose program ends, removes its folder. If the controller is killed its
 workers remove it, and if they are killed too, the next session on this machine: every folder holds
 a file that its controller keeps locked, and the system unlocks it when that process is gone. The
-folder with the socket of the server that workers are forked from is kept in the same way.
+folder of :mod:`multiprocessing` with the sockets of the server that workers are forked from, and of
+a loader's processes, is kept in the same way; such folders of other programs lack that file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from multiprocessing import util
 from pathlib import Path
 
 _PREFIX = "drlpp-session-"
-_LOCK = "lock"
+_PREFIXES = _PREFIX, "pymp-"
+_LOCK = "drlpp-lock"
 _DYING_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 
@@ -63,9 +65,10 @@ def _lock(folder: Path) -> int:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the folders of sessions in ``parent`` whose controllers are gone."""
-    for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
-        _remove_if_abandoned(lock)
+    """Remove the folders in ``parent`` of sessions, and for sockets, whose controllers are gone."""
+    for prefix in _PREFIXES:
+        for lock in parent.glob(f"{prefix}*/{_LOCK}"):
+            _remove_if_abandoned(lock)
 
 
 def _remove_if_abandoned(lock: Path) -> None:

@@ -80,7 +80,7 @@ class PipelineTrainer:
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
             another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says. Where
-            there is none yet, training begins, and ``observer`` is told.
+            there is none yet, training begins, with a note to ``observer``.
         seed: of weights, order of samples, and dropout.
         trust: packages of which a placement file may have the model and the optimizer imported, if
             they are not drlpp's or torch's; remembered for ``out``.

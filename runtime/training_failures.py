@@ -33,7 +33,7 @@ def with_way_on(failure: RunFailure, checkpoint: Path, epochs: int, position: in
         parts += [f"{position} minibatches of epoch {epochs + 1}"] if position else []
         kept = (
             f"{checkpoint} has all up to {' and '.join(parts)}, and the same command with "
-            "--resume (in Python resume=True) goes on there"
+            "--resume (in Python resume=True) continues there"
         )
     return type(failure)(f"{failure}; {kept}")
 

@@ -250,14 +250,14 @@ def test_one_command_suits_a_loop_that_restarts_it(
                 time.sleep(0.01)
             killed.kill()
     epochs = ("--epochs", "3", "--out", str(out), "--resume")
-    code, told = train(*epochs)
-    assert code == 0, told.err
-    assert "epoch   3" in told.out
-    assert "holds nothing to resume" not in told.out
+    code, printed = train(*epochs)
+    assert code == 0, printed.err
+    assert "epoch   3" in printed.out
+    assert "holds nothing to resume" not in printed.out
     (out / "checkpoint.safetensors").unlink()
     for file in ("model.pt", "evaluation.json"):
         (out / file).unlink()
-    code, told = train(*epochs)
-    assert code == 0, told.err
-    assert " ".join(told.out.split()).count("holds nothing to resume yet: the run begins") == 1
-    assert "epoch   1" in told.out
+    code, printed = train(*epochs)
+    assert code == 0, printed.err
+    assert " ".join(printed.out.split()).count("holds nothing to resume yet: the run begins") == 1
+    assert "epoch   1" in printed.out

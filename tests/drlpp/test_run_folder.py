@@ -113,7 +113,7 @@ def test_where_there_is_nothing_to_resume_a_run_begins(
     begins = f"{folder} holds nothing to resume yet: the run begins"
     assert notes == ([begins] if resume else [])
     assert {file.name for file in folder.iterdir()} == {"run.json", "checkpoint.safetensors"}
-    # The same command goes on then, without a word.
+    # Then the same command resumes, without a word.
     with open_run_folder(folder, "train", SETTINGS, resume=True, note=notes.append):
         assert (folder / "checkpoint.safetensors").exists()
     assert len(notes) == resume

@@ -17,7 +17,7 @@ from tests.runtime.killing import killed_after_saving
 from tests.runtime.loading import placement_file, train
 
 STAGES, MINIBATCHES = 3, 12
-"""The data has so many minibatches."""
+"""STAGES of the pipeline, MINIBATCHES of the data."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def captured() -> CapturedModel:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, Run]]:
-    """What workers are told, a segment of a run after the other."""
+    """The commands to workers, a segment of a run after the other."""
     found: list[Mapping[int, Run]] = []
 
     def recording(*arguments: Any, **options: Any) -> Iterator[dict[int, Run]]:
@@ -110,7 +110,7 @@ def test_a_checkpoint_within_an_epoch_does_not_drain(
 def test_t1_and_t2_divide_by_the_steady_states_delay_in_every_epoch(
     captured: CapturedModel, tmp_path: Path, sent: list[Mapping[int, Run]]
 ) -> None:
-    """τ = s + 1 of the steady state while the pipeline fills too; k goes on over epochs."""
+    """τ = s + 1 of the steady state while the pipeline fills too; k counts over epochs."""
     steps = 20
     method = Method(policy="pipemare", annealing_minibatches=steps, correction_decay=0.135)
     train(placement_file(captured, 0, 1, 2, method=method), epochs=2, out=tmp_path)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.leftovers import descendants
 from drlpp.runtime.session_folder import (
     SessionFolder,
     remove_abandoned,
@@ -27,6 +28,17 @@ session = ClusterSession("tests.models:perceptron", workers=2)
 deployment = session.deploy(in_a_row(session.graph, 0, 1))
 print(*session.process_ids, flush=True)
 session.run(deployment, 100_000)
+"""
+
+
+LOADER = """
+import multiprocessing, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from drlpp.runtime.loaders import iterate
+batches = iterate(DataLoader(TensorDataset(torch.zeros(800, 2)), 8, num_workers=2), seed=0)
+next(batches)
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+time.sleep(60)
 """
 
 
@@ -102,6 +114,60 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, worker_is: str) ->
             for process in (*workers, server):
                 if _runs(process):
                     os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("program", [PROGRAM, LOADER])
+def test_where_all_were_killed_the_next_session_removes_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """Also the sockets of a loader's processes, which may begin before any session does."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as controller:
+        assert controller.stdout is not None
+        assert controller.stdout.readline().strip()
+        family = descendants(controller.pid)
+        # So that nobody notices that others are gone.
+        for process in (controller.pid, *family):
+            os.kill(process, signal.SIGSTOP)
+        for process in (controller.pid, *family):
+            os.kill(process, signal.SIGKILL)
+    assert list(tmp_path.glob("pymp-*/*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    deadline = time.monotonic() + 20
+    while any(_runs(process) for process in family):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    SessionFolder().cleanup()
+    left = [path for path in tmp_path.iterdir() if not path.name.startswith("torchinductor")]
+    assert not left
+
+
+def test_folders_for_sockets_of_others_and_of_the_living_are_kept(tmp_path: Path) -> None:
+    """Whatever is in them: that of another program has no lock of ours."""
+    theirs = tmp_path / "pymp-theirs"
+    theirs.mkdir()
+    for name in ("listener-a1b2", "lock"):
+        (theirs / name).touch()
+    living = "from drlpp.runtime.local_host import warm_up; warm_up(); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", living],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        before = sorted(tmp_path.glob("pymp-*/*"))
+        assert len(before) > 3
+        remove_abandoned(tmp_path)
+        assert sorted(tmp_path.glob("pymp-*/*")) == before
+        process.communicate(b"\n", timeout=30)
+    assert [path.name for path in tmp_path.glob("pymp-*")] == [theirs.name]
 
 
 def _runs(process: int) -> bool:

@@ -111,4 +111,4 @@ def test_a_folder_for_sockets_that_was_removed_is_made_again(
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
-    assert list(folder.iterdir()) == [folder / "lock"]
+    assert list(folder.iterdir()) == [folder / "drlpp-lock"]

@@ -40,22 +40,22 @@ def captured() -> CapturedModel:
 
 
 @pytest.fixture(scope="module")
-def told() -> list[str]:
+def notes() -> list[str]:
     return []
 
 
 @pytest.fixture(scope="module")
-def session(captured: CapturedModel, told: list[str]) -> Iterator[ClusterSession]:
-    with ClusterSession(captured, workers=2, note=told.append) as session:
+def session(captured: CapturedModel, notes: list[str]) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=2, note=notes.append) as session:
         yield session
 
 
 @pytest.fixture
 def kill(
-    session: ClusterSession, told: list[str], monkeypatch: pytest.MonkeyPatch
+    session: ClusterSession, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
     """Have a worker killed in each of the next runs, None for none."""
-    told.clear()
+    notes.clear()
     run = session.run
     victims: list[int | None] = []
 
@@ -70,13 +70,13 @@ def kill(
 
 
 def test_a_placement_that_loses_a_worker_is_measured_again(
-    captured: CapturedModel, session: ClusterSession, told: list[str], kill: Callable[..., None]
+    captured: CapturedModel, session: ClusterSession, notes: list[str], kill: Callable[..., None]
 ) -> None:
     kill(1)
     before = session.process_ids
     outcome = session.measure(in_a_row(captured.graph, 1, 0), 4)
     assert isinstance(outcome, Measurement)
-    assert told == [f"worker 1 (stage 0) {KILLED}; its placement, 1-1, is measured again"]
+    assert notes == [f"worker 1 (stage 0) {KILLED}; its placement, 1-1, is measured again"]
     assert session.timeline
     assert not set(before) & set(session.process_ids)
 
@@ -105,12 +105,12 @@ def test_what_happens_the_second_time_is_told_as_it_is(
     execute = session._workers.execute
 
     def fail(*arguments: Any) -> Any:
-        if told_of:
+        if later:
             raise OutOfMemory("worker 0: there is none")
         return execute(*arguments)
 
-    told_of: list[str] = []
-    monkeypatch.setattr(session, "_note", told_of.append)
+    later: list[str] = []
+    monkeypatch.setattr(session, "_note", later.append)
     monkeypatch.setattr(session._workers, "execute", fail)
     kill(0)
     outcome = session.measure(in_a_row(captured.graph, 0, 1), 4)
@@ -163,7 +163,7 @@ def test_what_an_older_drlpp_gave_up_after_one_lost_worker_is_measured_on_resumi
 def test_a_lost_worker_ends_no_contender(
     captured: CapturedModel,
     session: ClusterSession,
-    told: list[str],
+    notes: list[str],
     tmp_path: Path,
     kill: Callable[..., None],
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_lost_worker_ends_no_contender(
     )
     assert [contender.failure for contender in comparison.contenders] == [None, None]
     assert [len(contender.measurements) for contender in comparison.contenders] == [2, 2]
-    assert len(told) == 2
+    assert len(notes) == 2
 
 
 @pytest.mark.parametrize(

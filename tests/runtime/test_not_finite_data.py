@@ -1,4 +1,4 @@
-"""Values in the data that are no numbers are told as such where they do harm, and only there."""
+"""Values in the data that are no numbers are named where they do harm, and only there."""
 
 import re
 from pathlib import Path
@@ -151,11 +151,11 @@ def test_bad_values_that_poison_a_gradient_are_found_behind_a_finite_loss(
         DataError, match=rf"in minibatch {number} of epoch 1, where 2 of .* and "
     ) as e:
         train(tmp_path, data_with(("left", 50, torch.nan)), "late", loaded=loaded)
-    told = re.search(
+    found = re.search(
         r"the loss of minibatch (\d+) is nan|has values that are not finite", str(e.value)
     )
-    assert told is not None
-    assert told[1] is None or int(told[1]) > number
+    assert found is not None
+    assert found[1] is None or int(found[1]) > number
 
 
 @pytest.mark.parametrize("loaded", [False, True])

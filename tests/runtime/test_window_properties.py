@@ -221,7 +221,7 @@ def test_a_window_ends_before_the_pipeline_drains(
 def test_a_steady_pipeline_takes_its_slowest_stage(
     forward: list[int], replicas: int, in_flight_per_link: int, minibatches: int
 ) -> None:
-    """Forwards of so many seconds and backwards of as many, all stages with as many replicas."""
+    """Of stages whose forwards take as long as their backwards, all with as many replicas."""
     pipeline = Pipeline.straight(*(replicas for _ in forward))
     method = Method(in_flight_per_link=in_flight_per_link)
 
