@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.faults import EXPECTED, allow_files, release, strike
+from benchmarks.faults import EXPECTED, SURVIVED, allow_files, release, strike
 from benchmarks.leftovers import descendants, everything_gone, unfinished_in, wait_until_gone
 from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
@@ -144,7 +144,7 @@ class FaultTrials:
                 except RunFailure as error:
                     failure, reason = error.kind, str(error)
                 seconds = struck.seconds
-            if failure:
+            if failure or (kind in SURVIVED and struck.happened):
                 went_on = self._goes_on(out)
                 left += unfinished_in(out)
                 return Trial(kind, "training", failure, reason, seconds, went_on, left)
@@ -168,13 +168,17 @@ class FaultTrials:
                     struck.begin()
                     outcome = session.measure(self.placement, _MINIBATCHES)
                     seconds = struck.seconds
-                if isinstance(outcome, FailedMeasurement):
+                if isinstance(outcome, FailedMeasurement) or (
+                    kind in SURVIVED and struck.happened
+                ):
                     break
             else:
                 raise RuntimeError(f"{kind}: {_MOST_DRAWS} measurements ended before the fault")
             next_one = session.measure(self.placement, 10)
         went_on = isinstance(next_one, Measurement)
-        return Trial(kind, "measuring", outcome.failure, outcome.reason, seconds, went_on, left)
+        failed = isinstance(outcome, FailedMeasurement)
+        failure, reason = (outcome.failure, outcome.reason) if failed else ("", "")
+        return Trial(kind, "measuring", failure, reason, seconds, went_on, left)
 
     def killed_controller(self, during: str, seed: int) -> Trial:
         """A program that trains or measures, killed at a random moment, and what remains of it.
@@ -233,12 +237,13 @@ class FaultTrials:
 
 
 class _Strike:
-    """A fault that happens some time after :meth:`begin`."""
+    """A fault that happens some time after :meth:`begin`; in the end it has ``happened``, or not."""
 
     def __init__(
         self, kind: str, triggers: Path, chance: random.Random, longest_seconds: float
     ) -> None:
         self._at = 0.0
+        self.happened = False
         self._timer = threading.Timer(chance.uniform(0, longest_seconds), self._now)
         self._arguments = (kind, triggers, chance)
 
@@ -248,7 +253,7 @@ class _Strike:
 
     def _now(self) -> None:
         self._at = time.perf_counter()
-        strike(*self._arguments)
+        self.happened = strike(*self._arguments)
 
     @property
     def seconds(self) -> float:
