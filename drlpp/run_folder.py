@@ -85,6 +85,12 @@ def open_run_folder(
 def _check_usable(folder: Path, *, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file; give a folder with --out")
+    links = [path for path in folder.glob("*") if path.is_symlink()]
+    if links:
+        raise InvalidInput(
+            f"{links[0]} is a symbolic link, and a run writes to nothing outside of its folder; "
+            "remove it, or put what it leads to in its place"
+        )
     if not (folder / _RECORD).exists():
         if folder.exists() and _holds_anything(folder):
             raise InvalidInput(

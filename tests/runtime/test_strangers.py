@@ -1,5 +1,6 @@
 """Who is on the network without the token runs no code, wherever it stands."""
 
+import os
 import pickle
 import re
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from benchmarks.strangers import listening_ports
 from drlpp.capturing import capture
 from drlpp.errors import HostLost
 from drlpp.measurement import Measurement
@@ -198,3 +200,13 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
         assert isinstance(session.measure(placement, 4), Measurement)
     for stranger in strangers:
         stranger.close()
+
+
+def test_nothing_of_a_session_listens_beyond_this_machine() -> None:
+    """Its store, and what every worker has for the others."""
+    captured = capture(ModelReference(name="tests.models:forked"))
+    with ClusterSession(captured, 2) as session:
+        session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)), 4)
+        own = listening_ports([os.getpid(), *session.process_ids])
+    assert len(own) >= 1 + 2
+    assert set(own.values()) == {"0100007F"}, own
