@@ -32,7 +32,7 @@ from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
 ACCELERATORS = (0, 0, 1)
-TOLD = EXPECTED | {"lost": HostLost}
+TOLD = EXPECTED | {"lost": HostLost, "frozen keeper": HostLost}
 """What is said of every fault, that of a lost host included; of others nothing."""
 
 _CHECKPOINT_EVERY = 40
@@ -168,9 +168,7 @@ class FaultTrials:
                     struck.begin()
                     outcome = session.measure(self.placement, _MINIBATCHES)
                     seconds = struck.seconds
-                if isinstance(outcome, FailedMeasurement) or (
-                    kind in SURVIVED and struck.happened
-                ):
+                if isinstance(outcome, FailedMeasurement) or (kind in SURVIVED and struck.happened):
                     break
             else:
                 raise RuntimeError(f"{kind}: {_MOST_DRAWS} measurements ended before the fault")

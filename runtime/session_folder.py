@@ -50,7 +50,8 @@ def keep_socket_folder() -> None:
     with _one_thread:
         folder = Path(util.get_temp_dir())
         # Whoever cleans up old temporary files may have removed it.
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             # Others would hear what workers are told.
