@@ -1,9 +1,9 @@
 """What can go wrong on a worker, made to happen at a chosen moment.
 
-Some faults come from outside: signals, limits on memory and files, and strangers at every port. Others come from inside:
-:class:`FaultyAdam` is Adam, and has every worker that uses it look for *triggers*, files that
-:func:`pull` makes. The first worker to reach the place that a trigger names removes it and fails
-there, so that a fault happens once, on whichever worker is first.
+Some faults come from outside: signals, limits on memory and files, and strangers at every port.
+Others come from inside: :class:`FaultyAdam` is Adam, and has every worker that uses it look for
+*triggers*, files that :func:`pull` makes. The first worker to reach the place that a trigger names
+removes it and fails there, so that a fault happens once, on whichever worker is first.
 """
 
 from __future__ import annotations

@@ -45,14 +45,8 @@ def _sockets_of(process: int) -> list[str]:
 
 def utterances(chance: random.Random) -> list[bytes]:
     """What strangers say: nothing, text, noise, and messages to a store that announce too much."""
-    said = [
-        b"",
-        _HTTP,
-        b"\x00" * 4096,
-        b"\xff" * 4096,
-        chance.randbytes(7),
-        chance.randbytes(10**5),
-    ]
+    said = [b"", _HTTP, b"\x00" * 4096, b"\xff" * 4096]
+    said += [chance.randbytes(count) for count in (7, 10**5)]
     said += [struct.pack("<Q", number) for number in (2**31, 2**63)]
     for query in range(20):
         begin = _GREETING_OF_STORES + bytes([query])

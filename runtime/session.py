@@ -196,7 +196,7 @@ class ClusterSession:
     def _run_unstopped(
         self, deployment: Deployment, minibatches: int, options: RunOptions
     ) -> tuple[Schedule, dict[int, RunResult]]:
-        """Run; if the program was stopped meanwhile (Ctrl-Z), which counts as its time, once more."""
+        """Run; once more if the program was stopped meanwhile (Ctrl-Z), which was measured too."""
         stops = self._workers.stops
         found = self.run(deployment, minibatches, options)
         return found if stops == self._workers.stops else self.run(deployment, minibatches, options)

@@ -53,7 +53,7 @@ def _signal(processes: Sequence[int], number: int) -> None:
 
 
 def test_a_program_that_is_stopped_and_continued_has_not_hung() -> None:
-    """Ctrl-Z stops its workers as well, so that nobody has said anything for longer than allowed."""
+    """Ctrl-Z stops its workers as well, so nobody has said anything for longer than allowed."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as program:
