@@ -235,7 +235,7 @@ class FaultTrials:
 
 
 class _Strike:
-    """A fault that happens some time after :meth:`begin`, if there is a worker to strike by then."""
+    """A fault that happens some time after :meth:`begin`, if there is a worker by then."""
 
     def __init__(
         self, kind: str, triggers: Path, chance: random.Random, longest_seconds: float

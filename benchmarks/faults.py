@@ -53,7 +53,7 @@ EXPECTED: dict[str, type[RunFailure]] = {
 """What a training says of every fault."""
 
 SURVIVED = ("paused", "frozen server", "frozen tracker", "strangers")
-"""Faults of which nothing is told, since everything goes on."""
+"""Faults that nobody has to hear of: work continues as if there had been none."""
 
 SIGNALS = {
     "killed": signal.SIGKILL,
@@ -146,7 +146,7 @@ def pull(triggers: Path, place: str) -> None:
 
 
 def release(triggers: Path) -> None:
-    """Take back all triggers that no worker has found; strangers go, and what is frozen goes on."""
+    """Take back all triggers that no worker has found; strangers leave, and what is frozen continues."""
     while _strangers:
         _strangers.pop().close()
     for child in children_of(os.getpid()):

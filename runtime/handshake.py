@@ -183,7 +183,7 @@ def welcome_keeper(
 
 
 def _received(peer: socket.socket, count: int, end: float | None = None) -> bytes:
-    """So many bytes, however slowly they come, until ``end`` of ``time.monotonic``."""
+    """``count`` bytes, however slowly they come, until ``end`` of ``time.monotonic``."""
     found = b""
     while len(found) < count:
         if end is not None:

@@ -54,7 +54,7 @@ def keep_socket_folder() -> None:
             folder.mkdir(mode=0o700)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            # Others would hear what workers are told.
+            # Others would hear what is said to workers.
             raise InvalidInput(
                 f"{folder}, which this program had for its sockets, is open to others or another's "
                 "by now; begin the program anew"

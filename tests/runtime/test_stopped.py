@@ -170,7 +170,7 @@ def test_a_frozen_fork_server_is_replaced(
     assert isinstance(frozen_server.measure(placement, 4), Measurement)
 
 
-def test_a_server_that_does_not_fork_is_told_and_replaced(
+def test_a_server_that_does_not_fork_is_named_and_replaced(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local_host.warm_up()
@@ -207,7 +207,7 @@ def _stop_a_loader_process(begun: set[int], stopped: list[int]) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_frozen_process_of_a_loader_is_told_where_the_loader_has_a_limit(
+def test_a_frozen_process_of_a_loader_is_given_up_where_the_loader_has_a_limit(
     captured: CapturedModel, tmp_path: Path
 ) -> None:
     """torch asks it to end, which it does not hear, and Python would wait for it at its exit."""

@@ -142,7 +142,7 @@ def test_a_keeper_that_hears_itself_is_no_controller() -> None:
 @pytest.mark.parametrize(
     "place", [b"no port", b"0", b"-1", b"70000", "٣".encode(), b"\xff", b"9" * 5000, b""]
 )
-def test_whatever_stands_in_the_store_is_told_in_a_line(
+def test_whatever_stands_in_the_store_costs_a_line(
     place: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Written(dist.Store):
