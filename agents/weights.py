@@ -34,16 +34,17 @@ def load_weights(network: nn.Module, path: Path) -> dict[str, str]:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = dict(file.metadata() or {})
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise InvalidFile(f"{path}: not a file of weights ({error})") from None
     expected = network.state_dict()
     for name, value in expected.items():
         if name not in tensors:
             raise InvalidFile(f"{path}: the weights {name!r} are missing; train the policy again")
-        if tensors[name].shape != value.shape:
+        found = tensors[name]
+        if (found.shape, found.dtype) != (value.shape, value.dtype):
             raise InvalidFile(
-                f"{path}: the weights {name!r} have shape {tuple(tensors[name].shape)}, but the "
-                f"network has {tuple(value.shape)}; train the policy again"
+                f"{path}: the weights {name!r} are {tuple(found.shape)} of {found.dtype}, but the "
+                f"network has {tuple(value.shape)} of {value.dtype}; train the policy again"
             )
     if surplus := sorted(set(tensors) - set(expected)):
         raise InvalidFile(f"{path}: the network has no weights {surplus[0]!r}; train it again")

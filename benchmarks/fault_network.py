@@ -1,11 +1,14 @@
-"""A host cut off while two emulated hosts train, for a while or for good, and what came of it."""
+"""A host cut off, or its keeper frozen, while two emulated hosts train, and what came of it."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -34,7 +37,8 @@ CUT_SECONDS = 5.0
 _VICTIM = "host-1"
 _CHECKPOINT_EVERY = 40
 _LONGEST_SECONDS = 300.0
-_ENDING_SECONDS = 90.0
+# torchrun gives a frozen process 30 seconds to end before it kills it.
+_ENDING_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _BEGINS, _GOES_ON, _ENDS = "begins", "goes on", "ends"
 
@@ -73,7 +77,9 @@ class NetworkTrials:
         self._wanted = _weights(folder / "whole")
 
     def trial(self, kind: str, seed: int) -> Trial:
-        """Cut a host off at a random moment: for some seconds ("cut") or for good ("lost").
+        """At a random moment cut a host off, or freeze its keeper.
+
+        For some seconds ("cut", "paused keeper") or for good ("lost", "frozen keeper").
 
         A training goes on if it ends, after it was resumed where a host was lost, with the bits of
         one that nothing happened to.
@@ -89,17 +95,18 @@ class NetworkTrials:
         _within(_LONGEST_SECONDS, lambda: job.output.count(_GOES_ON) >= epochs)
         time.sleep(chance.uniform(0, self._epoch_seconds))
         begin = time.perf_counter()
-        self._emulated.cut(_VICTIM)
+        passes = kind in ("cut", "paused keeper")
+        mend = self._strike(kind)
         try:
-            if kind == "cut":
+            if passes:
                 time.sleep(CUT_SECONDS)
-                self._emulated.restore(_VICTIM)
+                mend()
             # torchrun itself may wait longer, for hosts that it cannot reach any more.
-            _within(_LONGEST_SECONDS if kind == "cut" else _ENDING_SECONDS, self._is_quiet)
+            _within(_LONGEST_SECONDS if passes else _ENDING_SECONDS, self._is_quiet)
             seconds = time.perf_counter() - begin
             left = self._running()
         finally:
-            self._emulated.restore(_VICTIM)
+            mend()
         failure, _, reason = job.output.rstrip().split("\n")[-1].partition(": ")
         if failure == _ENDS:
             failure = ""
@@ -108,6 +115,21 @@ class NetworkTrials:
         found = _weights(out)
         went_on = all(torch.equal(value, found[name]) for name, value in self._wanted.items())
         return Trial(kind, "training", failure, reason, seconds, went_on, left)
+
+    def _strike(self, kind: str) -> Callable[[], None]:
+        """Returns what takes it back."""
+        if "keeper" not in kind:
+            self._emulated.cut(_VICTIM)
+            return lambda: self._emulated.restore(_VICTIM)
+        # The first process of its host; it has started the others.
+        keeper = min(self._emulated.process_ids(_VICTIM))
+        os.kill(keeper, signal.SIGSTOP)
+
+        def go_on() -> None:
+            with suppress(ProcessLookupError):
+                os.kill(keeper, signal.SIGCONT)
+
+        return go_on
 
     def _start(self, out: Path) -> Job:
         """A training that has begun, or that resumes."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.faults import EXPECTED, allow_files, release, strike
+from benchmarks.faults import EXPECTED, SURVIVED, allow_files, release, strike
 from benchmarks.leftovers import descendants, everything_gone, unfinished_in, wait_until_gone
 from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
@@ -32,7 +32,7 @@ from drlpp.task import ModelReference
 from drlpp.training_options import Method
 
 ACCELERATORS = (0, 0, 1)
-TOLD = EXPECTED | {"lost": HostLost}
+TOLD = EXPECTED | {"lost": HostLost, "frozen keeper": HostLost}
 """What is said of every fault, that of a lost host included; of others nothing."""
 
 _CHECKPOINT_EVERY = 40
@@ -144,7 +144,7 @@ class FaultTrials:
                 except RunFailure as error:
                     failure, reason = error.kind, str(error)
                 seconds = struck.seconds
-            if failure:
+            if failure or (kind in SURVIVED and struck.happened):
                 went_on = self._goes_on(out)
                 left += unfinished_in(out)
                 return Trial(kind, "training", failure, reason, seconds, went_on, left)
@@ -173,7 +173,8 @@ class FaultTrials:
                     struck.begin()
                     outcome = session.measure(self.placement, _MINIBATCHES)
                     seconds = struck.seconds
-                if lost or isinstance(outcome, FailedMeasurement):
+                failed = isinstance(outcome, FailedMeasurement)
+                if lost or failed or (kind in SURVIVED and struck.happened):
                     break
             else:
                 raise RuntimeError(f"{kind}: {_MOST_DRAWS} measurements ended before the fault")
@@ -181,8 +182,10 @@ class FaultTrials:
         went_on = isinstance(next_one, Measurement)
         if isinstance(outcome, FailedMeasurement):
             failure, reason = outcome.failure, outcome.reason
-        else:
+        elif lost:
             failure, (reason, seconds) = WorkerLost.kind, lost[0]
+        else:
+            failure, reason = "", ""
         return Trial(kind, "measuring", failure, reason, seconds, went_on, left)
 
     def killed_controller(self, during: str, seed: int) -> Trial:
@@ -242,12 +245,13 @@ class FaultTrials:
 
 
 class _Strike:
-    """A fault that happens some time after :meth:`begin`."""
+    """A fault that happens some time after :meth:`begin`, if there is a worker by then."""
 
     def __init__(
         self, kind: str, triggers: Path, chance: random.Random, longest_seconds: float
     ) -> None:
         self._at = 0.0
+        self.happened = False
         self._timer = threading.Timer(chance.uniform(0, longest_seconds), self._now)
         self._arguments = (kind, triggers, chance)
 
@@ -257,7 +261,7 @@ class _Strike:
 
     def _now(self) -> None:
         self._at = time.perf_counter()
-        strike(*self._arguments)
+        self.happened = strike(*self._arguments)
 
     @property
     def seconds(self) -> float:

@@ -1,9 +1,9 @@
 """What can go wrong on a worker, made to happen at a chosen moment.
 
-Some faults come from outside: signals, and limits on memory and files. Others come from inside:
-:class:`FaultyAdam` is Adam, and has every worker that uses it look for *triggers*, files that
-:func:`pull` makes. The first worker to reach the place that a trigger names removes it and fails
-there, so that a fault happens once, on whichever worker is first.
+Some faults come from outside: signals, limits on memory and files, and strangers at every port.
+Others come from inside: :class:`FaultyAdam` is Adam, and has every worker that uses it look for
+*triggers*, files that :func:`pull` makes. The first worker to reach the place that a trigger names
+removes it and fails there, so that a fault happens once, on whichever worker is first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ import os
 import random
 import resource
 import signal
-from collections.abc import Callable, Iterable
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.process_facts import children_of
+from benchmarks.strangers import bother
 from drlpp.errors import (
     ModelError,
     NotFinite,
@@ -37,6 +42,8 @@ EXPECTED: dict[str, type[RunFailure]] = {
     "server": WorkerLost,
     "frozen": TrialTimeout,
     "memory": OutOfMemory,
+    "leak": OutOfMemory,
+    "slow": TrialTimeout,
     "forward": ModelError,
     "backward": ModelError,
     "optimizer": ModelError,
@@ -45,9 +52,26 @@ EXPECTED: dict[str, type[RunFailure]] = {
 }
 """What a training says of every fault."""
 
-SIGNALS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP, "server": signal.SIGKILL}
+SURVIVED = ("paused", "frozen server", "frozen tracker", "strangers")
+"""Faults that nobody has to hear of: work continues as if there had been none."""
+
+SIGNALS = {
+    "killed": signal.SIGKILL,
+    "server": signal.SIGKILL,
+    "frozen": signal.SIGSTOP,
+    "paused": signal.SIGSTOP,
+    "frozen server": signal.SIGSTOP,
+    "frozen tracker": signal.SIGSTOP,
+}
+PAUSE_SECONDS = 2.0
 _FILE_LIMIT_BYTES = 512
 _MORE_MEMORY_BYTES = 2**20
+_LEAKED_BYTES = 8 * 2**20
+_LEAKS = 16
+_SLOW_SECONDS = 20.0
+"""More than trials have patience for."""
+
+_strangers: list[socket.socket] = []
 
 
 def workers_of_this_process() -> list[int]:
@@ -66,19 +90,34 @@ def strike(fault: str, triggers: Path, chance: random.Random) -> bool:
     Returns:
         False if there is no worker to strike.
     """
-    if fault not in SIGNALS and fault != "disk":
+    if fault not in SIGNALS and fault not in ("disk", "strangers"):
         pull(triggers, fault)
         return True
     workers = workers_of_this_process()
     if not workers:
         return False
-    if fault == "disk":
-        # The controller's disk or a worker's.
-        _forbid_files(chance.choice([*workers, os.getpid()]))
-    else:
-        victim = _server_of_this_process() if fault == "server" else chance.choice(workers)
-        os.kill(victim, SIGNALS[fault])
+    match fault:
+        case "disk":
+            # The controller's disk or a worker's.
+            _forbid_files(chance.choice([*workers, os.getpid()]))
+        case "strangers":
+            _strangers.extend(bother([os.getpid(), *workers], chance))
+        case _:
+            victim = _victim_of(fault, workers, chance)
+            os.kill(victim, SIGNALS[fault])
+            if fault == "paused":
+                time.sleep(PAUSE_SECONDS)
+                os.kill(victim, signal.SIGCONT)
     return True
+
+
+def _victim_of(fault: str, workers: Sequence[int], chance: random.Random) -> int:
+    if "server" in fault:
+        return _server_of_this_process()
+    if "tracker" in fault:
+        tracker: Any = resource_tracker._resource_tracker
+        return int(tracker._pid)
+    return chance.choice(workers)
 
 
 def _forbid_files(process: int) -> None:
@@ -107,7 +146,12 @@ def pull(triggers: Path, place: str) -> None:
 
 
 def release(triggers: Path) -> None:
-    """Take back all triggers that no worker has found."""
+    """Take back all triggers that no worker has found; strangers leave, and what is frozen continues."""
+    while _strangers:
+        _strangers.pop().close()
+    for child in children_of(os.getpid()):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGCONT)
     for trigger in triggers.iterdir():
         trigger.unlink(missing_ok=True)
 
@@ -148,12 +192,17 @@ def _watch_passes(triggers: Path) -> None:
         return
     StageRunner.watched = True  # type: ignore[attr-defined]
     call, backward = StageRunner._call, StageRunner.backward
+    leaked: list[Tensor] = []
 
     def watched_call(self: StageRunner, *arguments: Any) -> Any:
         if _pulled(triggers, "forward"):
             nn.functional.embedding(torch.tensor([99]), torch.zeros(2, 2))
         if _pulled(triggers, "memory"):
             _run_out_of_memory()
+        if _pulled(triggers, "slow"):
+            time.sleep(_SLOW_SECONDS)
+        if leaked or _pulled(triggers, "leak"):
+            _leak(leaked)
         outputs, loss = call(self, *arguments)
         if loss is not None and _pulled(triggers, "nan"):
             loss = loss * torch.nan
@@ -172,11 +221,22 @@ def _replace(name: str, function: Callable[..., Any]) -> None:
     setattr(StageRunner, name, function)
 
 
+def _leak(leaked: list[Tensor]) -> None:
+    """Keep some memory, of which there is not much."""
+    if not leaked:
+        _limit_memory(_LEAKS * _LEAKED_BYTES)
+    leaked.append(torch.ones(_LEAKED_BYTES // 4))
+
+
+def _limit_memory(more_bytes: int) -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    limit = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
 def _run_out_of_memory() -> None:
     """Ask for more than the system gives."""
-    pages = int(Path("/proc/self/statm").read_text().split()[5])
-    limit = pages * resource.getpagesize() + _MORE_MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    _limit_memory(_MORE_MEMORY_BYTES)
     kept = [torch.ones(_MORE_MEMORY_BYTES * 2**number) for number in range(8)]
     assert not kept, "the system gives more than its limit"
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.hostile_tensors import hostile_tensors
+from drlpp.agents.weights import load_weights, save_weights
 from drlpp.capturing import capture
 from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.envs.measurements_file import Entry, Header, append, read_measurements
@@ -84,6 +86,7 @@ HOSTILE = (
     struct.pack("<Q", 2**40) + b"{}",
     struct.pack("<Q", 2) + b"{}",
     b"\x80\x04cos\nsystem\n(S'touch trapped'\ntR.",
+    *hostile_tensors(),
 )
 
 
@@ -131,6 +134,7 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
         ],
         "edges": [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in range(3)],
     }
+    network = torch.nn.Linear(3, 2)
     report = EpochReport(1, 0.5, None, None, 10.0)
     tree = {
         "model": captured.state,
@@ -188,6 +192,11 @@ def loaders(folder: Path) -> Mapping[str, Loader]:
             lambda path: _read_every_tensor(path, captured.state),
             ".safetensors",
             (written("tree.safetensors", lambda path: write_checkpoint(path, tree)),),
+        ),
+        "weights": Loader(
+            lambda path: load_weights(network, path),
+            ".safetensors",
+            (written("weights.safetensors", lambda path: save_weights(network, path, {})),),
         ),
         "pipedream": Loader(read_pipedream_profile, ".txt", (pipedream,)),
         "instance": Loader(

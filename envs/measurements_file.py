@@ -52,15 +52,20 @@ class Entry(Record):
 def open_measurements(path: Path, expected: Header) -> Iterator[Entry]:
     """What a file holds, after a check that it is of the same run; without one, begin it.
 
-    A half-written last line is cut off.
+    A half-written last line is cut off, of such a file only.
 
     Raises:
         InvalidFile: if it is of another run, written by a newer version, or damaged elsewhere.
     """
-    lines = _complete_lines(path)
+    lines, rest = _lines(path)
     if lines:
         _check_header(path, lines[0], expected)
-    else:
+    elif rest and not expected.model_dump_json().encode().startswith(rest):
+        # Nor what a kill left of a header: nothing of ours.
+        raise _not_ours(path)
+    if rest:
+        os.truncate(path, path.stat().st_size - len(rest))
+    if not lines:
         path.parent.mkdir(parents=True, exist_ok=True)
         append(path, expected)
     return _entries(path, lines[1:])
@@ -74,7 +79,7 @@ def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
     """
     if not path.exists():
         raise InvalidFile(f"{path}: no such file")
-    lines = _complete_lines(path, keep=True)
+    lines, _ = _lines(path)
     return _read_header(path, lines[0] if lines else ""), _entries(path, lines[1:])
 
 
@@ -120,35 +125,37 @@ def _entries(path: Path, lines: Sequence[str]) -> Iterator[Entry]:
             ) from None
 
 
-def _complete_lines(path: Path, keep: bool = False) -> list[str]:
-    """The lines of the file without a last half line, which is cut off unless ``keep``."""
+def _lines(path: Path) -> tuple[list[str], bytes]:
+    """The whole lines of the file, and a last half one; neither if there is no file."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return []
+        return [], b""
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error})") from None
-    complete = content[: content.rfind(b"\n") + 1]
-    if len(complete) < len(content) and not keep:
-        os.truncate(path, len(complete))
+    complete, rest = content[: (end := content.rfind(b"\n") + 1)], content[end:]
     # Not splitlines, which also splits at separators within the text of a reason.
-    return complete.decode("utf-8", errors="replace").split("\n")[:-1]
+    return complete.decode("utf-8", errors="replace").split("\n")[:-1], rest
 
 
 def _read_header(path: Path, line: str) -> Header:
     try:
         found = Header.model_validate(parse_mapping(line, f"{path}: line 1"))
     except ValidationError:
-        raise InvalidFile(
-            f"{path}: line 1 does not say that this is a file of measurements; name another file, "
-            "or one that does not exist yet"
-        ) from None
+        raise _not_ours(path) from None
     if found.version > FORMAT_VERSION:
         raise InvalidFile(
             f"{path}: written by a newer drlpp (format version {found.version}; this one reads up "
             f"to {FORMAT_VERSION}); upgrade drlpp to read it"
         )
     return found
+
+
+def _not_ours(path: Path) -> InvalidFile:
+    return InvalidFile(
+        f"{path}: line 1 does not say that this is a file of measurements; name another file, or "
+        "one that does not exist yet"
+    )
 
 
 def _check_header(path: Path, line: str, expected: Header) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,6 +15,9 @@ from drlpp.runtime.agreement import contents_of
 from drlpp.runtime.stages import StageProgram
 from drlpp.runtime.transport import Links, Transfer
 from drlpp.schedule import Action, Message, Receive, Send
+
+# With a name of its source file before it, and advice behind.
+_OF_GLOO = re.compile(r"gloo/transport/\S+\] (.*?)(?:\. This is typically|$)")
 
 
 def build_group(
@@ -37,6 +41,12 @@ def build_group(
     prefixed = dist.PrefixStore(name, store)
     rank, size = workers.index(worker), len(workers)
     return dist.ProcessGroupGloo(prefixed, rank, size, options)  # type: ignore[return-value]
+
+
+def broken_connection(error: BaseException) -> str | None:
+    """What Gloo says of a connection that broke or waited too long; None of any other error."""
+    found = _OF_GLOO.search(" ".join(str(error).split()))
+    return found[1] if found else None
 
 
 class Mailbox:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from drlpp.errors import RunFailure, StorageFailure
 from drlpp.runtime.commands import Failed
+from drlpp.runtime.handshake import SignedConnection
 from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted
 from drlpp.runtime.keeper_messages import (
     Clock,
@@ -35,6 +36,7 @@ from drlpp.runtime.keeper_messages import (
     Tell,
     chunks_of,
     place_of,
+    receive_message,
     send_message,
     write_file,
 )
@@ -53,7 +55,7 @@ class Keeper:
     """
 
     def __init__(
-        self, hello: Hello, connection: Connection, interrupts: Connection | None = None
+        self, hello: Hello, connection: SignedConnection, interrupts: Connection | None = None
     ) -> None:
         self._hello = hello
         self._connection = connection
@@ -84,7 +86,7 @@ class Keeper:
                 self._report(self._host.events(ready) if self._host else [])
                 if self._connection not in ready:
                     continue
-                number, request = self._connection.recv()
+                number, request = receive_message(self._connection)
                 if isinstance(request, Leave):
                     return request.exit_code
                 self._carry_out(number, request)

@@ -12,10 +12,11 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from drlpp.runtime.commands import Command
+from drlpp.runtime.handshake import SignedConnection
 from drlpp.runtime.hosts import Post
 
 SILENCE_SECONDS = 30
@@ -137,12 +138,19 @@ class Reply:
     storage: bool = False
 
 
-def send_message(connection: Connection, message: object) -> None:
-    """Send ``message`` to a process that this one has not started.
-
-    ``connection.send`` would leave tensors here and send where in this process they are.
-    """
+def send_message(connection: SignedConnection, message: object) -> None:
+    """Send ``message`` to a process that this one has not started."""
+    # Not by multiprocessing's pickler, which leaves tensors here and sends where they are.
     connection.send_bytes(pickle.dumps(message))
+
+
+def receive_message(connection: SignedConnection) -> Any:
+    """The next message; the other side has signed it.
+
+    Raises:
+        OSError, EOFError: the connection broke.
+    """
+    return pickle.loads(connection.recv_bytes())
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:

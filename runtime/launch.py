@@ -7,7 +7,6 @@ connect to the controller, and both sides prove that they know the token in ``DR
 from __future__ import annotations
 
 import atexit
-import hmac
 import os
 import queue
 import signal
@@ -19,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from multiprocessing import AuthenticationError, Pipe
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
@@ -27,12 +26,14 @@ import torch.distributed as dist
 
 from drlpp.errors import HostLost, InvalidInput
 from drlpp.runtime.emulation import available_cores
+from drlpp.runtime.handshake import SignedConnection, greet_controller, welcome_keeper
 from drlpp.runtime.keeper import Keeper
 from drlpp.runtime.keeper_messages import (
     SILENCE_SECONDS,
     Hello,
     Leave,
     limit_reading,
+    receive_message,
     send_message,
     watch_peer,
 )
@@ -50,8 +51,9 @@ from drlpp.runtime.local_host import warm_up
 
 TOKEN_VARIABLE = "DRLPP_TOKEN"
 
-_ACCEPTING_SECONDS = 0.2
 _HANDSHAKE_SECONDS = 5
+_MOST_HANDSHAKES = 64
+"""At a time; a flood of strangers must not take all files that this process may open."""
 _LONGEST_VERSIONS_BYTES = 1000
 
 
@@ -97,13 +99,6 @@ class Launch:
             token=os.fsencode(token),
         )
 
-    def secret_for(self, address: str, port: int) -> bytes:
-        """What both ends of a connection to that controller have to know.
-
-        Another one cannot pass on what it hears: it has another address.
-        """
-        return hmac.digest(self.token, f"{address}:{port}".encode(), "sha256")
-
     def hello(self, address: str) -> Hello:
         """Who this process is."""
         return Hello(
@@ -137,6 +132,7 @@ class Controller:
         store: where it tells the others its port.
 
     Attributes:
+        port: that it listens on.
         in_session: whether a session has the keepers; there is one at a time.
         attempt: counted from 1; ``torchrun`` keeps its store when it starts a program anew, but
             counts that on each host by itself.
@@ -149,23 +145,21 @@ class Controller:
         self.launch = launch
         self.in_session = False
         address = address_of(launch.controller)
-        self._listener = socket.create_server((address, 0), backlog=launch.size)
+        self._listener = socket.create_server((address, 0), backlog=launch.size + _MOST_HANDSHAKES)
+        self.port: int = self._listener.getsockname()[1]
         self.hello = launch.hello(address)
-        self._arrived: queue.Queue[tuple[Hello, Connection] | InvalidInput] = queue.Queue()
-        self._keepers: dict[int, tuple[Hello, Connection]] = {}
+        self._arrived: queue.Queue[tuple[Hello, SignedConnection] | InvalidInput] = queue.Queue()
+        self._keepers: dict[int, tuple[Hello, SignedConnection]] = {}
         self._turned_away: set[str] = set()
+        self._exit_code: int | None = None
+        self._handshakes = threading.BoundedSemaphore(_MOST_HANDSHAKES)
         # The store is kept: it may be this process that serves it.
         self._store = store
         self.attempt = count_attempt(store)
+        threading.Thread(target=self._listen, daemon=True).start()
         tell_port(store, self.port)
 
-    @property
-    def port(self) -> int:
-        """That it listens on."""
-        port: int = self._listener.getsockname()[1]
-        return port
-
-    def keepers(self) -> list[tuple[Hello, Connection]]:
+    def keepers(self) -> list[tuple[Hello, SignedConnection]]:
         """The other processes, by rank, once all of them have come.
 
         Raises:
@@ -173,55 +167,79 @@ class Controller:
             InvalidInput: one has other versions than this process.
         """
         end = time.monotonic() + GATHERING_SECONDS
-        self._listener.settimeout(_ACCEPTING_SECONDS)
         while missing := sorted(set(range(1, self.launch.size)) - self._keepers.keys()):
-            if time.monotonic() > end:
+            try:
+                arrival = self._arrived.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
                 raise HostLost(
                     f"ranks {missing} of {self.launch.size} have not reached the controller at "
                     f"{self.hello.address} within {GATHERING_SECONDS} s{self._suspicion()}"
-                )
-            with suppress(TimeoutError):
-                peer, address = self._listener.accept()
-                # A stranger that says little, or slowly, must not keep the others waiting.
-                threading.Thread(target=self._welcome, args=(peer, address[0]), daemon=True).start()
-            while not self._arrived.empty():
-                arrival = self._arrived.get()
-                if isinstance(arrival, InvalidInput):
-                    raise arrival
-                self._keepers.setdefault(arrival[0].rank, arrival)
+                ) from None
+            self._take_in(arrival)
         return [self._keepers[rank] for rank in sorted(self._keepers)]
+
+    def _take_in(self, arrival: tuple[Hello, SignedConnection] | InvalidInput) -> None:
+        if isinstance(arrival, InvalidInput):
+            raise arrival
+        hello, connection = arrival
+        if hello.rank in self._keepers:
+            connection.close()
+        else:
+            self._keepers[hello.rank] = arrival
+
+    def _listen(self) -> None:
+        """Welcome whoever comes, from the beginning on: strangers must not fill the queue."""
+        with self._listener:
+            while True:
+                self._handshakes.acquire()
+                try:
+                    peer, (address, _) = self._listener.accept()
+                except ConnectionAbortedError:
+                    self._handshakes.release()
+                    continue
+                except OSError:
+                    return  # The controller ends.
+                # One that says little, or slowly, must not keep the others waiting.
+                threading.Thread(target=self._welcome, args=(peer, address), daemon=True).start()
 
     def _welcome(self, peer: socket.socket, address: str) -> None:
         """Whoever does not know the token is turned away, whatever it sends."""
-        watch_peer(peer)
-        peer.setblocking(True)
-        limit_reading(peer, _HANDSHAKE_SECONDS)
-        connection = Connection(os.dup(peer.fileno()))
-        secret = self.launch.secret_for(self.hello.address, self.port)
-        arrival: tuple[Hello, Connection] | InvalidInput | None = None
+        connection: SignedConnection | None = None
         try:
-            deliver_challenge(connection, secret)
-            answer_challenge(connection, secret)
-            # Before anything is unpickled that another version may have pickled otherwise.
-            theirs = connection.recv_bytes(_LONGEST_VERSIONS_BYTES).decode(errors="replace")
-            if theirs == versions():
-                arrival = (connection.recv(), connection)
-            else:
-                arrival = InvalidInput(
-                    f"the host at {address} has {theirs}, and this one {versions()}; install the "
-                    "same versions on all hosts"
-                )
+            watch_peer(peer)
+            # Of whoever knows the token, beyond the handshake.
+            limit_reading(peer, SILENCE_SECONDS)
+            here = self.hello.address, self.port
+            rank, connection = welcome_keeper(peer, here, self.launch.token, _HANDSHAKE_SECONDS)
+            self._arrived.put(self._introduced(rank, address, connection))
+            connection = None
+            if self._exit_code is not None:
+                self._let_go()
         except AuthenticationError:
             self._turned_away.add(address)
-        except (AssertionError, EOFError, OSError):
+        except (EOFError, OSError):
             pass  # A stranger, or a connection that broke: the other end tells its user.
-        if isinstance(arrival, tuple):
-            limit_reading(peer, SILENCE_SECONDS)
-        else:
+        finally:
+            self._handshakes.release()
+            peer.close()
+            if connection is not None:
+                connection.close()
+
+    def _introduced(
+        self, rank: int, address: str, connection: SignedConnection
+    ) -> tuple[Hello, SignedConnection] | InvalidInput:
+        # Before anything is unpickled that another version may have pickled otherwise.
+        theirs = connection.recv_bytes(_LONGEST_VERSIONS_BYTES).decode(errors="replace")
+        if theirs != versions():
             connection.close()
-        if arrival is not None:
-            self._arrived.put(arrival)
-        peer.close()
+            return InvalidInput(
+                f"the host at {address} has {theirs}, and this one {versions()}; install the "
+                "same versions on all hosts"
+            )
+        hello: Hello = receive_message(connection)
+        if hello.rank != rank or not 0 < rank < self.launch.size:
+            raise ConnectionAbortedError("it is not who it has proven to be")
+        return hello, connection
 
     def _suspicion(self) -> str:
         """Why those that are missing may be, for an error message."""
@@ -236,12 +254,20 @@ class Controller:
         """Let the other processes go, with the exit code of this one."""
         # Those that have not come yet learn it there.
         tell_end(self._store, exit_code)
-        for _, connection in self._keepers.values():
+        self._exit_code = exit_code
+        self._let_go()
+        # It ends the waiting of the thread that closes it.
+        self._listener.shutdown(socket.SHUT_RDWR)
+
+    def _let_go(self) -> None:
+        while not self._arrived.empty():
+            with suppress(InvalidInput, queue.Empty):
+                self._take_in(self._arrived.get_nowait())
+        keepers, self._keepers = self._keepers, {}
+        for _, connection in keepers.values():
             with suppress(OSError):
-                send_message(connection, (0, Leave(exit_code)))
+                send_message(connection, (0, Leave(self._exit_code or 0)))
             connection.close()
-        self._keepers = {}
-        self._listener.close()
 
 
 _controller: Controller | None = None
@@ -340,14 +366,15 @@ def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | Non
         peer.settimeout(None)
         watch_peer(peer)
         hello = launch.hello(peer.getsockname()[0])
-        secret = launch.secret_for(*peer.getpeername()[:2])
-        connection = Connection(peer.detach())
-        answer_challenge(connection, secret)
-        deliver_challenge(connection, secret)
+        there = peer.getpeername()[:2]
+        connection = greet_controller(peer, there, launch.token, launch.rank)
         connection.send_bytes(versions().encode())
         return Keeper(hello, connection, interrupts).serve()
     except AuthenticationError:
-        reason = f"has another {TOKEN_VARIABLE}; it has to be the same on every host"
+        reason = (
+            f"has another {TOKEN_VARIABLE}, which has to be the same on every host, or is a "
+            "stranger that torchrun's store names in its place"
+        )
     except (EOFError, OSError) as error:
         if (exit_code := exit_code_of_controller(store)) is not None:
             return exit_code

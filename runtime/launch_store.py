@@ -25,6 +25,9 @@ _ASKING_SECONDS = 10
 _ENDED_SECONDS = 20
 """After which a controller that has ended is not replaced any more by one of another attempt."""
 
+_PORTS = range(1, 2**16)
+_LONGEST_PLACE_BYTES = 20
+
 _PLACE_KEY, _ATTEMPTS_KEY = "drlpp/controller", "drlpp/attempts"
 _ENDED = "ended "
 
@@ -92,11 +95,13 @@ def reach_controller(store: dist.Store, controller: str) -> socket.socket:
     """
     begin = time.monotonic()
     while True:
-        place = store.get(_PLACE_KEY).decode()
+        place = _place(store)
         waited = time.monotonic() - begin
         try:
             if place.startswith(_ENDED):
                 raise ConnectionRefusedError("it has ended")
+            if not place.isdecimal() or int(place) not in _PORTS:
+                raise OSError(f"torchrun's store, which anyone can write to, has port {place!r}")
             return socket.create_connection((controller, int(place)), GATHERING_SECONDS)
         except ConnectionRefusedError:
             # It may be that of an attempt before, which is being replaced.
@@ -105,17 +110,24 @@ def reach_controller(store: dist.Store, controller: str) -> socket.socket:
             time.sleep(_RETRY_SECONDS)
 
 
+def _place(store: dist.Store) -> str:
+    """What the controller has said, or anybody else."""
+    place: bytes = store.get(_PLACE_KEY)[:_LONGEST_PLACE_BYTES]
+    return place.decode("ascii", errors="replace")
+
+
 def exit_code_of_controller(store: dist.Store) -> int | None:
     """Of its end; None if it has not ended by itself, or if the store is out of reach as well."""
     found: queue.Queue[str] = queue.Queue()
 
     def ask() -> None:
         with suppress(Exception):
-            found.put(store.get(_PLACE_KEY).decode())
+            found.put(_place(store))
 
     # Whatever its timeout, a store whose host is cut off is waited for for ever.
     threading.Thread(target=ask, daemon=True).start()
-    with suppress(queue.Empty):
+    # Of an exit code that is none, nothing is known.
+    with suppress(queue.Empty, ValueError):
         place = found.get(timeout=_ASKING_SECONDS)
         if place.startswith(_ENDED):
             return int(place.removeprefix(_ENDED))

@@ -6,7 +6,8 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,6 +76,7 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader")
             except DRLPPError:
                 raise
             except Exception as error:
+                _end_frozen_processes(iterator)
                 raise DataError(
                     f"{name} raised {type(error).__name__} after {count} minibatches: "
                     f"{_message_of(error)}{_what_it_means(error)}"
@@ -82,6 +84,17 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader")
             state = torch.get_rng_state()
         yield batch
         count += 1
+
+
+def _end_frozen_processes(iterator: object) -> None:
+    """Those of a loader that was given up: torch only asks them to end, and waits for that at exit.
+
+    The others may be wanted again (``persistent_workers``).
+    """
+    for process in getattr(iterator, "_workers", ()):
+        with suppress(OSError):
+            if Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+                process.kill()
 
 
 def _what_it_means(error: Exception) -> str:

@@ -29,6 +29,9 @@ _GRACE_SECONDS = 0.5
 _LONGEST_END_SECONDS = 10
 """Less than ``keeper_messages.SILENCE_SECONDS``: a keeper says so before it counts as lost."""
 
+_LONGEST_FORK_SECONDS = 90
+"""For a worker, before which the server may have to load torch; less than ``remote_host`` waits."""
+
 _UNKNOWN_EXIT_CODE = 255
 """What multiprocessing says if the server has ended that would have told it."""
 
@@ -37,12 +40,18 @@ _SERVER_HAS_ENDED = (
     "of memory"
 )
 
+_SERVER_IS_FROZEN = (
+    f"the server that workers are forked from did not do so within {_LONGEST_FORK_SECONDS} s, and "
+    "was ended"
+)
+
 
 class LocalHost(WorkerHost):
     """Some workers of a session as processes of this machine.
 
     Replacing them costs a fraction of a second. The server that they are forked from may be killed
-    as well: then nobody tells how they end, so that they are killed and waited for without it.
+    as well: then nobody tells how they end, so that they are killed and waited for without it. If
+    it is frozen when it is needed, it is killed too, and another takes its place.
 
     Args:
         workers: their numbers.
@@ -88,14 +97,16 @@ class LocalHost(WorkerHost):
                 name=f"drlpp-worker-{post.worker}",
                 daemon=True,
             )
+            frozen = threading.Timer(_LONGEST_FORK_SECONDS, _kill_server)
+            frozen.start()
             try:
                 with main_module_left_out():
                     process.start()
             except (EOFError, ConnectionError, FileNotFoundError):
-                raise WorkerLost(
-                    f"worker {post.worker} could not be started: {_SERVER_HAS_ENDED}"
-                ) from None
+                reason = _SERVER_IS_FROZEN if frozen.finished.is_set() else _SERVER_HAS_ENDED
+                raise WorkerLost(f"worker {post.worker} could not be started: {reason}") from None
             finally:
+                frozen.cancel()
                 theirs.close()
             self._processes[post.worker] = process
             self._channels[post.worker] = Channel(ours, str(self.folder))
@@ -162,6 +173,10 @@ class LocalHost(WorkerHost):
             ends = [self._ends[worker]] if worker in self._ends else []
             ended = not ends or mp_connection.wait(ends, max(0.0, give_up - time.monotonic()))
             process.join(max(0.0, give_up - time.monotonic()))
+            if ends and ended and process.is_alive():
+                # It is the server that does not say so. Without it, that is known at once.
+                _kill_server()
+                process.join(_GRACE_SECONDS)
             if not ended or process.is_alive():
                 raise HostLost(
                     f"worker {worker} (process {process.pid}) does not end, although it was "
@@ -203,6 +218,14 @@ def warm_up() -> None:
             f"temporary files go to {tempfile.gettempdir()}, a name too long for sockets; set "
             "TMPDIR to a shorter one, such as /tmp"
         ) from None
+
+
+def _kill_server() -> None:
+    """What :func:`warm_up` replaces."""
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server._forkserver_pid, signal.SIGKILL)
 
 
 @contextmanager

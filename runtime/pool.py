@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection as mp_connection
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -18,6 +19,9 @@ from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted, Post, Store
 from drlpp.runtime.store import new_token, open_store
 
 _GRACE_SECONDS = 0.5
+_LOOK_SECONDS = 1.0
+_STOPPED_SECONDS = 2.0
+"""So much longer than it should, a wait takes only if this process was stopped meanwhile."""
 
 
 class WorkerPool:
@@ -25,7 +29,8 @@ class WorkerPool:
 
     After any failure all of them are replaced, because a communication group cannot be repaired;
     ``generation`` counts the sets of workers so far, and ``longest_silence_seconds`` is the longest
-    time without a word while a command was carried out.
+    time without a word while a command was carried out. While this process is stopped (Ctrl-Z), and
+    its workers with it, nobody waits: that counts as no silence, but in ``stops``.
 
     Args:
         hosts: that hold the workers, that of the controller first.
@@ -46,6 +51,8 @@ class WorkerPool:
         self.folder = folder
         self.generation = 0
         self.longest_silence_seconds = 0.0
+        self.stops = 0
+        self._silence_seconds = 0.0
         self._speeds = speeds
         self._cores = cores
         self._host_of = {worker: host for host in hosts for worker in host.workers}
@@ -148,11 +155,11 @@ class WorkerPool:
         feed: Feed | None,
     ) -> dict[int, Answer]:
         answers: dict[int, Answer] = {}
-        last_word = time.monotonic()
+        self._silence_seconds = 0.0
         while waiting:
             fed = feed is not None and feed.advance()
             if fed:
-                last_word = time.monotonic()
+                self._silence_seconds = 0.0
             events = self._events(0 if fed else timeout_seconds)
             if not events:
                 if fed:
@@ -161,9 +168,8 @@ class WorkerPool:
                     f"workers {sorted(waiting)} did not answer within {timeout_seconds:.0f} s; if "
                     "they need longer, give a longer time limit (--timeout, timeout_seconds)"
                 )
-            silence = time.monotonic() - last_word
+            silence, self._silence_seconds = self._silence_seconds, 0.0
             self.longest_silence_seconds = max(self.longest_silence_seconds, silence)
-            last_word += silence
             for event in events:
                 if not isinstance(event, Answered):
                     continue
@@ -189,16 +195,28 @@ class WorkerPool:
 
     def _events(self, timeout_seconds: float) -> list[Event]:
         """What has happened on the hosts; none if nothing has in time."""
-        end = time.monotonic() + timeout_seconds
+        left = timeout_seconds
         while True:
             waitables = [waitable for host in self.hosts for waitable in host.waitables()]
-            ready = mp_connection.wait(waitables, max(0.0, end - time.monotonic()))
+            ready, seconds = self._wait(waitables, min(left, _LOOK_SECONDS))
+            left -= seconds
             events = [event for host in self.hosts for event in host.events(ready)]
             for event in events:
                 if isinstance(event, Interrupted):
                     raise KeyboardInterrupt(f"on host {event.host}")
-            if events or not ready or time.monotonic() >= end:
+            if events or left <= 0:
                 return events
+
+    def _wait(self, waitables: Sequence[Any], seconds: float) -> tuple[list[Any], float]:
+        """Those that are ready, and how long they were waited for."""
+        begin = time.monotonic()
+        ready = mp_connection.wait(waitables, max(0.0, seconds))
+        waited = time.monotonic() - begin
+        if waited > seconds + _STOPPED_SECONDS:
+            self.stops += 1
+            waited = seconds
+        self._silence_seconds += waited
+        return ready, waited
 
     def _raise_if_one_ends(self, events: Sequence[Event]) -> None:
         end = time.monotonic() + _GRACE_SECONDS

@@ -8,11 +8,11 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import connection as mp_connection
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime.commands import Command, RunResult
+from drlpp.runtime.handshake import SignedConnection
 from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted, Post, WorkerHost
 from drlpp.runtime.keeper_messages import (
     SILENCE_SECONDS,
@@ -29,6 +29,7 @@ from drlpp.runtime.keeper_messages import (
     Start,
     Tell,
     chunks_of,
+    receive_message,
     send_message,
     write_file,
 )
@@ -54,7 +55,7 @@ class RemoteHost(WorkerHost):
     def __init__(
         self,
         hello: Hello,
-        connection: Connection,
+        connection: SignedConnection,
         name: str,
         folder: Path,
         *,
@@ -113,7 +114,7 @@ class RemoteHost(WorkerHost):
         """Give the worker a command."""
         self._send(Tell(worker, command))
 
-    def waitables(self) -> list[Connection]:
+    def waitables(self) -> list[SignedConnection]:
         """The connection to the keeper."""
         if self._lost:
             raise self._lost
@@ -224,7 +225,7 @@ class RemoteHost(WorkerHost):
     def _take_in(self) -> Reply | None:
         """The next message, which is kept if it is an event and returned if it is a reply."""
         with self._watched():
-            message = self._connection.recv()
+            message = receive_message(self._connection)
         if isinstance(message, Reply):
             return message
         self._events.append(message)

@@ -213,10 +213,18 @@ class ClusterSession:
         deployment = self.deploy(placement, method)
         window = Window.plan(deployment.pipeline, minibatches, deployment.method)
         options = RunOptions(order=self._workers.example_order)
-        schedule, results = self.run(deployment, window.minibatches, options)
+        schedule, results = self._run_unstopped(deployment, window.minibatches, options)
         links = time_ways(self._workers, deployment.pipeline, results)
         self.timeline = timeline_of(schedule, results)
         return measurement_of(schedule, results, window, links)
+
+    def _run_unstopped(
+        self, deployment: Deployment, minibatches: int, options: RunOptions
+    ) -> tuple[Schedule, dict[int, RunResult]]:
+        """Run; once more if the program was stopped meanwhile (Ctrl-Z), which was measured too."""
+        stops = self._workers.stops
+        found = self.run(deployment, minibatches, options)
+        return found if stops == self._workers.stops else self.run(deployment, minibatches, options)
 
     def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
         """A few minibatches from the middle of the last measurement, as they really ran."""

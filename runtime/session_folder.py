@@ -12,12 +12,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import threading
 import time
 from contextlib import suppress
 from multiprocessing import util
 from pathlib import Path
+
+from drlpp.errors import InvalidInput
 
 _PREFIX = "drlpp-session-"
 _PREFIXES = _PREFIX, "pymp-"
@@ -49,7 +52,15 @@ def keep_socket_folder() -> None:
     with _one_thread:
         folder = Path(util.get_temp_dir())
         # Whoever cleans up old temporary files may have removed it.
-        folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            # Others would hear what is said to workers.
+            raise InvalidInput(
+                f"{folder}, which this program had for its sockets, is open to others or another's "
+                "by now; begin the program anew"
+            )
         if not (folder / _LOCK).exists():
             _lock(folder)
 
@@ -74,7 +85,7 @@ def remove_abandoned(parent: Path) -> None:
 def _remove_if_abandoned(lock: Path) -> None:
     # It may be in use, or being removed by someone else; another user's may be anything.
     with suppress(OSError):
-        if lock.parent.stat().st_uid != os.getuid():
+        if lock.parent.lstat().st_uid != os.getuid():
             return
         file = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:

@@ -107,6 +107,11 @@ class SessionWorkers:
         """Of the workers that run now; it grows when they are replaced."""
         return self._pool.generation
 
+    @property
+    def stops(self) -> int:
+        """How often this process was stopped while it waited for workers, and continued."""
+        return self._pool.stops
+
     def close(self) -> None:
         """End the workers and remove the files; another session may have the hosts after that."""
         if self._closed:

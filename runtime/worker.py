@@ -22,6 +22,7 @@ from drlpp.errors import (
     OutOfMemory,
     RunFailure,
     StorageFailure,
+    WorkerLost,
 )
 from drlpp.runtime.agreement import check_agreement
 from drlpp.runtime.channel import Channel
@@ -44,7 +45,7 @@ from drlpp.runtime.commands import (
     RunResult,
     TimeLink,
 )
-from drlpp.runtime.communication import Mailbox, build_group
+from drlpp.runtime.communication import Mailbox, broken_connection, build_group
 from drlpp.runtime.connections import Connections
 from drlpp.runtime.devices import (
     PROCESSOR,
@@ -123,6 +124,10 @@ class Worker:
             whose = f"worker {self._worker}: " if of_worker else ""
             minibatch = error.minibatch if isinstance(error, NotFinite) else None
             return Failed(type(error).__name__, whose + summary, minibatch)
+        if broken := broken_connection(error):
+            # If another has ended, the controller says that instead.
+            reason = f"worker {self._worker} lost its connection to another ({broken[:200]})"
+            return Failed(WorkerLost.__name__, reason)
         kind = OutOfMemory if is_out_of_memory(error) else ModelError
         return Failed(kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}")
 

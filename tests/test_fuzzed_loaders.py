@@ -20,6 +20,7 @@ NAMES = (
     "run",
     "measurements",
     "checkpoint",
+    "weights",
     "pipedream",
     "instance",
 )

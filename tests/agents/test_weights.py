@@ -26,10 +26,13 @@ def test_weights_come_back(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_weights(nn.Linear(3, 2), path, {})
-    with pytest.raises(InvalidFile, match=r"'weight' have shape \(2, 3\).*\(2, 4\)"):
+    with pytest.raises(InvalidFile, match=r"'weight' are \(2, 3\).*\(2, 4\)"):
         load_weights(nn.Linear(4, 2), path)
     with pytest.raises(InvalidFile, match="no weights 'bias'"):
         load_weights(nn.Linear(3, 2, bias=False), path)
+    save_file({"weight": torch.zeros(2, 3, dtype=torch.long), "bias": torch.zeros(2)}, path)
+    with pytest.raises(InvalidFile, match=r"'weight' are .*int64, but the network has .*float32"):
+        load_weights(nn.Linear(3, 2), path)
     save_file({"weight": torch.zeros(2, 3)}, path)
     with pytest.raises(InvalidFile, match="'bias' are missing"):
         load_weights(nn.Linear(3, 2), path)

@@ -237,3 +237,37 @@ def test_a_folder_that_may_not_be_searched_is_refused(
     monkeypatch.setattr(Path, "exists", refused)
     with pytest.raises(InvalidInput, match=r"run: cannot be used \(Permission denied\)"):
         run(tmp_path / "run", "train", SETTINGS, resume=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["measurements.jsonl", "checkpoint.safetensors", "run.json", ".lock", "events.out"]
+)
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("resume", [True, False])
+def test_nothing_is_written_where_a_link_leads(
+    tmp_path: Path, name: str, there: bool, resume: bool
+) -> None:
+    """A folder from a stranger may hold links to files of the user, or to where some would be."""
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    with open_run_folder(folder, "train", SETTINGS, resume=False):
+        (folder / "kept").touch()
+    if there:
+        elsewhere.write_text("no line end")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(elsewhere)
+    with (
+        pytest.raises(InvalidInput, match=f"{name} is a symbolic link"),
+        open_run_folder(folder, "train", SETTINGS, resume=resume),
+    ):
+        pass
+    assert elsewhere.exists() == there
+    if there:
+        assert elsewhere.read_text() == "no line end"
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "storage")
+    with open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False):
+        pass
+    assert (tmp_path / "storage" / "run.json").exists()

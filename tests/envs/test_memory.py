@@ -128,9 +128,18 @@ def test_a_half_written_last_line_is_dropped(written: Path, lost_bytes: int) -> 
 
 def test_a_kill_while_the_header_was_written_leaves_a_usable_file(tmp_path: Path) -> None:
     path = tmp_path / "measurements.jsonl"
-    path.write_text('{"kind": "meas')
+    path.write_text('{"kind":"meas')
     MeasurementMemory(FakeMeasurer(chain(6)), path=path).measure(HALVES)
     assert MeasurementMemory(FakeMeasurer(chain(6)), path=path).distinct == 1
+
+
+@pytest.mark.parametrize("content", ["one line without an end", "first\nsecond, without an end"])
+def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(content)
+    with pytest.raises(InvalidFile, match="line 1 does not say"):
+        MeasurementMemory(FakeMeasurer(chain(6)), path=path)
+    assert path.read_text() == content
 
 
 def test_a_file_of_another_run_is_refused(written: Path) -> None:

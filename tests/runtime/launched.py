@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,11 +15,16 @@ TOKEN = b"a secret of at least sixteen bytes"
 
 
 @contextmanager
-def launched(nodes: list[int], keeper_token: bytes = TOKEN) -> Iterator[Controller]:
+def launched(
+    nodes: list[int],
+    keeper_token: bytes = TOKEN,
+    before_keepers: Callable[[Controller], None] = lambda _: None,
+) -> Iterator[Controller]:
     """Sessions of this process have one worker for each entry, on the node of that number."""
     store = dist.HashStore()
     first = Launch(rank=0, size=len(nodes), node=nodes[0], controller="127.0.0.1", token=TOKEN)
     controller = Controller(first, store)
+    before_keepers(controller)
     keepers = [
         threading.Thread(
             target=keep_workers,

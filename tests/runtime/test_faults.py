@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.fault_injection import attempted
 from benchmarks.fault_trials import FaultTrials, Trial
-from benchmarks.faults import EXPECTED
+from benchmarks.faults import EXPECTED, SURVIVED
 from benchmarks.leftovers import everything_gone
 from benchmarks.temporary_files import temporary_files_in
 from drlpp.task import ModelReference
@@ -26,13 +26,13 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
 
 # TensorBoard's thread says so as well when it cannot write.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("kind", EXPECTED)
+@pytest.mark.parametrize("kind", [*EXPECTED, *SURVIVED])
 def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
     trial = trials.training(kind, seed=101)
     assert trial.as_expected, trial
 
 
-@pytest.mark.parametrize("kind", ["killed", "server", "frozen", "backward"])
+@pytest.mark.parametrize("kind", ["killed", "server", "frozen", "backward", "leak", "strangers"])
 def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
     trial = trials.measuring(kind, seed=101)
     assert trial.as_expected, trial

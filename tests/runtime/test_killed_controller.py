@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.leftovers import descendants
+from drlpp.errors import InvalidInput
 from drlpp.runtime.session_folder import (
     SessionFolder,
+    keep_socket_folder,
     remove_abandoned,
     remove_files_of_dead_controller,
 )
@@ -64,6 +66,38 @@ def test_folders_of_the_living_are_kept_and_those_of_the_dead_removed(tmp_path: 
         assert not list(tmp_path.iterdir())
     finally:
         tempfile.tempdir = before
+
+
+@pytest.mark.parametrize("kind", ["link to what is there", "link to what is not", "folder of all"])
+def test_a_folder_for_sockets_that_others_have_planted_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its name is known, and it may have been removed as an old temporary file."""
+    folder, elsewhere = tmp_path / "sockets", tmp_path / "elsewhere"
+    monkeypatch.setattr(util, "get_temp_dir", lambda: str(folder))
+    match kind:
+        case "folder of all":
+            folder.mkdir()
+            folder.chmod(0o777)
+        case _:
+            folder.symlink_to(elsewhere)
+            if kind == "link to what is there":
+                elsewhere.mkdir()
+    with pytest.raises(InvalidInput, match=f"{folder}, which this program had for its sockets"):
+        keep_socket_folder()
+    assert not elsewhere.exists() or not list(elsewhere.iterdir())
+
+
+def test_links_in_the_folder_of_temporary_files_are_left_alone(tmp_path: Path) -> None:
+    """Where they lead there may be a file that is called as our locks are."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "lock").touch()
+    (tmp_path / "drlpp-session-planted").symlink_to(tmp_path / "mine")
+    (tmp_path / "drlpp-session-linked").mkdir()
+    (tmp_path / "drlpp-session-linked" / "lock").symlink_to(tmp_path / "mine" / "lock")
+    remove_abandoned(tmp_path)
+    assert (tmp_path / "mine" / "lock").exists()
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_workers_wait_until_a_dying_controller_gives_up_its_lock(
