@@ -87,8 +87,8 @@ def test_numbers_have_to_be_whole(captured: CapturedModel, tmp_path: Path, given
 
 def test_an_epoch_that_no_memory_holds_is_refused(captured: CapturedModel, tmp_path: Path) -> None:
     out = tmp_path / "out"
+    trainer = PipelineTrainer(placement_file(captured, 0), out=out)
     with pytest.raises(InvalidInput, match=r"1000000000 minibatches in 1 parts through 1 stages"):
-        trainer = PipelineTrainer(placement_file(captured, 0), out=out)
         trainer.fit("tests.models:separable_without_end", minibatches=10**9)
     assert not out.exists()
 
