@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,6 +130,27 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     assert f"found by {exported.found_by}" in " ".join(again.split())
     assert (out / "comparison.json").read_text() == before
     assert len(measured(out)) == 6
+
+
+def test_the_model_that_was_named_is_trusted_in_the_runs_folder(tmp_path: Path) -> None:
+    out, copy = tmp_path / "run", tmp_path / "copy"
+    finish(out, 1)
+    shutil.copytree(out, copy)
+
+    def train(placement: Path) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-c", "from drlpp.cli import main; main()", "train"]
+        data = ["--data", "tests.models:separable", "--epochs", "1"]
+        return subprocess.run(
+            [*program, str(placement), *data], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+
+    done = train(out / "placement.json")
+    assert done.returncode == 0, done.stderr
+    assert "imports tests.models:perceptron (model), as" in done.stdout
+    # As somebody else would get it, or send it back.
+    done = train(copy / "placement.json")
+    assert done.returncode == 2
+    assert "--trust tests" in done.stderr
 
 
 def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
