@@ -174,8 +174,9 @@ class FaultTrials:
                 raise RuntimeError(f"{kind}: {_MOST_DRAWS} measurements ended before the fault")
             next_one = session.measure(self.placement, 10)
         went_on = isinstance(next_one, Measurement)
-        failed = isinstance(outcome, FailedMeasurement)
-        failure, reason = (outcome.failure, outcome.reason) if failed else ("", "")
+        failure, reason = "", ""
+        if isinstance(outcome, FailedMeasurement):
+            failure, reason = outcome.failure, outcome.reason
         return Trial(kind, "measuring", failure, reason, seconds, went_on, left)
 
     def killed_controller(self, during: str, seed: int) -> Trial:

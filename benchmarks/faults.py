@@ -146,7 +146,7 @@ def pull(triggers: Path, place: str) -> None:
 
 
 def release(triggers: Path) -> None:
-    """Take back all triggers that no worker has found; strangers leave, and what is frozen continues."""
+    """Take back triggers that no worker has found; strangers leave, what is frozen continues."""
     while _strangers:
         _strangers.pop().close()
     for child in children_of(os.getpid()):
