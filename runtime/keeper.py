@@ -81,7 +81,7 @@ class Keeper:
                     waitables += self._host.waitables()
                 if self._interrupts is not None:
                     waitables.append(self._interrupts)
-                ready = mp_connection.wait(waitables)
+                ready: list[Any] = mp_connection.wait(waitables)
                 if self._interrupts in ready:
                     # torchrun passes on what the terminal has sent already.
                     self._interrupts = None
