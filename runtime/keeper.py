@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing import connection as mp_connection
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from drlpp.errors import RunFailure, StorageFailure
 from drlpp.runtime.commands import Failed
@@ -75,10 +76,12 @@ class Keeper:
         try:
             send_message(self._connection, self._hello)
             while True:
-                waitables = self._host.waitables() if self._host else []
+                waitables: list[Any] = [self._connection]
+                if self._host:
+                    waitables += self._host.waitables()
                 if self._interrupts is not None:
                     waitables.append(self._interrupts)
-                ready = mp_connection.wait([self._connection, *waitables])
+                ready: list[Any] = mp_connection.wait(waitables)
                 if self._interrupts in ready:
                     # torchrun passes on what the terminal has sent already.
                     self._interrupts = None

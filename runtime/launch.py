@@ -1,7 +1,8 @@
 """Started by ``torchrun``: the first process is the controller, every process keeps one worker.
 
 ``torchrun`` brings the processes together (c10d's rendezvous) and tells each who it is. They then
-connect to the controller, and both sides prove that they know the token in ``DRLPP_TOKEN``.
+connect to the controller, and both sides prove that they know the token in ``DRLPP_TOKEN``
+(:mod:`drlpp.runtime.handshake`).
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from drlpp.runtime.local_host import warm_up
 TOKEN_VARIABLE = "DRLPP_TOKEN"
 
 _HANDSHAKE_SECONDS = 5
+_RETRY_SECONDS = 0.2
 _MOST_HANDSHAKES = 64
 """At a time; a flood of strangers must not take all files that this process may open."""
 _LONGEST_VERSIONS_BYTES = 1000
@@ -194,11 +196,12 @@ class Controller:
                 self._handshakes.acquire()
                 try:
                     peer, (address, _) = self._listener.accept()
-                except ConnectionAbortedError:
-                    self._handshakes.release()
-                    continue
                 except OSError:
-                    return  # The controller ends.
+                    self._handshakes.release()
+                    if self._exit_code is not None:
+                        return
+                    time.sleep(_RETRY_SECONDS)  # The system may be short of open files.
+                    continue
                 # One that says little, or slowly, must not keep the others waiting.
                 threading.Thread(target=self._welcome, args=(peer, address), daemon=True).start()
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import connection as mp_connection
 from pathlib import Path
+from typing import Any
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime.commands import Command, RunResult
@@ -114,7 +115,7 @@ class RemoteHost(WorkerHost):
         """Give the worker a command."""
         self._send(Tell(worker, command))
 
-    def waitables(self) -> list[SignedConnection]:
+    def waitables(self) -> list[Any]:
         """The connection to the keeper."""
         if self._lost:
             raise self._lost
