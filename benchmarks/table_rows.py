@@ -73,7 +73,7 @@ METHODS: dict[str, TableMethod] = {
 
 
 def _optimizer(name: str, /, **options: float | bool) -> OptimizerSpec:
-    return OptimizerSpec(name=name, options={**options})
+    return OptimizerSpec(name=name, options={**options}).as_named_by_user()
 
 
 OPTIMIZERS: dict[str, OptimizerSpec] = {

@@ -133,3 +133,9 @@ def test_an_unknown_option_is_named(models: str) -> None:
 def test_a_reference_reads_like_a_call() -> None:
     assert str(ModelReference(name="vgg16")) == "vgg16"
     assert str(ModelReference(name="vgg16", options={"width": 0.5})) == "vgg16(width=0.5)"
+
+
+def test_options_may_have_any_name(models: str) -> None:
+    """As in ``--model-option name=vit_tiny``, which timm's factories take."""
+    reference = ModelReference.named("mymodels:f", "published", name="vit", size=3)
+    assert reference.options == {"name": "vit", "size": 3}
