@@ -115,7 +115,7 @@ ORDER = random_order(SAMPLES, MINIBATCHES, BATCH)
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[ClusterSession]:
-    captured = capture(ModelReference(name="tests.runtime.test_custom_functions:custom"))
+    captured = capture(ModelReference.named("tests.runtime.test_custom_functions:custom"))
     with ClusterSession(captured, workers=3) as session:
         session.use_samples(*_samples())
         yield session

@@ -22,7 +22,7 @@ STAGES, MINIBATCHES = 3, 12
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron"))
+    return capture(ModelReference.named("tests.models:perceptron"))
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ KILLED = "was killed by SIGKILL, as the system does for want of memory"
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron"))
+    return capture(ModelReference.named("tests.models:perceptron"))
 
 
 @pytest.fixture(scope="module")

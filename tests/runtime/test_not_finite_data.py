@@ -45,7 +45,7 @@ def sums(masked: str = "never") -> Task:
 
 
 def captured(masked: str) -> CapturedModel:
-    return capture(ModelReference(name=f"{__name__}:sums", options={"masked": masked}))
+    return capture(ModelReference.named(f"{__name__}:sums", masked=masked))
 
 
 def samples(count: int) -> Samples:

@@ -28,7 +28,7 @@ from drlpp.training_options import Method, choose_method
 from tests.models import forked, perceptron
 
 ROOT = Path(__file__).parent.parent.parent
-PERCEPTRON = ModelReference(name="tests.models:perceptron")
+PERCEPTRON = ModelReference.named("tests.models:perceptron")
 
 
 class Picky(nn.Module):
@@ -165,13 +165,13 @@ def test_it_takes_turns_with_workers_and_nobody_computes_meanwhile() -> None:
 
 @pytest.mark.parametrize("factory", ["without_loss", "forked"])
 def test_models_without_a_loss_and_with_branches_are_measured(factory: str) -> None:
-    model = ModelReference(name=f"tests.models:{factory}")
+    model = ModelReference.named(f"tests.models:{factory}")
     with ClusterSession(model, 1) as session, PlainPyTorch(session) as contender:
         assert isinstance(contender.measure(1, 3, session.method), Measurement)
 
 
 def test_a_model_that_fails_in_plain_pytorch_says_why() -> None:
-    model = ModelReference(name=f"{__name__}:picky")
+    model = ModelReference.named(f"{__name__}:picky")
     with ClusterSession(model, 1) as session, PlainPyTorch(session) as contender:
         outcome = contender.measure(1, 3, session.method)
         assert isinstance(outcome, FailedMeasurement)
@@ -181,7 +181,7 @@ def test_a_model_that_fails_in_plain_pytorch_says_why() -> None:
 
 
 def test_what_cannot_be_pickled_is_built_again_by_its_factory() -> None:
-    model = ModelReference(name=f"{__name__}:with_a_loss_of_its_own")
+    model = ModelReference.named(f"{__name__}:with_a_loss_of_its_own")
     with ClusterSession(model, 1) as session, PlainPyTorch(session) as contender:
         assert isinstance(contender.measure(1, 3, session.method), Measurement)
 
@@ -191,7 +191,7 @@ def test_what_cannot_be_pickled_is_built_again_by_its_factory() -> None:
     [("nowhere:model", "nor built there"), ("tests.models:without_loss", "builds another one")],
 )
 def test_a_model_that_no_other_process_can_have_is_told(reference: str, words: str) -> None:
-    captured = capture(ModelReference(name=reference), with_a_loss_of_its_own())
+    captured = capture(ModelReference.named(reference), with_a_loss_of_its_own())
     with ClusterSession(captured, 1) as session, PlainPyTorch(session) as contender:
         outcome = contender.measure(1, 3, session.method)
     assert isinstance(outcome, FailedMeasurement)

@@ -44,7 +44,7 @@ with ClusterSession("tests.models:perceptron", 2, timeout_seconds=3) as session:
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference(name="tests.models:perceptron", options={"layers": 2}))
+    return capture(ModelReference.named("tests.models:perceptron", layers=2))
 
 
 def _signal(processes: Sequence[int], number: int) -> None:

@@ -189,7 +189,7 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
     """More of them than the controller deals with at a time, and before the keepers."""
     monkeypatch.setattr(launch_module, "_MOST_HANDSHAKES", 2)
     monkeypatch.setattr(launch_module, "_HANDSHAKE_SECONDS", 1)
-    captured = capture(ModelReference(name="tests.models:forked"))
+    captured = capture(ModelReference.named("tests.models:forked"))
     placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
     strangers: list[socket.socket] = []
 
@@ -204,7 +204,7 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
 
 def test_nothing_of_a_session_listens_beyond_this_machine() -> None:
     """Its store, and what every worker has for the others."""
-    captured = capture(ModelReference(name="tests.models:forked"))
+    captured = capture(ModelReference.named("tests.models:forked"))
     with ClusterSession(captured, 2) as session:
         session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)), 4)
         own = listening_ports([os.getpid(), *session.process_ids])
