@@ -14,6 +14,7 @@ from drlpp.cli import main
 from drlpp.command_line import run_program, told_how_to_go_on
 from drlpp.files import write_document
 from drlpp.task import ModelReference
+from tests.drlpp.tiny_models import TINY
 from tests.runtime.placement_files import file_of
 from tests.runtime.plain import in_a_row
 
@@ -141,3 +142,14 @@ def test_ctrl_c_says_how_to_go_on_where_one_can(
     assert stop.value.code == 130
     told = capsys.readouterr().err
     assert told.splitlines() == [*([how] if how else []), "drlpp: interrupted"]
+
+
+def test_what_a_user_should_know_of_the_model_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {**TINY["bert48"], "tied": True, "layers": 1}
+    given = [f"--model-option={name}={value}" for name, value in options.items()]
+    assert run(monkeypatch, "capture", "bert48", *given, "-o", str(tmp_path / "graph.json")) == 0
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: the parameter ")
+    assert "one operator, which no placement can divide" in note
