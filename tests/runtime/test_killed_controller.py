@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.leftovers import descendants
 from drlpp.errors import InvalidInput
+from drlpp.runtime import session_folder
 from drlpp.runtime.session_folder import (
     SessionFolder,
     keep_socket_folder,
@@ -88,16 +89,25 @@ def test_a_folder_for_sockets_that_others_have_planted_is_refused(
     assert not elsewhere.exists() or not list(elsewhere.iterdir())
 
 
-def test_links_in_the_folder_of_temporary_files_are_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", session_folder._PREFIXES)
+def test_links_in_the_folder_of_temporary_files_are_left_alone(tmp_path: Path, prefix: str) -> None:
     """Where they lead there may be a file that is called as our locks are."""
+    lock = session_folder._LOCK
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "lock").touch()
-    (tmp_path / "drlpp-session-planted").symlink_to(tmp_path / "mine")
-    (tmp_path / "drlpp-session-linked").mkdir()
-    (tmp_path / "drlpp-session-linked" / "lock").symlink_to(tmp_path / "mine" / "lock")
+    (tmp_path / "mine" / lock).touch()
+    (tmp_path / f"{prefix}planted").symlink_to(tmp_path / "mine")
+    (tmp_path / f"{prefix}linked").mkdir()
+    (tmp_path / f"{prefix}linked" / lock).symlink_to(tmp_path / "mine" / lock)
+    # That the names are those which it looks for.
+    (tmp_path / f"{prefix}abandoned").mkdir()
+    (tmp_path / f"{prefix}abandoned" / lock).touch()
     remove_abandoned(tmp_path)
-    assert (tmp_path / "mine" / "lock").exists()
-    assert len(list(tmp_path.iterdir())) == 3
+    assert (tmp_path / "mine" / lock).exists()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "mine",
+        f"{prefix}planted",
+        f"{prefix}linked",
+    }
 
 
 def test_workers_wait_until_a_dying_controller_gives_up_its_lock(
