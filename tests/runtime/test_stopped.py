@@ -139,7 +139,7 @@ def test_what_was_measured_over_a_stop_is_measured_again(
 
 
 @pytest.fixture
-def frozen_server(captured: CapturedModel) -> Iterator[ClusterSession]:
+def frozen_server(captured: CapturedModel, tmp_path: Path) -> Iterator[ClusterSession]:
     """A session whose workers were forked from a server that is stopped by now."""
     with ClusterSession(captured, 2, timeout_seconds=3) as session:
         session.measure(in_a_row(captured.graph, 0, 1), 4)
@@ -149,10 +149,7 @@ def frozen_server(captured: CapturedModel) -> Iterator[ClusterSession]:
         os.kill(frozen, signal.SIGSTOP)
         yield session
         seen += session.process_ids
-    for process in (*seen, frozen):
-        # One that nobody has waited for has ended as well.
-        stat = Path(f"/proc/{process}/stat")
-        assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert not wait_until_gone({*seen, frozen}, tmp_path)
 
 
 def test_a_session_ends_although_the_fork_server_is_frozen(frozen_server: ClusterSession) -> None:
