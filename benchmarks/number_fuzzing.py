@@ -188,13 +188,15 @@ def _show(path: Path) -> None:
 
 @cache
 def _captured(model: str) -> CapturedModel:
-    return capture(ModelReference.model_validate_json(model))
+    return capture(ModelReference.model_validate_json(model), check=False)
 
 
 def _placement(path: Path) -> None:
     _show(path)
     document = read_document(path, PlacementFile)
-    with patch("drlpp.timeline_sources.capture", lambda one: _captured(one.model_dump_json())):
+    with patch(
+        "drlpp.timeline_sources.capture", lambda one, check: _captured(one.model_dump_json())
+    ):
         recording = from_schedule(path, document, document.method, 8)
     shown(time_use_table(recording, "title"))
 

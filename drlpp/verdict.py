@@ -189,7 +189,7 @@ def verdict_lines(verdict: Verdict, entrants: Sequence[Entrant]) -> Iterator[str
     simplest = entrants[verdict.equals[0]]
     if len(verdict.equals) > 1:
         rest = ", ".join(str(entrants[index]) for index in verdict.equals[1:])
-        yield f"the simplest of the equals is {simplest}; as good are {rest}"
+        yield f"the simplest of the equals is {simplest}; not shown to be slower: {rest}"
     if not simplest.simplicity.pipeline:
         yield "train with plain PyTorch: a pipeline is not worth having here"
 

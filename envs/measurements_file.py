@@ -141,7 +141,7 @@ def _lines(path: Path) -> tuple[list[str], bytes]:
 def _read_header(path: Path, line: str) -> Header:
     try:
         found = Header.model_validate(parse_mapping(line, f"{path}: line 1"))
-    except ValidationError:
+    except (ValidationError, InvalidFile):
         raise _not_ours(path) from None
     if found.version > FORMAT_VERSION:
         raise InvalidFile(

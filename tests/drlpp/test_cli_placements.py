@@ -239,7 +239,7 @@ def test_one_command_suits_a_loop_that_restarts_it(
     """Killed before its first checkpoint, and between two; it says once that it begins."""
     out = tmp_path / "out"
     command = ["train", str(path), "--data", "tests.models:separable", "--out", str(out)]
-    command += ["--epochs", "3", "--resume"]
+    command += ["--epochs", "3", "--resume", "--trust", "tests"]
     for written in ("run.json", "checkpoint.safetensors"):
         with subprocess.Popen(
             [sys.executable, "-c", "from drlpp.cli import main; main()", *command],
