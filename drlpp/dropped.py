@@ -67,13 +67,14 @@ def noticing_dropped(module: nn.Module) -> Iterator[Dropped]:
             (checkpoint.CheckpointFunction, "apply", _called_at_once(dropped)),
             (checkpoint, "_checkpoint_without_reentrant_generator", _nothing_around(dropped)),
         ):
-            stack.enter_context(_replaced(owner, name, replacement))
+            stack.enter_context(replaced(owner, name, replacement))
         stack.enter_context(_noticing_state(module, dropped))
         yield dropped
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, replacement: object) -> Iterator[None]:
+def replaced(owner: Any, name: str, replacement: object) -> Iterator[None]:
+    """Let an attribute of a class or module be another one inside."""
     own = vars(owner).get(name)
     setattr(owner, name, replacement)
     try:

@@ -15,7 +15,7 @@ import inspect
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -36,6 +36,7 @@ from torch.fx.experimental.proxy_tensor import (
 from torch.utils import _pytree as pytree
 
 from drlpp.autograd_functions import CapturedFunction
+from drlpp.dropped import replaced
 from drlpp.errors import InvalidModel
 
 Function = type[torch.autograd.Function]
@@ -102,18 +103,13 @@ def recorded_functions() -> Iterator[None]:
 
     By their ``forward``: ``apply`` is often bound to another name long before.
     """
-    replaced = []
-    for function in _defined(torch.autograd.Function):
-        replaced.append((function, vars(function).get("forward")))
-        setattr(function, "forward", staticmethod(_recording(function)))  # noqa: B010
-    try:
+    _calls.clear()
+    with ExitStack() as stack:
+        # All are known before any is replaced: one may inherit another's.
+        recording = [(f, staticmethod(_recording(f))) for f in _defined(torch.autograd.Function)]
+        for function, forward in recording:
+            stack.enter_context(replaced(function, "forward", forward))
         yield
-    finally:
-        for function, own in replaced:
-            if own is None:
-                del function.forward
-            else:
-                setattr(function, "forward", own)  # noqa: B010
 
 
 def _defined(base: Function) -> Iterator[Function]:
@@ -140,7 +136,7 @@ def _recording(function: Function) -> Callable[..., Any]:
         outputs = tuple(results) if returns_tuple else (results,)
         if not all(isinstance(output, Tensor) for output in outputs):
             raise _refused(function, "it returns something that is no tensor")
-        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(_without(known))):
+        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(known)):
             raise _refused(function, "it takes tensors inside of another argument")
         # torch remembers what the fake of an operator returned: no number comes twice.
         number = next(_numbers)
@@ -149,10 +145,6 @@ def _recording(function: Function) -> Callable[..., Any]:
         return tuple(opaque) if returns_tuple else opaque[0]
 
     return forward
-
-
-def _without(arguments: Sequence[Any]) -> list[Any]:
-    return [value for value in arguments if not isinstance(value, _Layout)]
 
 
 def _sets_up_context(function: Function) -> bool:

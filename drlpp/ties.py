@@ -20,14 +20,15 @@ def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
         module: the captured graph.
         groups: its operators, as :func:`drlpp.folding.fold` gives them.
     """
-    untied = fold_untied(module)
-    if len(untied) == len(groups):
+    shared = [(name, readers) for name, readers in weight_readers(module) if len(readers) > 1]
+    if not shared:
         return
+    untied = fold_untied(module)
     group_of = {node: index for index, group in enumerate(groups) for node in group}
     untied_of = {node: index for index, group in enumerate(untied) for node in group}
     parameters: dict[int, list[str]] = {}
     modules: dict[int, set[str]] = {}
-    for name, readers in weight_readers(module):
+    for name, readers in shared:
         if len({untied_of[node] for node in readers}) > 1:
             merged = group_of[readers[0]]
             parameters.setdefault(merged, []).append(name)
