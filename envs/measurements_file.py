@@ -139,10 +139,20 @@ def _lines(path: Path) -> tuple[list[str], bytes]:
 
 
 def _read_header(path: Path, line: str) -> Header:
+    where = f"{path}: line 1"
     try:
-        found = Header.model_validate(parse_mapping(line, f"{path}: line 1"))
-    except (ValidationError, InvalidFile):
+        content = parse_mapping(line, where)
+    except InvalidFile:
         raise _not_ours(path) from None
+    if content.get("kind") != "measurements":
+        raise _not_ours(path)
+    try:
+        found = Header.model_validate(content)
+    except ValidationError as error:
+        raise InvalidFile(
+            f"{where} does not say what was measured ({first_problem(error)}); restore the file "
+            "or name another one"
+        ) from None
     if found.version > FORMAT_VERSION:
         raise InvalidFile(
             f"{path}: written by a newer drlpp (format version {found.version}; this one reads up "

@@ -218,6 +218,8 @@ def _runs(process: int) -> bool:
     """Whether it exists and has not ended; who ended may wait for a parent to ask."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        threads = len(os.listdir(f"/proc/{process}/task"))
     except OSError:
         return False
-    return state != "Z"
+    # The first thread of a killed process may be gone while others still hold its locks.
+    return state != "Z" or threads > 1
