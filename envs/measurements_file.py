@@ -140,14 +140,10 @@ def _lines(path: Path) -> tuple[list[str], bytes]:
 
 def _read_header(path: Path, line: str) -> Header:
     where = f"{path}: line 1"
-    try:
-        content = parse_mapping(line, where)
-    except InvalidFile:
-        raise _not_ours(path) from None
-    if content.get("kind") != "measurements":
+    if f'"{Header.model_fields["kind"].default}"' not in line:
         raise _not_ours(path)
     try:
-        found = Header.model_validate(content)
+        found = Header.model_validate(parse_mapping(line, where))
     except ValidationError as error:
         raise InvalidFile(
             f"{where} does not say what was measured ({first_problem(error)}); restore the file "
