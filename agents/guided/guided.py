@@ -3,7 +3,8 @@
 Each rollout:
 
 1. **Correct.** Everything measured so far corrects the declared costs, and so the simulator and
-   what the policy sees of the model and the cluster (:mod:`drlpp.planners.recalibration`).
+   what the policy sees of the model and the cluster
+   (:mod:`drlpp.planners.model_based.recalibration`).
 2. **Imagine.** The policy samples placements, and the corrected simulator rewards them: practice
    that costs no measurement.
 3. **Measure.** The best of these compete with what the exact planner and evolution find in the
@@ -25,18 +26,18 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from drlpp.agents.algorithm import DRLPP
-from drlpp.agents.context import PlacementContext
-from drlpp.agents.idle import with_everyone
-from drlpp.agents.retrace import retrace
-from drlpp.agents.scalars import Totals, log_rollout, log_totals
-from drlpp.agents.trajectory import Rewarded, Trajectory, TrajectoryBuffer
-from drlpp.agents.transfer_policy import TransferPolicy
+from drlpp.agents.guided.idle import with_everyone
+from drlpp.agents.guided.retrace import retrace
+from drlpp.agents.paper.algorithm import DRLPP
+from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals
+from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer
+from drlpp.agents.transfer.context import PlacementContext
+from drlpp.agents.transfer.transfer_policy import TransferPolicy
 from drlpp.envs import Declared
-from drlpp.measurement import FailedMeasurement, Outcome
-from drlpp.placement import Placement
-from drlpp.planners.objective import Objective
-from drlpp.planners.recalibration import Options, Recalibration
+from drlpp.placement.measurement import FailedMeasurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.planners.model_based.recalibration import Options, Recalibration
+from drlpp.planners.problem.objective import Objective
 
 _CANDIDATES = 4
 """Of the imagined placements so many of the best compete to be measured."""

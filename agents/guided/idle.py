@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drlpp.placement import Placement, Stage
-from drlpp.planners.objective import Objective
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.problem.objective import Objective
 
 
 def with_everyone(placement: Placement, accelerators: int, objective: Objective) -> Placement:

@@ -18,13 +18,13 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from drlpp.agents.policy import PlacementPolicy, TrajectoryPolicy
-from drlpp.agents.scalars import Totals, log_rollout, log_totals, log_updates
-from drlpp.agents.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
-from drlpp.agents.transfer_policy import TransferPolicy
-from drlpp.agents.update import Batch, Update, evaluate_batch, mean
+from drlpp.agents.paper.policy import PlacementPolicy, TrajectoryPolicy
+from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals, log_updates
+from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
+from drlpp.agents.paper.update import Batch, Update, evaluate_batch, mean
+from drlpp.agents.transfer.transfer_policy import TransferPolicy
+from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
-from drlpp.graph import OpGraph
 
 SMALLEST_SPREAD = 0.02
 """Standard deviation of −ln(seconds) below which differences are taken for noise: 2%."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drlpp.graph import OpGraph
+from drlpp.capturing.graph import OpGraph
 
 
 def node_features(graph: OpGraph) -> Tensor:

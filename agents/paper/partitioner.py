@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from drlpp.agents.recurrence import Recurrence
-from drlpp.agents.walk import CUT, Decision, PartitionWalk, Walk
-from drlpp.graph import OpGraph
+from drlpp.agents.paper.recurrence import Recurrence
+from drlpp.agents.paper.walk import CUT, Decision, PartitionWalk, Walk
+from drlpp.capturing.graph import OpGraph
 
 CALIBRATION_WALKS = 32
 

@@ -12,13 +12,13 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import Tensor
 
-from drlpp.agents.encoder import GraphEncoder
-from drlpp.agents.features import node_features, undirected_edges
-from drlpp.agents.partitioner import RecurrentPartitioner
-from drlpp.agents.scheduler import PipelineScheduler
-from drlpp.agents.trajectory import Trajectory
-from drlpp.agents.walk import PartitionWalk
-from drlpp.graph import OpGraph
+from drlpp.agents.paper.encoder import GraphEncoder
+from drlpp.agents.paper.features import node_features, undirected_edges
+from drlpp.agents.paper.partitioner import RecurrentPartitioner
+from drlpp.agents.paper.scheduler import PipelineScheduler
+from drlpp.agents.paper.trajectory import Trajectory
+from drlpp.agents.paper.walk import PartitionWalk
+from drlpp.capturing.graph import OpGraph
 
 
 class PolicyEvaluation(NamedTuple):
@@ -40,7 +40,7 @@ class PolicyEvaluation(NamedTuple):
 
 
 class TrajectoryPolicy(BasePolicy):
-    """What :class:`~drlpp.agents.algorithm.DRLPP` trains: samples trajectories and replays them."""
+    """What DRLPP trains: it samples trajectories and replays them."""
 
     optimizer: torch.optim.Optimizer
 
@@ -79,9 +79,9 @@ class PlacementPolicy(TrajectoryPolicy):
     """Encodes a graph, partitions it and places the partitions (drl-pp figure 2).
 
     The defaults are the paper's (§4.2); ``temperature`` and ``feasible`` are explained in
-    :class:`~drlpp.agents.partitioner.RecurrentPartitioner` and
-    :class:`~drlpp.agents.scheduler.PipelineScheduler`. There is no critic: the baseline is the
-    average reward (figure 5).
+    :class:`~drlpp.agents.paper.partitioner.RecurrentPartitioner` and
+    :class:`~drlpp.agents.paper.scheduler.PipelineScheduler`. There is no critic: the baseline is
+    the average reward (figure 5).
 
     Args:
         observation_space: of ``PlacementEnv``; the observation tells nothing and is not read.

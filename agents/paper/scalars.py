@@ -9,8 +9,8 @@ import numpy as np
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv
 
-from drlpp.agents.trajectory import TrajectoryBuffer
-from drlpp.agents.update import Update
+from drlpp.agents.paper.trajectory import TrajectoryBuffer
+from drlpp.agents.paper.update import Update
 
 
 class Totals(NamedTuple):

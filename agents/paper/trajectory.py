@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from drlpp.agents.walk import PartitionWalk
+from drlpp.agents.paper.walk import PartitionWalk
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drlpp.agents.policy import PolicyEvaluation
-from drlpp.agents.trajectory import Trajectory
-from drlpp.agents.walk import PartitionWalk
+from drlpp.agents.paper.policy import PolicyEvaluation
+from drlpp.agents.paper.trajectory import Trajectory
+from drlpp.agents.paper.walk import PartitionWalk
 
 
 class Batch(NamedTuple):

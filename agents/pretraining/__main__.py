@@ -14,8 +14,8 @@ import torch
 import typer
 
 from drlpp.agents.pretraining.training import Pretraining, pretrain
-from drlpp.agents.weights import save_weights
-from drlpp.command_line import build_console, run_program
+from drlpp.agents.transfer.weights import save_weights
+from drlpp.cli.command_line import build_console, run_program
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -10,12 +10,12 @@ import numpy
 import torch
 from torch import Tensor
 
-from drlpp.agents.features import node_features, undirected_edges
-from drlpp.agents.outlook import operator_outlook
-from drlpp.agents.relative_costs import RelativeCosts, ideals_by_replicas, logarithm
-from drlpp.cluster import Cluster
-from drlpp.graph import OpGraph
-from drlpp.workload import Array, Workload
+from drlpp.agents.paper.features import node_features, undirected_edges
+from drlpp.agents.transfer.outlook import operator_outlook
+from drlpp.agents.transfer.relative_costs import RelativeCosts, ideals_by_replicas, logarithm
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.workload import Array, Workload
+from drlpp.specs.cluster import Cluster
 
 OPERATOR_FEATURES = 21
 ACCELERATOR_FEATURES = 4
@@ -66,9 +66,9 @@ class PlacementContext:
 
         The features of every operator: share of the work, of the weights, of the tensors that it
         makes and reads, its degrees, and the columns of
-        :func:`~drlpp.agents.outlook.operator_outlook`. Those of every accelerator: relative speed,
-        its rank by speed, the share of accelerators on its host, and the share of those that are
-        slower. Memory is not told.
+        :func:`~drlpp.agents.transfer.outlook.operator_outlook`. Those of every accelerator:
+        relative speed, its rank by speed, the share of accelerators on its host, and the share of
+        those that are slower. Memory is not told.
         """
         costs = RelativeCosts.of(workload, cluster)
         made, read = numpy.zeros(len(workload)), numpy.zeros(len(workload))

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drlpp.agents.context import PlacementContext
-from drlpp.workload import Array
+from drlpp.agents.transfer.context import PlacementContext
+from drlpp.costs.workload import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class ContextBatch:
         accelerator_features: ``(C, most, F_A)``, zeros where there is no such accelerator.
         accelerators: A of every context, ``(C,)``.
         speeds: the least and the largest relative speed, ``(C, 2)``.
-        scales: what :func:`~drlpp.agents.relative_costs.stage_ideals` needs, ``(C, 3)``.
+        scales: what :func:`~drlpp.agents.transfer.relative_costs.stage_ideals` needs, ``(C, 3)``.
     """
 
     contexts: tuple[PlacementContext, ...]

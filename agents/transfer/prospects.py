@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.agents.relative_costs import (
+from drlpp.agents.transfer.relative_costs import (
     ideals_by_replicas,
     logarithm,
     replicas_needed,
     stage_ideals,
 )
-from drlpp.workload import Array
+from drlpp.costs.workload import Array
 
 TARGETS = numpy.array([0.85, 0.95, 1.0, 1.05, 1.15, 1.35, 1.75])
 """Seconds per minibatch to aim at, as multiples of the estimated optimum."""

@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.cluster import Cluster
-from drlpp.workload import Array, Workload
+from drlpp.costs.workload import Array, Workload
+from drlpp.specs.cluster import Cluster
 
 SUMS = 4
 """What is added up for a stage: work, weights, incoming and outgoing bytes."""
@@ -44,7 +44,7 @@ class RelativeCosts:
     """A workload and a cluster in ideals.
 
     With v the speeds relative to their mean, A accelerators, and the formulas of
-    :mod:`drlpp.cost_model`, a stage on m accelerators, the slowest of speed v, takes::
+    :mod:`drlpp.costs.stage_cost`, a stage on m accelerators, the slowest of speed v, takes::
 
         compute      (work + overhead + sharing · weights · [m > 1]) / (m v)
         all-reduce   2 (m − 1) / m · (weights / m + latency)

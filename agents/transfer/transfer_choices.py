@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drlpp.agents.context_batch import ContextBatch
-from drlpp.agents.prospects import TARGETS, partition_prospects
-from drlpp.agents.relative_costs import ideals_by_replicas, replicas_needed
-from drlpp.agents.walk_record import RecordedWalk, RecordingWalk, WalkRecord
-from drlpp.workload import Array
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.prospects import TARGETS, partition_prospects
+from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed
+from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, WalkRecord
+from drlpp.costs.workload import Array
 
 
 class Encoded(NamedTuple):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drlpp.agents.context import GLOBAL_FEATURES, OPERATOR_FEATURES
-from drlpp.agents.context_batch import ContextBatch
-from drlpp.agents.encoder import GraphEncoder
+from drlpp.agents.paper.encoder import GraphEncoder
+from drlpp.agents.transfer.context import GLOBAL_FEATURES, OPERATOR_FEATURES
+from drlpp.agents.transfer.context_batch import ContextBatch
 
 _SCANNED = 32
 _ESTIMATOR_UNITS = (32, 32, 32)

@@ -12,19 +12,19 @@ from gymnasium import spaces
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
-from drlpp.agents.context import PlacementContext
-from drlpp.agents.context_batch import ContextBatch
-from drlpp.agents.policy import PolicyEvaluation, TrajectoryPolicy
-from drlpp.agents.trajectory import Trajectory
-from drlpp.agents.transfer_choices import Encoded
-from drlpp.agents.transfer_encoder import OptimumEstimator, TransferEncoder
-from drlpp.agents.transfer_partitioner import TransferPartitioner
-from drlpp.agents.transfer_scheduler import Partitions, TransferScheduler
-from drlpp.agents.walk import PartitionWalk
-from drlpp.agents.walk_record import RecordedWalk, recorded
-from drlpp.agents.weights import load_weights
+from drlpp.agents.paper.policy import PolicyEvaluation, TrajectoryPolicy
+from drlpp.agents.paper.trajectory import Trajectory
+from drlpp.agents.paper.walk import PartitionWalk
+from drlpp.agents.transfer.context import PlacementContext
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_choices import Encoded
+from drlpp.agents.transfer.transfer_encoder import OptimumEstimator, TransferEncoder
+from drlpp.agents.transfer.transfer_partitioner import TransferPartitioner
+from drlpp.agents.transfer.transfer_scheduler import Partitions, TransferScheduler
+from drlpp.agents.transfer.walk_record import RecordedWalk, recorded
+from drlpp.agents.transfer.weights import load_weights
+from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
-from drlpp.graph import OpGraph
 
 UNITS = 64
 HIDDEN = 128
@@ -130,7 +130,7 @@ class TransferPolicy(TrajectoryPolicy):
 
     The context says what is known of the model and the cluster, profile and links included; it may
     change while the policy is used (:meth:`set_context`). The walk, the choices and their
-    log-probabilities are those of :class:`~drlpp.agents.policy.PlacementPolicy`, so ``DRLPP``
+    log-probabilities are those of :class:`~drlpp.agents.paper.policy.PlacementPolicy`, so ``DRLPP``
     trains it unchanged.
 
     Args:
@@ -139,7 +139,7 @@ class TransferPolicy(TrajectoryPolicy):
         lr_schedule: learning rate by remaining progress.
         graph: the model to place.
         context: a transferable one of this model on the cluster.
-        pretrained: a file of weights, such as :data:`~drlpp.agents.weights.PRETRAINED`.
+        pretrained: a file of weights, such as :data:`~drlpp.agents.transfer.weights.PRETRAINED`.
         optimizer_class: of ``torch.optim``.
         optimizer_kwargs: further arguments of the optimizer.
 

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drlpp.agents.context import ACCELERATOR_FEATURES
-from drlpp.agents.context_batch import ContextBatch
-from drlpp.agents.prospects import PAIR_NUMBERS, pair_prospects
-from drlpp.agents.scheduler import AssignmentEvaluation
-from drlpp.agents.transfer_choices import Encoded
-from drlpp.agents.walk_record import RecordedWalk
-from drlpp.workload import Array
+from drlpp.agents.paper.scheduler import AssignmentEvaluation
+from drlpp.agents.transfer.context import ACCELERATOR_FEATURES
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.prospects import PAIR_NUMBERS, pair_prospects
+from drlpp.agents.transfer.transfer_choices import Encoded
+from drlpp.agents.transfer.walk_record import RecordedWalk
+from drlpp.costs.workload import Array
 
 EMBEDDED_ACCELERATORS = 64
 """How many accelerators have a learned part in their embedding; further ones have features only."""
@@ -77,11 +77,11 @@ class TransferScheduler(nn.Module):
     """Pairs accelerators with partitions, one accelerator after the other, the fastest first.
 
     The score of a pair sees what has been assigned so far
-    (:func:`~drlpp.agents.prospects.pair_prospects`), so equal accelerators can choose differently.
-    An accelerator's embedding is a projection of its features, and a learned part for its index,
-    which is 0 before training. As with ``feasible=True`` in
-    :class:`~drlpp.agents.scheduler.PipelineScheduler`, when as many accelerators are left as there
-    are partitions without one, they choose among those; every accelerator holds a partition.
+    (:func:`~drlpp.agents.transfer.prospects.pair_prospects`), so equal accelerators can choose
+    differently. An accelerator's embedding is a projection of its features, and a learned part for
+    its index, which is 0 before training. As with ``feasible=True`` in
+    :class:`~drlpp.agents.paper.scheduler.PipelineScheduler`, when as many accelerators are left as
+    there are partitions without one, they choose among those; every accelerator holds a partition.
 
     Args:
         units: width of the partitions' representations.

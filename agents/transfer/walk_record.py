@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.agents.context import PlacementContext
-from drlpp.agents.relative_costs import SUMS, RelativeCosts
-from drlpp.agents.walk import CUT, PartitionWalk, Walk
-from drlpp.workload import Array
+from drlpp.agents.paper.walk import CUT, PartitionWalk, Walk
+from drlpp.agents.transfer.context import PlacementContext
+from drlpp.agents.transfer.relative_costs import SUMS, RelativeCosts
+from drlpp.costs.workload import Array
 
 _Sums = tuple[float, float, float, float]
 _NOTHING: _Sums = (0.0, 0.0, 0.0, 0.0)
@@ -26,7 +26,7 @@ class WalkRecord:
         first: how many of them are in earlier partitions, ``(D,)``.
         cuts: how many partitions were finished, ``(D,)``.
         may_cut: whether the partition could have been cut, ``(D,)``.
-        choice: the position among the choice's candidates, or :data:`~drlpp.agents.walk.CUT`.
+        choice: the position among the choice's candidates, or :data:`~drlpp.agents.paper.walk.CUT`.
         sums: work, weights, incoming and outgoing of the partition so far, ``(D, 4)``.
         counts: how many candidates there were, ``(D,)``.
         candidates: the candidates of all choices, one choice after the other, ``(C,)``.

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from drlpp.aten import computes_nothing, is_call, operator_type, owner
+from drlpp.capturing.aten import computes_nothing, is_call, operator_type, owner
+from drlpp.capturing.evaluation_mode import evaluation_graph
+from drlpp.capturing.export import export_graph
+from drlpp.capturing.folding import Group, fold, working_nodes
+from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
+from drlpp.capturing.ties import tie_notes
 from drlpp.errors import InvalidInput, InvalidModel, ModelNote
-from drlpp.evaluation import evaluation_graph
-from drlpp.export import export_graph
-from drlpp.folding import Group, fold, working_nodes
-from drlpp.graph import Edge, Operator, OpGraph, TensorSpec
-from drlpp.module_check import call_purely, check_evaluation, check_gradients
-from drlpp.task import ModelReference, Task
-from drlpp.ties import tie_notes
+from drlpp.models.task import ModelReference, Task
 
 __all__ = ["CapturedModel", "capture", "capture_microbatch"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from drlpp.aten import named_arguments, operator_type, written
+from drlpp.capturing.aten import named_arguments, operator_type, written
 from drlpp.errors import InvalidModel
 
 

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from drlpp.aten import is_call, operator_type, viewed, written
-from drlpp.dropped import noticing_dropped
+from drlpp.capturing.aten import is_call, operator_type, viewed, written
+from drlpp.capturing.dropped import noticing_dropped
+from drlpp.capturing.function_capture import insert_functions, recorded_functions
 from drlpp.errors import InvalidModel
-from drlpp.function_capture import insert_functions, recorded_functions
 
 EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
 """In the ``meta`` of nodes that a model runs with autocast disabled."""

@@ -19,8 +19,8 @@ import networkx
 from networkx.utils import UnionFind
 from torch import fx, nn
 
-from drlpp.aten import computes_nothing, is_call, is_tensor, owner, written
-from drlpp.export import storage_owner
+from drlpp.capturing.aten import computes_nothing, is_call, is_tensor, owner, written
+from drlpp.capturing.export import storage_owner
 
 Group = tuple[fx.Node, ...]
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 import networkx
 from pydantic import model_validator
 
-from drlpp.files import Document, Record
-from drlpp.quantities import Count
+from drlpp.io.documents import Document, Record
+from drlpp.io.quantities import Count
 
 
 class TensorSpec(Record):

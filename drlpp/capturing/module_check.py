@@ -1,7 +1,8 @@
 """Whether a captured model computes what the user's own module computes, gradients included.
 
 torch.export sees a forward alone, in training mode. What it is known to drop is refused by name
-(:mod:`drlpp.dropped`); here both are run on the example inputs and compared, whatever the cause.
+(:mod:`drlpp.capturing.dropped`); here both are run on the example inputs and compared, whatever the
+cause.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from drlpp.errors import InvalidModel
 
 if TYPE_CHECKING:
-    from drlpp.capturing import CapturedModel
+    from drlpp.capturing.capture import CapturedModel
 
 _RELATIVE = 1e-3
 """Of a gradient's norm: far more than the order of additions changes, far less than an operator."""

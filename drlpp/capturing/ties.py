@@ -7,8 +7,8 @@ from itertools import takewhile
 
 from torch import fx
 
-from drlpp.aten import owner
-from drlpp.folding import Group, fold_untied, weight_readers
+from drlpp.capturing.aten import owner
+from drlpp.capturing.folding import Group, fold_untied, weight_readers
 
 _MOST_NAMES = 3
 
@@ -18,7 +18,7 @@ def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
 
     Args:
         module: the captured graph.
-        groups: its operators, as :func:`drlpp.folding.fold` gives them.
+        groups: its operators, as :func:`drlpp.capturing.folding.fold` gives them.
     """
     shared = [(name, readers) for name, readers in weight_readers(module) if len(readers) > 1]
     if not shared:

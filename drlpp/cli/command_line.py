@@ -17,12 +17,12 @@ import yaml
 from rich.console import Console
 
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
-from drlpp.task import ModelReference, Option
-from drlpp.training_options import DeviceChoice, checked_timeout
-from drlpp.trust import named_in, require_trust
+from drlpp.io.trust import named_in, require_trust
+from drlpp.models.task import ModelReference, Option
+from drlpp.schedule.method import DeviceChoice, checked_timeout
 
 if TYPE_CHECKING:
-    from drlpp.placement_file import PlacementFile
+    from drlpp.placement.placement_file import PlacementFile
 
 _INTERRUPTED = 130
 
@@ -202,7 +202,7 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     code = 0
     try:
         if launched:
-            from drlpp.runtime.launch import join_launch
+            from drlpp.runtime.hosts.launch import join_launch
 
             join_launch()
             # torchrun decides which host is the first.
@@ -221,7 +221,7 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     if code == _INTERRUPTED:
         print(f"{name}: interrupted", file=sys.stderr)
     if launched:
-        from drlpp.runtime.launch import leave_launch
+        from drlpp.runtime.hosts.launch import leave_launch
 
         leave_launch(code)
     sys.exit(code)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from drlpp.command_line import (
+from drlpp.cli.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
     DeviceOption,
@@ -25,10 +25,10 @@ from drlpp.command_line import (
     run_program,
     settle_imports,
 )
+from drlpp.cli.planning_commands import cluster_app, plan_placement, profile_model
+from drlpp.cli.timeline_command import show_timeline
 from drlpp.errors import InvalidInput
-from drlpp.planning_commands import cluster_app, plan_placement, profile_model
-from drlpp.timeline_command import show_timeline
-from drlpp.training_options import DeviceChoice
+from drlpp.schedule.method import DeviceChoice
 
 app = typer.Typer(
     help="Find the fastest pipeline placement of a PyTorch model, and train with it.",
@@ -52,9 +52,9 @@ def capture_model(
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Write the operator graph of a model."""
-    from drlpp.capturing import capture
-    from drlpp.files import write_document
-    from drlpp.report import describe
+    from drlpp.capturing.capture import capture
+    from drlpp.cli.tables import describe
+    from drlpp.io.documents import write_document
 
     captured = capture(model_reference(model, size, model_option))
     write_document(output, captured.graph)
@@ -65,10 +65,10 @@ def capture_model(
 @app.command()
 def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> None:
     """Describe a graph, profile, cluster, placement, comparison, run or file of measurements."""
-    import drlpp.runtime.comparison  # noqa: F401 - defines a kind of document
-    from drlpp.envs.measurements_report import describe_measurements
-    from drlpp.files import read_any_document
-    from drlpp.report import describe
+    import drlpp.comparison.compare  # noqa: F401 - defines a kind of document
+    from drlpp.cli.measurements_table import describe_measurements
+    from drlpp.cli.tables import describe
+    from drlpp.io.documents import read_any_document
 
     if file.suffix == ".jsonl":
         build_console().print(describe_measurements(file))
@@ -143,13 +143,13 @@ def train(
     trust: TrustOption = [],  # noqa: B006
 ) -> None:
     """Train the model of a placement with that placement, and evaluate it on held-out data."""
-    from drlpp.learning_rate import LearningRateSchedule
-    from drlpp.optimizer_spec import OptimizerSpec
-    from drlpp.placement_file import read_placement
+    from drlpp.cli.training_report import train_and_report
+    from drlpp.io.trust_memory import remembered_trust
+    from drlpp.placement.placement_file import read_placement
     from drlpp.runtime import EarlyStopping
-    from drlpp.training_options import choose_method
-    from drlpp.training_report import train_and_report
-    from drlpp.trust_memory import remembered_trust
+    from drlpp.schedule.method import choose_method
+    from drlpp.specs.learning_rate import LearningRateSchedule
+    from drlpp.specs.optimizer_spec import OptimizerSpec
 
     folder = out or placement.parent / "training"
     trusted = {*trust, *remembered_trust(folder)}

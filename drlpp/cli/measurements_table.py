@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from drlpp.cli.tables import seconds_text
 from drlpp.envs.measurements_file import read_measurements
-from drlpp.measurement import FailedMeasurement, Measurement, median_measurement
-from drlpp.placement import Placement
-from drlpp.report import seconds_text
+from drlpp.placement.measurement import FailedMeasurement, Measurement, median_measurement
+from drlpp.placement.placement import Placement
 
 _SHOWN = 10
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from drlpp.command_line import (
+from drlpp.cli.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
     AcceleratorsOption,
@@ -26,7 +26,7 @@ from drlpp.command_line import (
     read_options,
 )
 from drlpp.errors import InvalidInput
-from drlpp.training_options import DeviceChoice
+from drlpp.schedule.method import DeviceChoice
 
 cluster_app = typer.Typer(help="Clusters: hosts, accelerators, links.", no_args_is_help=True)
 
@@ -36,9 +36,9 @@ def describe_cluster(
     file: Annotated[Path, typer.Argument(help="A cluster.yaml.")],
 ) -> None:
     """Show the hosts, accelerators and links of a cluster."""
-    from drlpp.cluster import Cluster
-    from drlpp.files import read_document
-    from drlpp.report import describe
+    from drlpp.cli.tables import describe
+    from drlpp.io.documents import read_document
+    from drlpp.specs.cluster import Cluster
 
     build_console().print(describe(read_document(file, Cluster)))
 
@@ -60,8 +60,8 @@ def profile_model(
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Measure what every operator of a model costs on a worker, and the link between workers."""
-    from drlpp.files import write_document
-    from drlpp.report import describe
+    from drlpp.cli.tables import describe
+    from drlpp.io.documents import write_document
     from drlpp.runtime import ClusterSession, usual_workers
 
     reference = model_reference(model, size, model_option)
@@ -137,13 +137,13 @@ def plan_placement(
     """Plan a placement, without running it, and explain it."""
     from dataclasses import replace
 
-    from drlpp.memory import MemoryModel
-    from drlpp.optimizer_spec import OptimizerSpec
+    from drlpp.cli.planning_input import PlanningInput
+    from drlpp.cli.planning_report import plan_record, plan_report, plans_table, write_plan
+    from drlpp.costs.memory import MemoryModel
     from drlpp.planners import PLANNERS, plan
-    from drlpp.planning_input import PlanningInput
-    from drlpp.planning_report import plan_record, plan_report, plans_table, write_plan
+    from drlpp.schedule.method import Method, choose_method
     from drlpp.simulator import Depth, simulate_depths, smallest_depth
-    from drlpp.training_options import Method, choose_method
+    from drlpp.specs.optimizer_spec import OptimizerSpec
 
     console = build_console()
     if method not in PLANNERS:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput
-from drlpp.files import first_problem, read_document, read_mapping
-from drlpp.partitioning_instance import PartitioningInstance
-from drlpp.pipedream_profile import read_pipedream_profile
-from drlpp.planners.problem import PlanningProblem
-from drlpp.profile import Profile
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from drlpp.workload import Workload
+from drlpp.io.documents import first_problem, read_document, read_mapping
+from drlpp.models.task import ModelReference
+from drlpp.planners.milp.partitioning_instance import PartitioningInstance
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Link, local_cluster
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _profile_here(model: ModelReference | None, method: Method) -> Profile:
 
 
 def _check_same_model(model: ModelReference, profile: Profile) -> None:
-    from drlpp.capturing import capture
+    from drlpp.capturing.capture import capture
 
     graph = capture(model, check=False).graph
     if graph.fingerprint != profile.graph.fingerprint:

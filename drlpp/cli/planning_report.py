@@ -12,16 +12,16 @@ from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 
+from drlpp.cli.planning_input import PlanningInput
+from drlpp.cli.tables import seconds_text
 from drlpp.errors import InvalidInput
-from drlpp.files import write_document
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement_file import PlacementFile
+from drlpp.io.documents import write_document
+from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.plan import Plan
-from drlpp.planning_input import PlanningInput
-from drlpp.report import seconds_text
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_versions import stage_delays
 from drlpp.simulator import Depth
-from drlpp.training_options import Method
-from drlpp.versions import stage_delays
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _RULES = {
     "overlapped": "the slowest of compute, all-reduce and messages of a stage",

@@ -14,13 +14,13 @@ from rich.filesize import decimal
 from rich.pretty import Pretty
 from rich.table import Table
 
-from drlpp.cluster import Cluster, Link
-from drlpp.files import Document
-from drlpp.graph import OpGraph, TensorSpec
-from drlpp.measurement import Measurement
-from drlpp.placement_file import PlacementFile
-from drlpp.profile import Profile
-from drlpp.run_folder import RunRecord
+from drlpp.capturing.graph import OpGraph, TensorSpec
+from drlpp.costs.profile import Profile
+from drlpp.io.documents import Document
+from drlpp.io.run_folder import RunRecord
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.specs.cluster import Cluster, Link
 
 seconds_text = EngFormatter(unit="s", places=2)
 

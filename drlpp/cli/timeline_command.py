@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from drlpp.command_line import (
+from drlpp.cli.command_line import (
     POLICY_HELP,
     AcceleratorsOption,
     BandwidthOption,
@@ -75,11 +75,11 @@ def show_timeline(
     trust: TrustOption = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Show what every worker of a placement does when, and how much of its time that takes."""
-    from drlpp.placement_file import read_placement
-    from drlpp.planning_input import read_cluster, read_speeds
-    from drlpp.timeline_report import check_ending, time_use_table, write_timeline
-    from drlpp.timeline_sources import from_run, from_schedule, from_simulator
-    from drlpp.training_options import choose_method
+    from drlpp.cli.planning_input import read_cluster, read_speeds
+    from drlpp.cli.timeline_report import check_ending, time_use_table, write_timeline
+    from drlpp.cli.timeline_sources import from_run, from_schedule, from_simulator
+    from drlpp.placement.placement_file import read_placement
+    from drlpp.schedule.method import choose_method
 
     if output is not None:
         check_ending(output)

@@ -9,13 +9,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from drlpp.cli.tables import seconds_text
+from drlpp.cli.timeline_sources import Recording
 from drlpp.errors import InvalidInput
-from drlpp.files import replacing, write_atomically
-from drlpp.report import seconds_text
-from drlpp.spans import KINDS, spans_of, time_use
-from drlpp.timeline_figure import draw
-from drlpp.timeline_sources import Recording
-from drlpp.trace import trace_of
+from drlpp.io.documents import replacing, write_atomically
+from drlpp.timeline.chrome_trace import trace_of
+from drlpp.timeline.figure import draw
+from drlpp.timeline.spans import KINDS, spans_of, time_use
 
 _PICTURES = {".png", ".svg"}
 _TRACE = ".json"

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drlpp.capturing import capture, microbatch_size
-from drlpp.cluster import Cluster
+from drlpp.capturing.capture import capture, microbatch_size
+from drlpp.capturing.graph import OpGraph
+from drlpp.cli.planning_input import read_profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
-from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile
-from drlpp.planning_input import read_profile
-from drlpp.schedule import Action, Backward, Forward, Recompute, Schedule
+from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Action, Backward, Forward, Recompute, Schedule
+from drlpp.schedule.weight_versions import stage_delays
+from drlpp.schedule.window import Window, completion_times
 from drlpp.simulator import simulate
-from drlpp.timeline import TimedAction, play
-from drlpp.training_options import Method
-from drlpp.versions import stage_delays
-from drlpp.window import Window, completion_times
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster
+from drlpp.timeline.timeline import TimedAction, play
 
 PASS_UNITS: dict[type, float] = {Forward: 1.0, Recompute: 1.0, Backward: 2.0}
 """What actions take where only the schedule counts; all others take nothing."""

@@ -15,12 +15,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from drlpp.command_line import build_console, told_how_to_go_on
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement_file import PlacementFile
+from drlpp.cli.command_line import build_console, told_how_to_go_on
+from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import EpochReport, Observer, PipelineTrainer, ProgressReport
-from drlpp.runtime.training_reports import OTHER_PLACEMENT
-from drlpp.training_options import Method
+from drlpp.runtime.training.training_reports import OTHER_PLACEMENT
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 def train_and_report(

@@ -10,16 +10,16 @@ from typing import ClassVar
 
 from rich.console import Group, RenderableType
 
+from drlpp.cli.tables import ComparisonRow, comparison_table, describe, seconds_text
+from drlpp.comparison.contenders import PLAIN, Contender, Heat
+from drlpp.comparison.plain import PlainPyTorch
+from drlpp.comparison.race import RaceRules, heat, race
+from drlpp.comparison.verdict import Entrant, Verdict, best_rival, judge, verdict_lines
 from drlpp.errors import InvalidInput
-from drlpp.files import Document, read_document, write_document
-from drlpp.measurement import FailedMeasurement, Outcome
-from drlpp.quantities import Count
-from drlpp.race import RaceRules, heat, race
-from drlpp.report import ComparisonRow, comparison_table, describe, seconds_text
-from drlpp.runtime.contenders import PLAIN, Contender, Heat
-from drlpp.runtime.plain import PlainPyTorch
-from drlpp.runtime.session import ClusterSession
-from drlpp.verdict import Entrant, Verdict, best_rival, judge, verdict_lines
+from drlpp.io.documents import Document, read_document, write_document
+from drlpp.io.quantities import Count
+from drlpp.placement.measurement import FailedMeasurement, Outcome
+from drlpp.runtime.session.session import ClusterSession
 
 _HEAT_SHARE = 3
 """A measurement of the race has this many times the minibatches of one of a heat."""
@@ -150,10 +150,11 @@ def compare(
 ) -> Comparison:
     """Race the contenders, and the best of every heat, against each other.
 
-    First the heats find that best (:func:`drlpp.race.heat`), with short measurements. They all
-    meet in a race (:func:`drlpp.race.race`), whose measurements alone count. Contenders that run
-    the same are measured once for all of them. Every measurement is written to ``path`` at once,
-    and what that file holds is not measured again, if it is a comparison of these very contenders.
+    First the heats find that best (:func:`drlpp.comparison.race.heat`), with short measurements.
+    They all meet in a race (:func:`drlpp.comparison.race.race`), whose measurements alone count.
+    Contenders that run the same are measured once for all of them. Every measurement is written to
+    ``path`` at once, and what that file holds is not measured again, if it is a comparison of these
+    very contenders.
 
     Args:
         session: the workers.

@@ -7,11 +7,11 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from drlpp.files import Record
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
-from drlpp.placement import Placement
-from drlpp.training_options import Method
-from drlpp.verdict import Simplicity
+from drlpp.comparison.verdict import Simplicity
+from drlpp.io.documents import Record
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 
 PLAIN = "plain PyTorch"
 

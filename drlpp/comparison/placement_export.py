@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drlpp.cluster import Cluster
-from drlpp.files import write_document
-from drlpp.placement_file import PlacementFile
-from drlpp.runtime.contenders import Contender
-from drlpp.runtime.session import ClusterSession
+from drlpp.comparison.contenders import Contender
+from drlpp.io.documents import write_document
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.specs.cluster import Cluster
 
 
 def export(session: ClusterSession, contender: Contender, cluster: Cluster, folder: Path) -> Path:

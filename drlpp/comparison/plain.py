@@ -11,21 +11,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from drlpp.capturing import CapturedModel
+from drlpp.capturing.capture import CapturedModel
+from drlpp.comparison.plain_process import PlainRun, plain_main, shapes_of
 from drlpp.errors import RunFailure, StorageFailure, TrialTimeout, WorkerLost
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.runtime.channel import Channel
-from drlpp.runtime.emulation import available_cores, cores_for
-from drlpp.runtime.local_host import (
+from drlpp.io.disk_errors import telling_of_storage
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.runtime.device.emulation import available_cores, cores_for
+from drlpp.runtime.hosts.local_host import (
     describe_exit,
     forking_context,
     main_module_left_out,
     warm_up,
 )
-from drlpp.runtime.plain_process import PlainRun, plain_main, shapes_of
-from drlpp.runtime.session import ClusterSession
-from drlpp.storage import telling_of_storage
-from drlpp.training_options import Method
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.schedule.method import Method
 
 _TIMEOUT_SECONDS = 120.0
 _TASK_FILE = "plain-task.pickle"

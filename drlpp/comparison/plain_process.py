@@ -22,21 +22,21 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from drlpp.capturing import mean_square
+from drlpp.capturing.capture import mean_square
 from drlpp.errors import DRLPPError, InvalidModel, ModelError, OutOfMemory
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.pipeline import Pipeline
-from drlpp.runtime.channel import Channel
-from drlpp.runtime.devices import Accelerator, accelerator_of, is_out_of_memory, moved
-from drlpp.runtime.emulation import EmulatedAccelerator, computing_on
-from drlpp.runtime.optimizers import build_optimizer
-from drlpp.runtime.precision import passes_in
-from drlpp.runtime.profiling import SignsOfLife
-from drlpp.runtime.worker_process import settle
-from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method, choose_method
-from drlpp.window import Window
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, moved
+from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.worker.operator_timing import SignsOfLife
+from drlpp.runtime.worker.worker_process import settle
+from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.window import Window
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Successive halving with confidence intervals: all contenders run in rounds, ther
 that are slower than the leader with confidence run no more. Only rounds are compared with each
 other, not contenders with each other's past, so drift of the machine hits all alike. Where there
 are too many for a race, a heat finds the one of them that enters it. What a race says, in words, is
-:mod:`drlpp.verdict`'s.
+:mod:`drlpp.comparison.verdict`'s.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import count
 import numpy
 from scipy.special import stdtr, stdtrit
 
-from drlpp.measurement import FailedMeasurement, Outcome
+from drlpp.placement.measurement import FailedMeasurement, Outcome
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from drlpp.cluster import Cluster
+from drlpp.comparison.contenders import PLAIN, Contender, Heat
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.memory import MemoryModel
-from drlpp.placement import Placement
+from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
-from drlpp.profile import Profile
-from drlpp.runtime.contenders import PLAIN, Contender, Heat
-from drlpp.runtime.emulation import available_cores
-from drlpp.runtime.session import ClusterSession
+from drlpp.runtime.device.emulation import available_cores
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.schedule.method import Method, choose_method
 from drlpp.simulator import simulate
-from drlpp.training_options import Method, choose_method
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster
 
 MOST_CANDIDATES = 8
 """Of a kind that are measured; a heat of eight takes 14 measurements."""

@@ -1,8 +1,9 @@
 """Predicting a placement by formula: what each stage costs and needs, and which one rules.
 
-The formulas are in :mod:`drlpp.cost_model`, those of memory in :mod:`drlpp.memory`. They say what
-the steady state of asynchronous 1F1B cannot beat; what keeps a pipeline from reaching it (filling,
-links that several workers share, replicas that wait for each other) is what the simulator plays.
+The formulas are in :mod:`drlpp.costs.stage_cost`, those of memory in :mod:`drlpp.costs.memory`.
+They say what the steady state of asynchronous 1F1B cannot beat; what keeps a pipeline from reaching
+it (filling, links that several workers share, replicas that wait for each other) is what the
+simulator plays.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from drlpp.cluster import Cluster, Link
-from drlpp.cost_model import CostModel, Group, StageSeconds
-from drlpp.files import Record
-from drlpp.memory import DEFAULT_MEMORY, MemoryModel
-from drlpp.pipeline import Pipeline
-from drlpp.placement import Placement
-from drlpp.workload import Workload
+from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.stage_cost import CostModel, Group, StageSeconds
+from drlpp.costs.workload import Workload
+from drlpp.io.documents import Record
+from drlpp.placement.placement import Placement
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.specs.cluster import Cluster, Link
 
 
 class StagePrediction(Record):

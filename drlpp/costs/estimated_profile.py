@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drlpp.graph import OpGraph
-from drlpp.profile import OperatorProfile, Profile
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.profile import OperatorProfile, Profile
 
 _BYTES_PER_SECOND = 2e10
 

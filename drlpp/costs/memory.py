@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.training_options import Method, PolicyName
-from drlpp.workload import Array, StageWork
+from drlpp.costs.workload import Array, StageWork
+from drlpp.schedule.method import Method, PolicyName
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _COPIES_BESIDE_WEIGHTS: dict[PolicyName, int] = {
     "sync": 0,
@@ -34,7 +34,7 @@ class MemoryModel:
         stashes: one more version of the weights for every further minibatch in flight.
         recomputes: only what a stage received is kept for the minibatches that wait.
         in_flight_per_link: how many there are beyond NOAM
-            (:meth:`drlpp.pipeline.Pipeline.in_flight`).
+            (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
     """
 
     weight_copies: float

@@ -24,11 +24,11 @@ from pathlib import Path
 
 import networkx
 
+from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.errors import InvalidFile
 from drlpp.file_content import problem_of_text
-from drlpp.files import read_text
-from drlpp.graph import Edge, Operator, OpGraph, TensorSpec
-from drlpp.profile import OperatorProfile, Profile
+from drlpp.io.documents import read_text
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _FORM = (

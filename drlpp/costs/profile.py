@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from pydantic import model_validator
 
-from drlpp.files import Document, Record
-from drlpp.graph import OpGraph
-from drlpp.quantities import Count, Seconds, SecondsPerByte
+from drlpp.capturing.graph import OpGraph
+from drlpp.io.documents import Document, Record
+from drlpp.io.quantities import Count, Seconds, SecondsPerByte
 
 
 class OperatorProfile(Record):

@@ -32,8 +32,8 @@ from typing import Literal
 
 import numpy
 
-from drlpp.cluster import Link
-from drlpp.workload import Array, StageWork
+from drlpp.costs.workload import Array, StageWork
+from drlpp.specs.cluster import Link
 
 CostModel = Literal["overlapped", "serial"]
 

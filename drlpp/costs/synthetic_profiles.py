@@ -14,9 +14,9 @@ from itertools import pairwise
 import numpy
 from numpy.random import Generator
 
+from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.errors import InvalidInput
-from drlpp.graph import Edge, Operator, OpGraph, TensorSpec
-from drlpp.profile import OperatorProfile, Profile
 
 _Edges = set[tuple[int, int]]
 _Family = Callable[[int, Generator], _Edges]

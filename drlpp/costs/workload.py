@@ -1,8 +1,8 @@
 """What planners plan: operators with costs, their order, and the tensors between them, as arrays.
 
 It comes from a profile (:meth:`Workload.of`) or from an instance of dnn-partitioning
-(:mod:`drlpp.partitioning_instance`), whose tensors also lead from backward to backward passes.
-Times are seconds for one minibatch, sizes bytes.
+(:mod:`drlpp.planners.milp.partitioning_instance`), whose tensors also lead from backward to
+backward passes. Times are seconds for one minibatch, sizes bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import networkx
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.profile import Profile
-from drlpp.training_options import DEFAULT_METHOD, Method
+from drlpp.costs.profile import Profile
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 Array = NDArray[numpy.float64]
 

@@ -3,7 +3,7 @@
 Importing runs code, and the function that is named is then called with options of the same source.
 So a name counts for nothing by itself. It may be imported if the user has given it, on the command
 line or in code (:meth:`ImportedByName.as_named_by_user`), or trusts its package
-(:mod:`drlpp.trust`). Everything else, a name from a file above all, is refused.
+(:mod:`drlpp.io.trust`). Everything else, a name from a file above all, is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 from pydantic import PrivateAttr
 
 from drlpp.errors import InvalidInput
-from drlpp.files import Record
+from drlpp.io.documents import Record
 
 
 class ImportedByName(Record):

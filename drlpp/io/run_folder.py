@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.files import (
+from drlpp.io.documents import (
     Document,
     is_temporary,
     read_document,
     remove_temporary_files,
     write_document,
 )
-from drlpp.folder_lock import LOCK_NAME, locked_folder
+from drlpp.io.folder_lock import LOCK_NAME, locked_folder
 
 RECORD_NAME = "run.json"
 """The file that says what a folder holds."""

@@ -3,8 +3,8 @@
 A placement names its model and its optimizer, and importing these runs code. What is not drlpp's
 own is imported only if the user trusts its top-level package: by ``--trust`` and ``trust=``, by
 having named it himself, or because he did so for a run in the same folder before
-(:mod:`drlpp.trust_memory`). Reading a file imports nothing, so everything that it names is settled
-together, before the first import.
+(:mod:`drlpp.io.trust_memory`). Reading a file imports nothing, so everything that it names is
+settled together, before the first import.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from drlpp.errors import InvalidInput
-from drlpp.files import Record
-from drlpp.importing import ImportedByName
+from drlpp.io.documents import Record
+from drlpp.io.importing import ImportedByName
 
 Stored = TypeVar("Stored", bound=Record)
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from drlpp.errors import InvalidFile
-from drlpp.files import Document, read_document, write_document
-from drlpp.importing import ImportedByName, place_of
-from drlpp.run_folder import RECORD_NAME
+from drlpp.io.documents import Document, read_document, write_document
+from drlpp.io.importing import ImportedByName, place_of
+from drlpp.io.run_folder import RECORD_NAME
 
 
 class TrustRecord(Document):

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from drlpp.errors import InvalidModel
-from drlpp.importing import ImportedByName
+from drlpp.io.importing import ImportedByName
 
 Option = bool | int | float | str
 
@@ -64,7 +64,7 @@ class ModelReference(ImportedByName):
                 the paper's.
             options: arguments of the factory, which go before those of the size.
         """
-        from drlpp.zoo import SMALL
+        from drlpp.models.zoo import SMALL
 
         preset = SMALL.get(name, {}) if size == "small" else {}
         return cls(name=name, options={**preset, **options}).as_named_by_user()
@@ -84,7 +84,7 @@ class ModelReference(ImportedByName):
         with torch.random.fork_rng(devices=[]):
             try:
                 if ":" not in self.name:
-                    from drlpp.zoo.sizes import check_size
+                    from drlpp.models.zoo.sizes import check_size
 
                     check_size(factory, self.options)
                 torch.manual_seed(seed)
@@ -100,7 +100,7 @@ class ModelReference(ImportedByName):
     def _factory(self) -> Callable[..., Any]:
         if ":" in self.name:
             return self.imported(InvalidModel)
-        from drlpp.zoo import ZOO
+        from drlpp.models.zoo import ZOO
 
         if self.name not in ZOO:
             raise InvalidModel(

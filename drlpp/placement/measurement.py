@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from drlpp.errors import WorkerLost
-from drlpp.files import Record
-from drlpp.quantities import Count, MeasuredSeconds, Seconds
+from drlpp.io.documents import Record
+from drlpp.io.quantities import Count, MeasuredSeconds, Seconds
 
 
 class WorkerUsage(Record):

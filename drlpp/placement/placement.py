@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidPlacement
-from drlpp.files import Record
-from drlpp.graph import OpGraph
-from drlpp.pipeline import Pipeline
-from drlpp.quantities import Count
+from drlpp.io.documents import Record
+from drlpp.io.quantities import Count
+from drlpp.schedule.pipeline import Pipeline
 
 
 class Stage(Record):

@@ -11,18 +11,18 @@ from typing import ClassVar
 
 import torch
 
-from drlpp.cluster import Cluster
+from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidPlacement
-from drlpp.files import Document, Record, read_document
-from drlpp.graph import OpGraph
-from drlpp.measurement import Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement, Stage
-from drlpp.quantities import Count
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from drlpp.trust import trusted_packages, trusting
-from drlpp.trust_memory import remembered_trust
+from drlpp.io.documents import Document, Record, read_document
+from drlpp.io.quantities import Count
+from drlpp.io.trust import trusted_packages, trusting
+from drlpp.io.trust_memory import remembered_trust
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement, Stage
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 class NamedStage(Record):
@@ -173,7 +173,7 @@ def read_placement(path: str | Path, *, trust: str | Iterable[str] = ()) -> Plac
         trust: top-level packages, such as ``mymodels``, of which the model and the optimizer may be
             imported later, as far as they are not drlpp's or torch's. Packages that the user has
             trusted for the run that left the file need not be given again
-            (:mod:`drlpp.trust_memory`).
+            (:mod:`drlpp.io.trust_memory`).
 
     Raises:
         InvalidFile: naming the file, the field, and what was expected there.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drlpp.schedule import (
+from drlpp.schedule.schedule import (
     Action,
     AllReduce,
     Backward,

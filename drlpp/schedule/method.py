@@ -10,10 +10,10 @@ from typing import Literal, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidInput
-from drlpp.files import RecordByHand, first_problem
-from drlpp.pipeline import Pipeline
-from drlpp.quantities import Count
-from drlpp.schedule import Schedule, build_schedule
+from drlpp.io.documents import RecordByHand, first_problem
+from drlpp.io.quantities import Count
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Schedule, build_schedule
 
 PolicyName = Literal[
     "sync",
@@ -53,7 +53,7 @@ class Method(RecordByHand):
 
     Attributes:
         schedule: ``1f1b`` is asynchronous, ``1f1b-flush`` and ``gpipe`` empty the pipeline before
-            every update (:func:`drlpp.schedule.build_schedule`).
+            every update (:func:`drlpp.schedule.schedule.build_schedule`).
         policy: which weights the passes of a stage use; ``sync`` where they never change between
             a forward and its backward.
         microbatches: parts of a minibatch, for schedules that flush; up to 10,000.
@@ -61,7 +61,8 @@ class Method(RecordByHand):
             whole updates. Policy ``2bw`` needs as many as are in flight.
         in_flight_per_link: minibatches in flight beyond NOAM, which has one for each worker: so
             many for each link between stages, up to 100. They hide the time that messages are on
-            their way, and make s and memory larger (:meth:`drlpp.pipeline.Pipeline.in_flight`).
+            their way, and make s and memory larger
+            (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
         recompute: compute activations again for the backward pass instead of keeping them.
         precision: ``bfloat16`` and ``float16`` run the passes under torch's autocast; weights,
             gradients and updates stay as they are. Policies whose backward uses other weights than

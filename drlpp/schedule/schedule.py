@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drlpp.errors import InvalidInput
-from drlpp.pipeline import Pipeline
+from drlpp.schedule.pipeline import Pipeline
 
 ScheduleKind = Literal["1f1b", "1f1b-flush", "gpipe", "forward"]
 Payload = Literal["activation", "gradient"]
@@ -186,7 +186,8 @@ def build_schedule(
         microbatches: parts of a minibatch.
         accumulate: minibatches whose gradients make one update.
         in_flight_per_link: minibatches that a stage has in flight beyond NOAM, for the link into
-            each worker behind it (:meth:`drlpp.pipeline.Pipeline.in_flight`); for ``1f1b`` only.
+            each worker behind it (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`); for ``1f1b``
+            only.
         recompute: do not keep activations from the forward to the backward, but compute them
             again; where the backward follows at once there is nothing to gain, and they are kept.
         share_norm: share the norm of all stages' gradients before an update. Only where a schedule

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drlpp.schedule import Schedule, Update
-from drlpp.training_options import Method
-from drlpp.versions import steady_delay
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Schedule, Update
+from drlpp.schedule.weight_versions import steady_delay
 
 
 def update_rates(

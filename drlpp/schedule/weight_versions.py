@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
-from drlpp.pipeline import Pipeline
-from drlpp.schedule import Backward, Forward, Part, Schedule, Update
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Backward, Forward, Part, Schedule, Update
 
 
 @dataclass(frozen=True, slots=True)

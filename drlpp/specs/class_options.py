@@ -15,8 +15,8 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from drlpp.errors import InvalidInput
-from drlpp.files import first_problem
-from drlpp.importing import ImportedByName
+from drlpp.io.documents import first_problem
+from drlpp.io.importing import ImportedByName
 
 Class = TypeVar("Class")
 

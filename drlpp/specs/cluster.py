@@ -25,8 +25,8 @@ from typing import ClassVar, NamedTuple
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from drlpp.errors import InvalidCluster
-from drlpp.files import Document, RecordByHand, first_problem
-from drlpp.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
+from drlpp.io.documents import Document, RecordByHand, first_problem
+from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
 
 MOST_LOAD = 0.9
 """Of a core, by emulated accelerators that share it: a pass waits for others' passes sometimes."""

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from drlpp.errors import InvalidInput
-from drlpp.importing import ImportedByName
+from drlpp.io.importing import ImportedByName
 
 
 class Samples(NamedTuple):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from drlpp.class_options import NamedClass, option_defaults, without_module
 from drlpp.errors import InvalidInput
-from drlpp.quantities import Count
+from drlpp.io.quantities import Count
+from drlpp.specs.class_options import NamedClass, option_defaults, without_module
 
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import field_validator
 
-from drlpp.class_options import NamedClass, option_text, without_module
 from drlpp.errors import InvalidInput
+from drlpp.specs.class_options import NamedClass, option_text, without_module
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from drlpp.pipeline import Pipeline
-from drlpp.schedule import Backward, Forward, Message, Receive, Send
-from drlpp.spans import Span, spans_of
-from drlpp.timeline import TimedAction
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Backward, Forward, Message, Receive, Send
+from drlpp.timeline.spans import Span, spans_of
+from drlpp.timeline.timeline import TimedAction
 
 _NANOSECOND = 1e-9
 
@@ -33,7 +33,7 @@ def trace_of(
     that made it to the pass that it is for.
 
     Args:
-        timeline: what :func:`drlpp.timeline.play` returned or a run recorded.
+        timeline: what :func:`drlpp.timeline.timeline.play` returned or a run recorded.
         pipeline: names and orders the workers by stage.
         host_of: the name of every worker's host.
         window: begin and end of what is measured; marked.

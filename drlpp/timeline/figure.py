@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
-from drlpp.pipeline import Pipeline
-from drlpp.spans import BACKWARD, FORWARD, KINDS, RECOMPUTE, Kind, Span, spans_of
-from drlpp.timeline import TimedAction
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.timeline.spans import BACKWARD, FORWARD, KINDS, RECOMPUTE, Kind, Span, spans_of
+from drlpp.timeline.timeline import TimedAction
 
 _NUMBERED = {FORWARD, RECOMPUTE, BACKWARD}
 _OUTLINE_POINTS = 0.6
@@ -41,7 +41,8 @@ def draw(
     touched: no pyplot, no current figure.
 
     Args:
-        timed_actions: what :func:`drlpp.timeline.play` returned or a run recorded, or a part of it.
+        timed_actions: what :func:`drlpp.timeline.timeline.play` returned or a run recorded, or a
+        part of it.
         title: a line above the picture.
         pipeline: with it, rows are ordered and labelled by stage.
         window: begin and end of what is measured; marked by dashed lines.

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from drlpp.schedule import (
+from drlpp.schedule.schedule import (
     AllReduce,
     Backward,
     Forward,
@@ -18,7 +18,7 @@ from drlpp.schedule import (
     Send,
     Update,
 )
-from drlpp.timeline import TimedAction
+from drlpp.timeline.timeline import TimedAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drlpp.schedule import (
+from drlpp.schedule.schedule import (
     Action,
     AllReduce,
     Message,

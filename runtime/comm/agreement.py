@@ -13,10 +13,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
-from drlpp.graph import TensorSpec
-from drlpp.runtime.stages import StageProgram
-from drlpp.schedule import Action, Message, Receive, Send
+from drlpp.runtime.stage.stages import StageProgram
+from drlpp.schedule.schedule import Action, Message, Receive, Send
 
 
 def contents_of(program: StageProgram, message: Message) -> list[TensorSpec]:

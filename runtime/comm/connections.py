@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.runtime.commands import Deploy
-from drlpp.runtime.transport import BuildGroup, Links, build_links, build_sum_group
+from drlpp.runtime.comm.transport import BuildGroup, Links, build_links, build_sum_group
+from drlpp.runtime.ipc.commands import Deploy
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from drlpp.graph import TensorSpec
-from drlpp.pipeline import Pipeline
-from drlpp.runtime.commands import LinkTimes, RunResult
-from drlpp.runtime.transport import Links
+from drlpp.capturing.graph import TensorSpec
+from drlpp.runtime.comm.transport import Links
+from drlpp.runtime.ipc.commands import LinkTimes, RunResult
+from drlpp.schedule.pipeline import Pipeline
 
 _WARM_UPS = 1
 _LONGEST_SECONDS = 0.2

@@ -15,20 +15,21 @@ which one side sends and the other receives, in the order of the schedule on bot
 
 Then nothing waits for more than the schedule says. An operation starts when the worker's own stream
 has come to where it was given, and the one before it in its group has ended. Take the order in
-which one process can perform the schedule (``drlpp.schedule.in_order``). A message stands there
-where its send and the posting of its receive are both past, which is never later than the action
-that waits for it; the one before it in its group stands earlier. The sum of a bucket, in the group
-of the stage's replicas and no other, stands where the last replica starts it, before any replica
-waits for it. A sender waits for a message only after so many later ones that its receiver must have
-used it. So every operation waits for earlier ones alone, and the first that has not ended can
-always go on. Norms are summed by Gloo, from the host, at their place in the order.
+which one process can perform the schedule (``drlpp.schedule.schedule.in_order``). A message stands
+there where its send and the posting of its receive are both past, which is never later than the
+action that waits for it; the one before it in its group stands earlier. The sum of a bucket, in the
+group of the stage's replicas and no other, stands where the last replica starts it, before any
+replica waits for it. A sender waits for a message only after so many later ones that its receiver
+must have used it. So every operation waits for earlier ones alone, and the first that has not ended
+can always go on. Norms are summed by Gloo, from the host, at their place in the order.
 
 What is left are the GPU's resources. An operation of NCCL that waits for its counterpart occupies
 multiprocessors, at most one operation for each group, so groups are told to use few. Whatever makes
 the whole GPU wait in the meantime waits for the other side too: kernels are therefore loaded before
-anything is sent (``drlpp.runtime.devices``), and torch's allocator asks for memory in the first
-minibatches only. And NCCL connects a group at its first operation, for which both sides wait: that
-is done when a placement is deployed, one group after another in an order that all workers share.
+anything is sent (``drlpp.runtime.device.devices``), and torch's allocator asks for memory in the
+first minibatches only. And NCCL connects a group at its first operation, for which both sides wait:
+that is done when a placement is deployed, one group after another in an order that all workers
+share.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.graph import TensorSpec
-from drlpp.runtime.devices import DeviceFacts
+from drlpp.capturing.graph import TensorSpec
+from drlpp.runtime.device.devices import DeviceFacts
 
 Backend = Literal["gloo", "nccl"]
 Way = tuple[int, int]

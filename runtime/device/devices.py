@@ -2,7 +2,7 @@
 
 Everything here is called in a worker, after the fork. A process that has looked for GPUs cannot be
 forked and use them, so nothing that the fork server loads may do that
-(``tests/runtime/test_devices.py``).
+(``tests/runtime/device/test_devices.py``).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from drlpp.errors import InvalidCluster, InvalidInput
-from drlpp.runtime.clocks import Clock, ProcessorClock, StreamClock
-from drlpp.training_options import DeviceChoice
+from drlpp.runtime.device.clocks import Clock, ProcessorClock, StreamClock
+from drlpp.schedule.method import DeviceChoice
 
 Tree = TypeVar("Tree")
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from drlpp.cluster import MOST_LOAD
 from drlpp.errors import InvalidInput
+from drlpp.specs.cluster import MOST_LOAD
 
 
 def available_cores() -> list[int]:

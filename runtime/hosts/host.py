@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drlpp.runtime.commands import Answer, Command
+from drlpp.runtime.ipc.commands import Answer, Command
 
 
 @dataclass(frozen=True)

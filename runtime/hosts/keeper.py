@@ -3,7 +3,7 @@
 A keeper computes nothing itself, so it always listens: it starts workers, passes commands on to
 them and their answers back, keeps the host's copies of the session's files, and ends its workers
 when the controller is gone. Only its worker dies in a trial that fails, so ``torchrun`` never has
-to restart anything. The controller's side of it is :mod:`drlpp.runtime.remote_host`.
+to restart anything. The controller's side of it is :mod:`drlpp.runtime.hosts.remote_host`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.errors import RunFailure, StorageFailure
-from drlpp.runtime.commands import Failed
-from drlpp.runtime.handshake import SignedConnection
-from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted
-from drlpp.runtime.keeper_messages import (
+from drlpp.io.disk_errors import is_storage_error
+from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted
+from drlpp.runtime.hosts.keeper_messages import (
     Clock,
     Close,
     Fetch,
@@ -41,9 +40,10 @@ from drlpp.runtime.keeper_messages import (
     send_message,
     write_file,
 )
-from drlpp.runtime.local_host import LocalHost
-from drlpp.runtime.session_folder import SessionFolder
-from drlpp.storage import is_storage_error
+from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.ipc.commands import Failed
+from drlpp.runtime.ipc.handshake import SignedConnection
+from drlpp.runtime.ipc.session_folder import SessionFolder
 
 
 class Keeper:

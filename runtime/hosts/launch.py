@@ -2,7 +2,7 @@
 
 ``torchrun`` brings the processes together (c10d's rendezvous) and tells each who it is. They then
 connect to the controller, and both sides prove that they know the token in ``DRLPP_TOKEN``
-(:mod:`drlpp.runtime.handshake`).
+(:mod:`drlpp.runtime.ipc.handshake`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from types import FrameType
 import torch.distributed as dist
 
 from drlpp.errors import HostLost, InvalidInput
-from drlpp.runtime.emulation import available_cores
-from drlpp.runtime.handshake import SignedConnection, greet_controller, welcome_keeper
-from drlpp.runtime.keeper import Keeper
-from drlpp.runtime.keeper_messages import (
+from drlpp.runtime.device.emulation import available_cores
+from drlpp.runtime.hosts.keeper import Keeper
+from drlpp.runtime.hosts.keeper_messages import (
     SILENCE_SECONDS,
     Hello,
     Leave,
@@ -38,7 +37,7 @@ from drlpp.runtime.keeper_messages import (
     send_message,
     watch_peer,
 )
-from drlpp.runtime.launch_store import (
+from drlpp.runtime.hosts.launch_store import (
     GATHERING_SECONDS,
     address_of,
     count_attempt,
@@ -48,7 +47,8 @@ from drlpp.runtime.launch_store import (
     tell_end,
     tell_port,
 )
-from drlpp.runtime.local_host import warm_up
+from drlpp.runtime.hosts.local_host import warm_up
+from drlpp.runtime.ipc.handshake import SignedConnection, greet_controller, welcome_keeper
 
 TOKEN_VARIABLE = "DRLPP_TOKEN"
 

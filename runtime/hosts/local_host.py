@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.errors import HostLost, InvalidInput, WorkerLost
-from drlpp.runtime.channel import Channel
-from drlpp.runtime.commands import Command, Stop
-from drlpp.runtime.hosts import Answered, Ended, Event, Post, WorkerHost
-from drlpp.runtime.session_folder import keep_socket_folder
-from drlpp.runtime.worker_process import worker_main
+from drlpp.runtime.hosts.host import Answered, Ended, Event, Post, WorkerHost
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.commands import Command, Stop
+from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from drlpp.runtime.worker.worker_process import worker_main
 
 _GRACE_SECONDS = 0.5
 _LONGEST_END_SECONDS = 10
@@ -248,7 +248,7 @@ def forking_context() -> ForkServerContext:
     """Makes processes that the server forks, with torch loaded."""
     context = multiprocessing.get_context("forkserver")
     # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
-    context.set_forkserver_preload(["drlpp.runtime.worker_process", "torch._dynamo"])
+    context.set_forkserver_preload(["drlpp.runtime.worker.worker_process", "torch._dynamo"])
     return context
 
 

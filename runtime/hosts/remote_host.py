@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
-from drlpp.runtime.commands import Command, RunResult
-from drlpp.runtime.handshake import SignedConnection
-from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted, Post, WorkerHost
-from drlpp.runtime.keeper_messages import (
+from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, Post, WorkerHost
+from drlpp.runtime.hosts.keeper_messages import (
     SILENCE_SECONDS,
     Clock,
     Close,
@@ -34,6 +32,8 @@ from drlpp.runtime.keeper_messages import (
     send_message,
     write_file,
 )
+from drlpp.runtime.ipc.commands import Command, RunResult
+from drlpp.runtime.ipc.handshake import SignedConnection
 
 _CLOCK_READINGS = 5
 _START_SECONDS = 120

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drlpp.errors import InvalidInput
-from drlpp.runtime.emulation import available_cores
-from drlpp.runtime.hosts import WorkerHost
-from drlpp.runtime.keeper_messages import Hello
-from drlpp.runtime.launch import check_joined, controller
-from drlpp.runtime.local_host import LocalHost
-from drlpp.runtime.remote_host import RemoteHost
+from drlpp.runtime.device.emulation import available_cores
+from drlpp.runtime.hosts.host import WorkerHost
+from drlpp.runtime.hosts.keeper_messages import Hello
+from drlpp.runtime.hosts.launch import check_joined, controller
+from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.hosts.remote_host import RemoteHost
 
 _WORKERS_PER_CORE, _LEAST_MOST_WORKERS = 4, 64
 """Beyond these, workers only wait for each other, and fill the memory. A file may ask for more."""

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from drlpp import errors
 from drlpp.errors import NotFinite
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.devices import DeviceFacts
-from drlpp.runtime.stage_runner import RunPlan
-from drlpp.runtime.transport import Transport, Way
-from drlpp.schedule import Action, Part
-from drlpp.training_options import DeviceChoice, Method
+from drlpp.runtime.comm.transport import Transport, Way
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.stage.stage_runner import RunPlan
+from drlpp.schedule.method import DeviceChoice, Method
+from drlpp.schedule.schedule import Action, Part
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 @dataclass(frozen=True)

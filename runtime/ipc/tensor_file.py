@@ -23,8 +23,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drlpp.errors import InvalidFile, StorageFailure
-from drlpp.files import replacing
-from drlpp.storage import telling_of_storage
+from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.documents import replacing
 
 _FORMAT = "drlpp tree 1"
 _MOST_STRUCTURE_CHARACTERS = 64 * 2**20

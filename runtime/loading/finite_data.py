@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drlpp.data import Samples
+from drlpp.specs.data import Samples
 
 _KINDS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64}
 _KINDS |= {torch.complex128}

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
-from drlpp.data import Samples
 from drlpp.errors import DataError, DRLPPError, InvalidInput
-from drlpp.runtime.loader_state import begin_epoch
-from drlpp.runtime.session_folder import keep_socket_folder
+from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from drlpp.runtime.loading.loader_state import begin_epoch
+from drlpp.specs.data import Samples
 
 Unpack = Callable[[Any], tuple[Any, Tensor]]
 """Makes ``(inputs, targets)`` of what a loader gives; inputs are a tensor or several."""

@@ -1,9 +1,10 @@
 """The reference executor: one process, no communication, every version of the weights kept.
 
 It replays the same schedule as the workers, with the formulas of the papers written down plainly
-(:mod:`drlpp.runtime.reference_weights`) and nothing fused, cached or overlapped. It is the oracle
-of the runtime: after N minibatches the workers' weights must equal its weights to rounding. Since
-it needs no worker for a stage, it also trains at depths that this machine has no accelerators for.
+(:mod:`drlpp.runtime.reference.reference_weights`) and nothing fused, cached or overlapped. It is
+the oracle of the runtime: after N minibatches the workers' weights must equal its weights to
+rounding. Since it needs no worker for a stage, it also trains at depths that this machine has no
+accelerators for.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
-from drlpp.capturing import CapturedModel, capture_microbatch
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.passes import as_sent
-from drlpp.runtime.precision import passes_in
-from drlpp.runtime.random_delays import RandomDelays
-from drlpp.runtime.randomness import begin_pass
-from drlpp.runtime.reference_weights import StageHistory, Weights
-from drlpp.runtime.run_commands import RunOptions
-from drlpp.runtime.stages import (
+from drlpp.capturing.capture import CapturedModel, capture_microbatch
+from drlpp.placement.placement import Placement
+from drlpp.runtime.reference.random_delays import RandomDelays
+from drlpp.runtime.reference.reference_weights import StageHistory, Weights
+from drlpp.runtime.session.run_commands import RunOptions
+from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.passes import as_sent
+from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.stages import (
     Argument,
     Buffer,
     ModelInput,
@@ -34,7 +34,8 @@ from drlpp.runtime.stages import (
     Weight,
     cut_stages,
 )
-from drlpp.schedule import (
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import (
     AllReduce,
     Backward,
     Forward,
@@ -44,8 +45,8 @@ from drlpp.schedule import (
     Update,
     in_order,
 )
-from drlpp.training_options import Method
-from drlpp.versions import stage_delay, weight_uses
+from drlpp.schedule.weight_versions import stage_delay, weight_uses
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 @dataclass

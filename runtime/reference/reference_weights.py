@@ -1,8 +1,8 @@
 """The weights of one stage in the reference executor: every version, and the papers' formulas.
 
-The counts of :mod:`drlpp.versions` are shared with the workers' weight policies, and have tests of
-their own; nothing else is. Each formula is written as the paper has it, from gradients and versions
-that are kept, where the workers read an optimizer's state.
+The counts of :mod:`drlpp.schedule.weight_versions` are shared with the workers' weight policies,
+and have tests of their own; nothing else is. Each formula is written as the paper has it, from
+gradients and versions that are kept, where the workers read an optimizer's state.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.optimizers import build_optimizer
-from drlpp.training_options import Method
-from drlpp.versions import WeightUse
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_versions import WeightUse
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 Weights = dict[str, Tensor]
 

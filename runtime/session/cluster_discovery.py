@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.runtime.devices import DeviceFacts
-from drlpp.runtime.profile_commands import computing_at_once
-from drlpp.runtime.session_hosts import Hosts
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.session.profile_commands import computing_at_once
+from drlpp.specs.cluster import Cluster, Host, Link
 
 _ALONE = Link(bandwidth_bytes_per_second=1e12)
 """The link of a worker that is alone on its host, where it sends nothing."""

@@ -9,16 +9,16 @@ from typing import Any
 
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.pipeline import Pipeline
-from drlpp.placement import Placement
-from drlpp.runtime.commands import Deploy
-from drlpp.runtime.generated_sources import sources_forgotten
-from drlpp.runtime.stages import cut_stages, portable
-from drlpp.runtime.transport import Transport
-from drlpp.training_options import Method
-from drlpp.versions import stage_delays
+from drlpp.capturing.capture import CapturedModel
+from drlpp.placement.placement import Placement
+from drlpp.runtime.comm.transport import Transport
+from drlpp.runtime.ipc.commands import Deploy
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.stages import cut_stages, portable
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.weight_versions import stage_delays
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 # The controller notices a hang long before, and knows more about it; this is never reached.
 _GROUP_TIMEOUT_SECONDS = 24 * 3600.0

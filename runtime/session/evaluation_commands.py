@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel
-from drlpp.runtime.commands import Run, RunResult, Stream
-from drlpp.runtime.deployment import Deployment
-from drlpp.runtime.generated_sources import sources_forgotten
-from drlpp.runtime.stage_runner import RunPlan
-from drlpp.runtime.stages import cut_stages, portable
-from drlpp.schedule import Part, build_schedule
+from drlpp.capturing.capture import CapturedModel
+from drlpp.runtime.ipc.commands import Run, RunResult, Stream
+from drlpp.runtime.session.deployment import Deployment
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.stage_runner import RunPlan
+from drlpp.runtime.stage.stages import cut_stages, portable
+from drlpp.schedule.schedule import Part, build_schedule
 
 
 @dataclass(frozen=True)

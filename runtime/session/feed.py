@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
-from drlpp.data import Samples
 from drlpp.errors import DataError
-from drlpp.runtime.commands import Reading, Stream
-from drlpp.runtime.streaming import write_chunk
+from drlpp.runtime.ipc.commands import Reading, Stream
+from drlpp.runtime.stage.streaming import write_chunk
+from drlpp.specs.data import Samples
 
 _AHEAD = 4
 _CHUNK_BYTES = 1 << 20

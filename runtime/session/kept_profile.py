@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drlpp.cluster import Cluster
-from drlpp.files import read_document, write_document
-from drlpp.profile import Profile
-from drlpp.runtime.session import ClusterSession
+from drlpp.costs.profile import Profile
+from drlpp.io.documents import read_document, write_document
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.specs.cluster import Cluster
 
 
 def kept_profile(session: ClusterSession, folder: Path) -> tuple[Profile, Cluster]:

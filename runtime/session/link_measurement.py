@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from drlpp.cluster import Link
-from drlpp.measurement import LinkUsage
-from drlpp.pipeline import Pipeline
-from drlpp.runtime.commands import LinkTimes, RunResult, TimeLink
-from drlpp.runtime.links import ways_of
-from drlpp.runtime.session_cluster import ends_to_measure
-from drlpp.runtime.session_workers import SessionWorkers
+from drlpp.placement.measurement import LinkUsage
+from drlpp.runtime.comm.link_timing import ways_of
+from drlpp.runtime.ipc.commands import LinkTimes, RunResult, TimeLink
+from drlpp.runtime.session.cluster_discovery import ends_to_measure
+from drlpp.runtime.session.session_workers import SessionWorkers
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.specs.cluster import Link
 
 _WAY_REPEATS = 3
 _LINK_REPEATS = 5

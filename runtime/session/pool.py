@@ -13,10 +13,18 @@ from typing import Any
 import torch.distributed as dist
 
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
-from drlpp.runtime.commands import Answer, Command, Failed, Progress, Reading, Working
-from drlpp.runtime.feed import Feed
-from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted, Post, StoreAddress, WorkerHost
-from drlpp.runtime.store import new_token, open_store
+from drlpp.runtime.hosts.host import (
+    Answered,
+    Ended,
+    Event,
+    Interrupted,
+    Post,
+    StoreAddress,
+    WorkerHost,
+)
+from drlpp.runtime.ipc.commands import Answer, Command, Failed, Progress, Reading, Working
+from drlpp.runtime.ipc.store import new_token, open_store
+from drlpp.runtime.session.feed import Feed
 
 _GRACE_SECONDS = 0.5
 _LOOK_SECONDS = 1.0

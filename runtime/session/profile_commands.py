@@ -7,21 +7,21 @@ import statistics
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from drlpp.capturing import CapturedModel
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement, Stage
-from drlpp.profile import OperatorProfile, Profile
-from drlpp.runtime.commands import (
+from drlpp.capturing.capture import CapturedModel
+from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.placement.placement import Placement, Stage
+from drlpp.runtime.comm.transport import Transport
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.ipc.commands import (
     OperatorTimes,
     ProfileOperators,
     StageTimes,
 )
-from drlpp.runtime.devices import DeviceFacts
-from drlpp.runtime.generated_sources import sources_forgotten
-from drlpp.runtime.session_hosts import Hosts
-from drlpp.runtime.stages import cut_stages, portable
-from drlpp.runtime.transport import Transport
-from drlpp.training_options import Method
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.stages import cut_stages, portable
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _PARTS = 8
 

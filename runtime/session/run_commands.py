@@ -8,14 +8,23 @@ from itertools import dropwhile, takewhile
 
 from torch import Tensor
 
-from drlpp.cut import Segment, cut_schedule
-from drlpp.data import Samples
-from drlpp.runtime.commands import Run, Stream
-from drlpp.runtime.stage_runner import RunPlan
-from drlpp.schedule import Action, AllReduce, Backward, Forward, Part, Recompute, Schedule, Update
-from drlpp.training_options import Method
-from drlpp.update_rates import update_rates
-from drlpp.versions import WeightUse, weight_uses
+from drlpp.runtime.ipc.commands import Run, Stream
+from drlpp.runtime.stage.stage_runner import RunPlan
+from drlpp.schedule.cut import Segment, cut_schedule
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import (
+    Action,
+    AllReduce,
+    Backward,
+    Forward,
+    Part,
+    Recompute,
+    Schedule,
+    Update,
+)
+from drlpp.schedule.update_rates import update_rates
+from drlpp.schedule.weight_versions import WeightUse, weight_uses
+from drlpp.specs.data import Samples
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ def run_commands(
         method: that made it.
         rate: the optimizer's own learning rate.
         options: how it is run.
-        cuts: between the segments (:func:`drlpp.cut.cut_schedule`).
+        cuts: between the segments (:func:`drlpp.schedule.cut.cut_schedule`).
         start: the cut that a checkpoint was taken at and the run goes on from; what comes before
             is left out.
         stream: where minibatches come from, if not from samples in memory.

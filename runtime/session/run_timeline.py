@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
-from drlpp.runtime.commands import RunResult
-from drlpp.schedule import Schedule, Update
-from drlpp.timeline import TimedAction
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.schedule.schedule import Schedule, Update
+from drlpp.timeline.timeline import TimedAction
 
 
 def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[TimedAction, ...]:

@@ -12,48 +12,48 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel, capture, capture_microbatch
-from drlpp.cluster import Cluster
+from drlpp.capturing.capture import CapturedModel, capture, capture_microbatch
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.profile import Profile
 from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, WorkerLost
-from drlpp.graph import OpGraph
-from drlpp.measurement import LOST_TWICE, FailedMeasurement, Measurement, Outcome
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.profile import Profile
-from drlpp.runtime.checkpoint_file import read_checkpoint
-from drlpp.runtime.commands import (
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.runtime.device.devices import choice_for
+from drlpp.runtime.device.emulation import checked_speeds
+from drlpp.runtime.hosts.launch import usual_workers
+from drlpp.runtime.hosts.session_hosts import check_workers
+from drlpp.runtime.ipc.commands import (
     Collect,
     Progress,
     Release,
     RunResult,
 )
-from drlpp.runtime.deployment import (
+from drlpp.runtime.ipc.tensor_file import read_checkpoint
+from drlpp.runtime.session.cluster_discovery import session_cluster
+from drlpp.runtime.session.deployment import (
     Deployment,
     DeploymentTimes,
     deployment_commands,
     merge_stages,
 )
-from drlpp.runtime.devices import choice_for
-from drlpp.runtime.emulation import checked_speeds
-from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
-from drlpp.runtime.launch import usual_workers
-from drlpp.runtime.profile_commands import (
+from drlpp.runtime.session.evaluation_commands import Evaluation, evaluation_commands
+from drlpp.runtime.session.link_measurement import time_hosts, time_ways
+from drlpp.runtime.session.profile_commands import (
     measuring_workers,
     profile_command,
     profile_of,
 )
-from drlpp.runtime.run_commands import RunOptions, run_commands
-from drlpp.runtime.run_timeline import middle_of, timeline_of
-from drlpp.runtime.session_cluster import session_cluster
-from drlpp.runtime.session_hosts import check_workers
-from drlpp.runtime.session_links import time_hosts, time_ways
-from drlpp.runtime.session_workers import SessionWorkers, TimeSpent
-from drlpp.runtime.windows import measurement_of
-from drlpp.schedule import Action, Schedule
-from drlpp.task import ModelReference
-from drlpp.timeline import TimedAction
-from drlpp.training_options import DeviceChoice, Method, checked_timeout
-from drlpp.window import Window
+from drlpp.runtime.session.run_commands import RunOptions, run_commands
+from drlpp.runtime.session.run_timeline import middle_of, timeline_of
+from drlpp.runtime.session.session_workers import SessionWorkers, TimeSpent
+from drlpp.runtime.session.windows import measurement_of
+from drlpp.schedule.method import DeviceChoice, Method, checked_timeout
+from drlpp.schedule.schedule import Action, Schedule
+from drlpp.schedule.window import Window
+from drlpp.specs.cluster import Cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.timeline.timeline import TimedAction
 
 
 class ClusterSession:

@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel
+from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
-from drlpp.pipeline import Pipeline
-from drlpp.runtime.checkpoint_file import write_tree
-from drlpp.runtime.commands import (
+from drlpp.io.disk_errors import telling_of_storage
+from drlpp.runtime.comm.transport import Transport, transport_of
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.device.emulation import cores_for
+from drlpp.runtime.hosts.session_hosts import hosts_for, release_hosts
+from drlpp.runtime.ipc.commands import (
     Collect,
     Command,
     LoadModel,
@@ -26,17 +29,14 @@ from drlpp.runtime.commands import (
     Ready,
     Stream,
 )
-from drlpp.runtime.devices import DeviceFacts
-from drlpp.runtime.emulation import cores_for
-from drlpp.runtime.feed import Feed, chunk_minibatches
-from drlpp.runtime.loaders import loader_processes_may_die
-from drlpp.runtime.pool import WorkerPool
-from drlpp.runtime.run_commands import RunOptions
-from drlpp.runtime.session_folder import SessionFolder
-from drlpp.runtime.session_hosts import hosts_for, release_hosts
-from drlpp.runtime.transport import Transport, transport_of
-from drlpp.storage import telling_of_storage
-from drlpp.training_options import DeviceChoice
+from drlpp.runtime.ipc.session_folder import SessionFolder
+from drlpp.runtime.ipc.tensor_file import write_tree
+from drlpp.runtime.loading.loaders import loader_processes_may_die
+from drlpp.runtime.session.feed import Feed, chunk_minibatches
+from drlpp.runtime.session.pool import WorkerPool
+from drlpp.runtime.session.run_commands import RunOptions
+from drlpp.schedule.method import DeviceChoice
+from drlpp.schedule.pipeline import Pipeline
 
 _FIRST_TIMEOUT_SECONDS = 120.0
 _LEAST_TIMEOUT_SECONDS = 20.0

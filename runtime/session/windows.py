@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from drlpp.measurement import LinkUsage, Measurement, WorkerUsage
-from drlpp.runtime.commands import RunResult
-from drlpp.schedule import Backward, Forward, Recompute, Schedule, Update
-from drlpp.window import Window, completion_times
+from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.schedule.schedule import Backward, Forward, Recompute, Schedule, Update
+from drlpp.schedule.window import Window, completion_times
 
 
 def measurement_of(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from drlpp.runtime.losses import Losses
-from drlpp.runtime.minibatches import MinibatchSource
-from drlpp.runtime.passes import Loss, Received, StageValues, as_sent
-from drlpp.runtime.precision import passes_in
-from drlpp.runtime.stage_runner import StageRunner
-from drlpp.runtime.stages import StageProgram
-from drlpp.schedule import Part
+from drlpp.runtime.stage.losses import Losses
+from drlpp.runtime.stage.minibatches import MinibatchSource
+from drlpp.runtime.stage.passes import Loss, Received, StageValues, as_sent
+from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.stages import StageProgram
+from drlpp.schedule.schedule import Part
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from drlpp.runtime.devices import PROCESSOR, hurried, moved
-from drlpp.schedule import Part
+from drlpp.runtime.device.devices import PROCESSOR, hurried, moved
+from drlpp.schedule.schedule import Part
 
 
 class MinibatchSource(Protocol):

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drlpp.runtime.stages import Argument, Buffer, ModelInput, StageOutput, StageProgram, Weight
+from drlpp.runtime.stage.stages import (
+    Argument,
+    Buffer,
+    ModelInput,
+    StageOutput,
+    StageProgram,
+    Weight,
+)
 
 Loss = Callable[..., Tensor]
 Received = dict[StageOutput, Tensor]

@@ -10,11 +10,11 @@ from torch._ops import OpOverload
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
-from drlpp.autograd_functions import CapturedFunction
-from drlpp.export import EXEMPT_FROM_AUTOCAST
-from drlpp.runtime.devices import PROCESSOR, device_among
-from drlpp.runtime.randomness import seeded
-from drlpp.training_options import Precision
+from drlpp.capturing.autograd_functions import CapturedFunction
+from drlpp.capturing.export import EXEMPT_FROM_AUTOCAST
+from drlpp.runtime.device.devices import PROCESSOR, device_among
+from drlpp.runtime.stage.randomness import seeded
+from drlpp.schedule.method import Precision
 
 
 def passes_in(precision: Precision, device: torch.device = PROCESSOR) -> torch.autocast:

@@ -18,8 +18,8 @@ from torch._ops import OpOverload
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
-from drlpp.runtime.devices import device_among
-from drlpp.schedule import Part
+from drlpp.runtime.device.devices import device_among
+from drlpp.schedule.schedule import Part
 
 _pass_key = ""
 

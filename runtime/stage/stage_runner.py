@@ -12,26 +12,31 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.errors import NotFinite
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.devices import PROCESSOR, moved
-from drlpp.runtime.gradients import Gradients, SharedGradients, SingleGradients, SumOverReplicas
-from drlpp.runtime.losses import Losses
-from drlpp.runtime.minibatches import MinibatchSource
-from drlpp.runtime.optimizers import (
+from drlpp.runtime.device.devices import PROCESSOR, moved
+from drlpp.runtime.stage.gradients import (
+    Gradients,
+    SharedGradients,
+    SingleGradients,
+    SumOverReplicas,
+)
+from drlpp.runtime.stage.losses import Losses
+from drlpp.runtime.stage.minibatches import MinibatchSource
+from drlpp.runtime.stage.passes import Loss, Received, StageValues, as_sent
+from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.runtime.weights.optimizers import (
     OptimizerState,
     build_optimizer,
     load_optimizer_state,
     named_optimizer_state,
     state_on,
 )
-from drlpp.runtime.passes import Loss, Received, StageValues, as_sent
-from drlpp.runtime.policies import Stash, build_policy
-from drlpp.runtime.precision import passes_in
-from drlpp.runtime.randomness import begin_pass
-from drlpp.runtime.stages import StageOutput, StageProgram
-from drlpp.schedule import Part
-from drlpp.training_options import Method
-from drlpp.versions import WeightUse
+from drlpp.runtime.weights.policies import Stash, build_policy
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Part
+from drlpp.schedule.weight_versions import WeightUse
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _POLICY_STATE = "weight_policy"
 

@@ -15,13 +15,13 @@ from torch import fx, nn
 from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
 
-from drlpp.autograd_functions import CapturedFunction
-from drlpp.capturing import CapturedModel
-from drlpp.graph import TensorSpec
-from drlpp.placement import Placement
-from drlpp.runtime.precision import exempt_operators
-from drlpp.runtime.randomness import with_seeded_operators
-from drlpp.runtime.retracing import Retracer
+from drlpp.capturing.autograd_functions import CapturedFunction
+from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.graph import TensorSpec
+from drlpp.placement.placement import Placement
+from drlpp.runtime.stage.precision import exempt_operators
+from drlpp.runtime.stage.randomness import with_seeded_operators
+from drlpp.runtime.stage.retracing import Retracer
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from drlpp.data import Samples
-from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
-from drlpp.runtime.commands import Reading, Stream
-from drlpp.runtime.devices import hurried
-from drlpp.schedule import Part
+from drlpp.runtime.device.devices import hurried
+from drlpp.runtime.ipc.commands import Reading, Stream
+from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
+from drlpp.schedule.schedule import Part
+from drlpp.specs.data import Samples
 
 _POLL_SECONDS = 0.002
 

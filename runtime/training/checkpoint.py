@@ -10,10 +10,10 @@ from pydantic import ConfigDict, Field, Strict, ValidationError
 from torch import Tensor
 
 from drlpp.errors import InvalidFile, NotFinite
-from drlpp.files import Record
-from drlpp.runtime.checkpoint_file import read_checkpoint
-from drlpp.runtime.training_reports import EpochReport
-from drlpp.schedule import Part
+from drlpp.io.documents import Record
+from drlpp.runtime.ipc.tensor_file import read_checkpoint
+from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.schedule.schedule import Part
 
 
 class TrainingCheckpoint(Record):

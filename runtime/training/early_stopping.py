@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidInput
-from drlpp.files import Record
-from drlpp.runtime.training_reports import EpochReport
+from drlpp.io.documents import Record
+from drlpp.runtime.training.training_reports import EpochReport
 
 _EXPECTED = {
     "patience": "expected 1 epoch or more; leave early stopping out to train to the last epoch",

@@ -13,9 +13,9 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from drlpp.errors import InvalidFile, StorageFailure
-from drlpp.files import Document, read_document, write_document
-from drlpp.runtime.training_reports import EpochReport
-from drlpp.storage import telling_of_storage
+from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.documents import Document, read_document, write_document
+from drlpp.runtime.training.training_reports import EpochReport
 
 
 class EvaluationFile(Document):

@@ -12,23 +12,21 @@ import torch
 from torch import Tensor
 
 from drlpp.errors import InvalidFile, InvalidInput, NotFinite, RunFailure
-from drlpp.learning_rate import LearningRateSchedule
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.runtime.checkpoint_file import write_checkpoint, write_state_dict
-from drlpp.runtime.commands import Progress, RunResult
-from drlpp.runtime.deployment import Deployment
-from drlpp.runtime.early_stopping import EarlyStopping
-from drlpp.runtime.evaluation_file import evaluation_of, write_evaluation
-from drlpp.runtime.held_out import mean_loss, mean_score
-from drlpp.runtime.session import ClusterSession
-from drlpp.runtime.training_checkpoint import (
+from drlpp.placement.placement import Placement
+from drlpp.runtime.ipc.commands import Progress, RunResult
+from drlpp.runtime.ipc.tensor_file import write_checkpoint, write_state_dict
+from drlpp.runtime.loading.held_out import mean_loss, mean_score
+from drlpp.runtime.session.deployment import Deployment
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.checkpoint import (
     TrainingCheckpoint,
     check_finite,
     read_training_checkpoint,
 )
-from drlpp.runtime.training_data import LoaderState, TrainingData
-from drlpp.runtime.training_failures import (
+from drlpp.runtime.training.early_stopping import EarlyStopping
+from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
+from drlpp.runtime.training.training_data import LoaderState, TrainingData
+from drlpp.runtime.training.training_failures import (
     notes_of_evaluation,
     reach_of,
     telling_what_is_kept,
@@ -36,9 +34,11 @@ from drlpp.runtime.training_failures import (
     with_finite_weights,
     with_way_on,
 )
-from drlpp.runtime.training_log import TrainingLog
-from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
-from drlpp.schedule import Part
+from drlpp.runtime.training.training_log import TrainingLog
+from drlpp.runtime.training.training_reports import EpochReport, Observer, ProgressReport
+from drlpp.schedule.schedule import Part
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 @dataclass(frozen=True)

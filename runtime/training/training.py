@@ -9,30 +9,30 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel, capture, microbatch_size
-from drlpp.data import Data, Loaders, check_data, load_data
+from drlpp.capturing.capture import CapturedModel, capture, microbatch_size
 from drlpp.errors import InvalidInput, InvalidPlacement
-from drlpp.importing import ImportedByName
-from drlpp.learning_rate import LearningRateSchedule
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile, read_placement
-from drlpp.run_folder import open_run_folder
-from drlpp.runtime.checkpoint_file import write_state_dict
-from drlpp.runtime.early_stopping import EarlyStopping
-from drlpp.runtime.held_out import mean_score
-from drlpp.runtime.launch import restarted
-from drlpp.runtime.loaders import Loader, Unpack, Unpacker
-from drlpp.runtime.samples_in_memory import SamplesInMemory
-from drlpp.runtime.session import ClusterSession
-from drlpp.runtime.trainer import Trainer, TrainingPlan
-from drlpp.runtime.training_data import LoadedData, TrainingData
-from drlpp.runtime.training_reports import EpochReport, Observer
-from drlpp.schedule import check_length
-from drlpp.training_options import DeviceChoice, Method, checked_timeout
-from drlpp.trust import require_trust, trusted_packages, trusting
-from drlpp.trust_memory import remember_trust, remembered_trust
-from drlpp.versions import stage_delays
+from drlpp.io.importing import ImportedByName
+from drlpp.io.run_folder import open_run_folder
+from drlpp.io.trust import require_trust, trusted_packages, trusting
+from drlpp.io.trust_memory import remember_trust, remembered_trust
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.runtime.hosts.launch import restarted
+from drlpp.runtime.ipc.tensor_file import write_state_dict
+from drlpp.runtime.loading.held_out import mean_score
+from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.early_stopping import EarlyStopping
+from drlpp.runtime.training.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.trainer import Trainer, TrainingPlan
+from drlpp.runtime.training.training_data import LoadedData, TrainingData
+from drlpp.runtime.training.training_reports import EpochReport, Observer
+from drlpp.schedule.method import DeviceChoice, Method, checked_timeout
+from drlpp.schedule.schedule import check_length
+from drlpp.schedule.weight_versions import stage_delays
+from drlpp.specs.data import Data, Loaders, check_data, load_data
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class PipelineTrainer:
 
     Writes ``checkpoint.safetensors`` after every epoch and every ``checkpoint_every`` minibatches,
     ``model.pt`` (a state_dict) at the end, and TensorBoard's events
-    (:class:`~drlpp.runtime.training_log.TrainingLog`) into ``out``. With ``early_stopping`` also
-    ``best.pt`` (a state_dict) after every epoch that is better than those before; ``model.pt`` then
-    has these weights.
+    (:class:`~drlpp.runtime.training.training_log.TrainingLog`) into ``out``. With
+    ``early_stopping`` also ``best.pt`` (a state_dict) after every epoch that is better than those
+    before; ``model.pt`` then has these weights.
 
     Args:
         placement: a placement file or its path.
@@ -79,8 +79,8 @@ class PipelineTrainer:
             by what was seen so far, as :class:`ClusterSession` says.
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
-            another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says. Where
-            there is none yet, training begins, with a note to ``observer``.
+            another placement or method as :class:`~drlpp.runtime.training.trainer.Trainer` says.
+            Where there is none yet, training begins, with a note to ``observer``.
         seed: of weights, order of samples, and dropout.
         trust: packages of which a placement file may have the model and the optimizer imported, if
             they are not drlpp's or torch's; remembered for ``out``.
@@ -109,7 +109,7 @@ class PipelineTrainer:
         trust: str | Iterable[str] = (),
         observer: Observer | None = None,
     ) -> None:
-        _check_kind("method", method, Method, 'drlpp.training_options.choose_method("stash")')
+        _check_kind("method", method, Method, 'drlpp.schedule.method.choose_method("stash")')
         _check_kind("optimizer", optimizer, OptimizerSpec, 'OptimizerSpec.parse("adam", lr=0.001)')
         _check_kind(
             "learning_rate",
@@ -263,8 +263,8 @@ class PipelineTrainer:
         if not isinstance(data, str | Data | Loader):
             raise InvalidInput(
                 f"data to train on is a {type(data).__name__}; expected a name, "
-                "package.module:factory, drlpp.data.Data, or a torch.utils.data.DataLoader, such "
-                "as DataLoader(TensorDataset(inputs, targets), batch_size)"
+                "package.module:factory, drlpp.specs.data.Data, or a torch.utils.data.DataLoader, "
+                "such as DataLoader(TensorDataset(inputs, targets), batch_size)"
             )
         if not isinstance(held_out, Loader | None):
             raise InvalidInput(

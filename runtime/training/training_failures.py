@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from drlpp.errors import DataError, DRLPPError, NotFinite, RunFailure
-from drlpp.pipeline import Pipeline
-from drlpp.runtime.finite_data import NotFiniteValues
-from drlpp.runtime.training_reports import EpochReport
-from drlpp.training_options import Method
+from drlpp.runtime.loading.finite_data import NotFiniteValues
+from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
 
 
 def with_way_on(failure: RunFailure, checkpoint: Path, epochs: int, position: int) -> RunFailure:

@@ -10,12 +10,12 @@ from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.runtime.commands import RunResult
-from drlpp.runtime.run_timeline import timeline_of
-from drlpp.runtime.training_reports import EpochReport
-from drlpp.schedule import Schedule
-from drlpp.spans import spans_of, time_use
-from drlpp.storage import telling_of_storage
+from drlpp.io.disk_errors import telling_of_storage
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.session.run_timeline import timeline_of
+from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.schedule.schedule import Schedule
+from drlpp.timeline.spans import spans_of, time_use
 
 
 class TrainingLog:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from drlpp.runtime.prediction import (
+from drlpp.runtime.weights.update_rules import (
     adam_direction,
     has_first_moment,
     has_rule,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.prediction import last_gradient_needed
+from drlpp.runtime.weights.update_rules import last_gradient_needed
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 OptimizerState = dict[str, dict[str, Any]]
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 from torch.optim import Optimizer
 
-from drlpp.runtime.clocks import Clock, ProcessorClock, Span
-from drlpp.runtime.displacements import (
+from drlpp.runtime.device.clocks import Clock, ProcessorClock, Span
+from drlpp.runtime.weights.displacements import (
     AdamStep,
     Displacement,
     LastStep,
@@ -29,10 +29,10 @@ from drlpp.runtime.displacements import (
     SmoothedGradient,
     Trajectory,
 )
-from drlpp.runtime.prediction import has_rule
-from drlpp.schedule import Part
-from drlpp.training_options import Method
-from drlpp.versions import WeightUse
+from drlpp.runtime.weights.update_rules import has_rule
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Part
+from drlpp.schedule.weight_versions import WeightUse
 
 
 class WeightPolicy(ABC):
@@ -165,10 +165,10 @@ class Vanilla(WeightPolicy):
 class Displaced(Vanilla):
     """Passes use weights that are predicted, or corrected, from the newest; two versions at most.
 
-    With :class:`~drlpp.runtime.displacements.OptimizerRule` or ``LastStep`` this is PipeOptim: the
-    forward uses Ŵ_{t+s}, the backward W_{t+s} as it is then (pipeoptim §IV). SpecTrain and XPipe
-    predict for the backward again, PipeMare's T2 moves the backward only. Where nothing is to be
-    looked ahead, as on the last stage, nothing is copied.
+    With :class:`~drlpp.runtime.weights.displacements.OptimizerRule` or ``LastStep`` this is
+    PipeOptim: the forward uses Ŵ_{t+s}, the backward W_{t+s} as it is then (pipeoptim §IV).
+    SpecTrain and XPipe predict for the backward again, PipeMare's T2 moves the backward only. Where
+    nothing is to be looked ahead, as on the last stage, nothing is copied.
     """
 
     def __init__(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.runtime.clocks import Clock
-from drlpp.runtime.communication import Mailbox
-from drlpp.runtime.emulation import EmulatedAccelerator
-from drlpp.runtime.evaluation_runner import EvaluationRunner
-from drlpp.runtime.stage_runner import StageRunner
-from drlpp.runtime.stages import StageOutput
-from drlpp.schedule import (
+from drlpp.runtime.comm.mailbox import Mailbox
+from drlpp.runtime.device.clocks import Clock
+from drlpp.runtime.device.emulation import EmulatedAccelerator
+from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
+from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.stages import StageOutput
+from drlpp.schedule.schedule import (
     Action,
     AllReduce,
     Backward,

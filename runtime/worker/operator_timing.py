@@ -21,17 +21,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.runtime.commands import OperatorTimes, ProfileOperators, StageTimes, Working
-from drlpp.runtime.devices import Accelerator
-from drlpp.runtime.generated_sources import sources_forgotten
-from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.passes import Loss
-from drlpp.runtime.policies import Displaced
-from drlpp.runtime.retargeting import retarget
-from drlpp.runtime.stage_runner import Received, RunPlan, StageRunner
-from drlpp.runtime.stages import StageOutput, StageProgram
-from drlpp.training_options import Method
-from drlpp.versions import WeightUse
+from drlpp.runtime.device.devices import Accelerator
+from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.ipc.commands import OperatorTimes, ProfileOperators, StageTimes, Working
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.passes import Loss
+from drlpp.runtime.stage.stage_runner import Received, RunPlan, StageRunner
+from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.runtime.weights.policies import Displaced
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_versions import WeightUse
 
 _WARM_UPS = 3
 _SIGN_INTERVAL_SECONDS = 0.25

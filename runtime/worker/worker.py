@@ -24,10 +24,31 @@ from drlpp.errors import (
     StorageFailure,
     WorkerLost,
 )
-from drlpp.runtime.agreement import check_agreement
-from drlpp.runtime.channel import Channel
-from drlpp.runtime.checkpoint_file import in_memory, read_checkpoint, write_tree
-from drlpp.runtime.commands import (
+from drlpp.runtime.comm.agreement import check_agreement
+from drlpp.runtime.comm.connections import Connections
+from drlpp.runtime.comm.link_timing import answer_messages, time_messages
+from drlpp.runtime.comm.mailbox import Mailbox, broken_connection, build_group
+from drlpp.runtime.comm.transport import (
+    Backend,
+    BuildGroup,
+    Links,
+    build_links,
+    build_nccl_group,
+    build_sum_group,
+)
+from drlpp.runtime.device.devices import (
+    PROCESSOR,
+    Accelerator,
+    Processor,
+    accelerator_of,
+    is_out_of_memory,
+    moved,
+)
+from drlpp.runtime.device.emulation import computing_on
+from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.hosts.host import Post
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.commands import (
     Answer,
     Collect,
     Command,
@@ -45,37 +66,16 @@ from drlpp.runtime.commands import (
     RunResult,
     TimeLink,
 )
-from drlpp.runtime.communication import Mailbox, broken_connection, build_group
-from drlpp.runtime.connections import Connections
-from drlpp.runtime.devices import (
-    PROCESSOR,
-    Accelerator,
-    Processor,
-    accelerator_of,
-    is_out_of_memory,
-    moved,
-)
-from drlpp.runtime.emulation import computing_on
-from drlpp.runtime.evaluation_runner import EvaluationRunner
-from drlpp.runtime.executor import Executor
-from drlpp.runtime.feed import NOTHING_READ
-from drlpp.runtime.generated_sources import sources_forgotten
-from drlpp.runtime.hosts import Post
-from drlpp.runtime.links import answer_messages, time_messages
-from drlpp.runtime.minibatches import Minibatches, MinibatchSource
-from drlpp.runtime.profiling import time_operators
-from drlpp.runtime.retargeting import retarget
-from drlpp.runtime.stage_runner import StageRunner
-from drlpp.runtime.streaming import StreamedMinibatches
-from drlpp.runtime.transport import (
-    Backend,
-    BuildGroup,
-    Links,
-    build_links,
-    build_nccl_group,
-    build_sum_group,
-)
-from drlpp.schedule import Message
+from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
+from drlpp.runtime.session.feed import NOTHING_READ
+from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource
+from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.streaming import StreamedMinibatches
+from drlpp.runtime.worker.executor import Executor
+from drlpp.runtime.worker.operator_timing import time_operators
+from drlpp.schedule.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
 _MEASURING_SECONDS = 60.0

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from capturing import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from drlpp.capturing.capture import capture, capture_microbatch
+from drlpp.errors import InvalidInput, InvalidModel
+from drlpp.models.task import Task
+from tests.support.captured_modules import (
     REFERENCE,
     captured_from,
     check_structure,
@@ -17,15 +26,6 @@ from capturing import (
     run_in_pieces,
     types,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils import _pytree as pytree
-
-from drlpp.capturing import capture, capture_microbatch
-from drlpp.errors import InvalidInput, InvalidModel
-from drlpp.task import Task
 
 
 class RandomModel(nn.Module):

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import torch
-from capturing import captured_from, check_structure, gradients, run_in_pieces, types
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.support.captured_modules import (
+    captured_from,
+    check_structure,
+    gradients,
+    run_in_pieces,
+    types,
+)
 
 
 def test_operators_are_named_after_their_modules() -> None:

@@ -8,8 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.errors import InvalidModel
-from drlpp.runtime.stages import portable
-from tests.drlpp.capturing import captured_from, check_structure, gradients, run_in_pieces, types
+from drlpp.runtime.stage.stages import portable
+from tests.support.captured_modules import (
+    captured_from,
+    check_structure,
+    gradients,
+    run_in_pieces,
+    types,
+)
 
 WEIGHT = nn.Parameter(torch.ones(4))
 

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from drlpp import capturing, module_check
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing import capture as capturing
+from drlpp.capturing import module_check
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidModel
-from drlpp.task import Task
-from tests.drlpp.capturing import REFERENCE, captured_from
-from tests.drlpp.tiny_models import tiny
+from drlpp.models.task import Task
+from tests.support.captured_modules import REFERENCE, captured_from
+from tests.support.tiny_models import tiny
 
 
 def _check(captured: CapturedModel, module: nn.Module, loss: Callable[..., Tensor]) -> None:

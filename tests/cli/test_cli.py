@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import typer
 
-from drlpp.capturing import capture
-from drlpp.cli import main
-from drlpp.command_line import run_program, told_how_to_go_on
-from drlpp.files import write_document
-from drlpp.task import ModelReference
-from tests.drlpp.tiny_models import TINY
-from tests.runtime.placement_files import file_of
-from tests.runtime.plain import in_a_row
+from drlpp.capturing.capture import capture
+from drlpp.cli.command_line import run_program, told_how_to_go_on
+from drlpp.cli.main import main
+from drlpp.io.documents import write_document
+from drlpp.models.task import ModelReference
+from tests.support.pipelines import in_a_row
+from tests.support.placement_files import file_of
+from tests.support.tiny_models import TINY
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -29,7 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.fixture
 def graph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     path = tmp_path / "graph.json"
-    assert run(monkeypatch, "capture", "tests.models:perceptron", "-o", str(path)) == 0
+    assert run(monkeypatch, "capture", "tests.support.models:perceptron", "-o", str(path)) == 0
     return path
 
 
@@ -45,7 +45,7 @@ def test_capture_writes_a_graph_that_show_describes(
 
 def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
-    arguments = ["capture", "tests.models:perceptron", "-o", str(path)]
+    arguments = ["capture", "tests.support.models:perceptron", "-o", str(path)]
     assert run(monkeypatch, *arguments, "--model-option", "layers=2") == 0
     assert len(json.loads(path.read_text())["operators"]) == 5
 
@@ -55,7 +55,10 @@ def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [
         (["capture", "lenet", "-o", "x.json"], "not in the zoo; it has alexnet"),
         (["capture", "no.such:thing", "-o", "x.json"], "importing 'no.such' raised"),
-        (["capture", "tests.models:perceptron", "-o", "x", "--model-option", "3"], "KEY=VALUE"),
+        (
+            ["capture", "tests.support.models:perceptron", "-o", "x", "--model-option", "3"],
+            "KEY=VALUE",
+        ),
         (["show", "missing.json"], "missing.json: no such file"),
         (["train", "missing.json"], "missing.json: no such file"),
         (["train", "missing.json", "--timeout", "0"], "a time limit of 0.0 s was given"),
@@ -81,7 +84,7 @@ def test_bad_input_is_one_line(
     [
         ["train", "PLACEMENT", "--data", "benchmarks.faults:samples", "--trust", "tests"],
         ["timeline", "PLACEMENT", "--from", "run", "--trust", "tests"],
-        ["profile", "tests.models:perceptron", "--workers", "1", "-o", "profile.json"],
+        ["profile", "tests.support.models:perceptron", "--workers", "1", "-o", "profile.json"],
     ],
 )
 def test_a_time_limit_holds_from_the_beginning(
@@ -90,7 +93,7 @@ def test_a_time_limit_holds_from_the_beginning(
     tmp_path: Path,
     command: list[str],
 ) -> None:
-    captured = capture(ModelReference.named("tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models:perceptron"))
     path = tmp_path / "placement.json"
     write_document(path, file_of(captured, in_a_row(captured.graph, 0, 1)))
     arguments = [str(path) if word == "PLACEMENT" else word for word in command]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from public_data import INSTANCES, PROFILES, with_public_data
-from random_graphs import chain_of
-from shell import Shell
 
-from drlpp.files import write_document
-from drlpp.placement_file import read_placement
+from drlpp.io.documents import write_document
+from drlpp.placement.placement_file import read_placement
 from drlpp.planners import PLANNERS
+from tests.support.public_data import INSTANCES, PROFILES, with_public_data
+from tests.support.random_graphs import chain_of
+from tests.support.shell import Shell
 
 CLUSTER = """\
 kind: cluster
@@ -197,7 +197,7 @@ def test_a_published_instance(shell: Shell) -> None:
 
 
 def test_a_model_is_profiled_planned_and_exported(shell: Shell, tmp_path: Path) -> None:
-    model = "tests.models:perceptron"
+    model = "tests.support.models:perceptron"
     profile, cluster = tmp_path / "profile.json", tmp_path / "cluster.yaml"
     code, out, err = shell(
         "profile", model, "-o", profile, "--cluster", cluster, "--workers", 2, "--repeats", 2

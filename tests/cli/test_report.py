@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import cluster_of, graph_of, graphs, placements, profile_of
 from rich.console import Console, RenderableType
 
-from drlpp.cluster import Cluster, Host, Link
+from drlpp.capturing.graph import OpGraph
+from drlpp.cli.tables import ComparisonRow, comparison_table, confidence_text, describe
 from drlpp.errors import InvalidFile, InvalidPlacement
-from drlpp.files import Document, read_any_document, read_document, write_document
-from drlpp.graph import OpGraph
-from drlpp.measurement import Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile
-from drlpp.report import ComparisonRow, comparison_table, confidence_text, describe
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.io.documents import Document, read_any_document, read_document, write_document
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.random_graphs import cluster_of, graph_of, graphs, placements, profile_of
 
 GRAPH = graph_of(
     [(0, 1), (0, 2), (1, 3), (2, 3)],

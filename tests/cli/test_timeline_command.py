@@ -6,20 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
-from random_graphs import profile_of
-from shell import Shell
-from traces import checked
 
-from drlpp.capturing import capture
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.files import write_document
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.capturing.capture import capture
+from drlpp.io.documents import write_document
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.random_graphs import profile_of
+from tests.support.shell import Shell
+from tests.support.traces import checked
 
-MODEL = ModelReference.named("tests.models:perceptron", layers=2)
+MODEL = ModelReference.named("tests.support.models:perceptron", layers=2)
 LINK = Link(bandwidth_bytes_per_second=1e6)
 
 
@@ -46,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         optimizer=OptimizerSpec(),
         found_by="test",
     )
-    other = capture(ModelReference.named("tests.models:perceptron", layers=1)).graph
+    other = capture(ModelReference.named("tests.support.models:perceptron", layers=1)).graph
     return {
         "PLACEMENT": write_document(folder / "placement.json", placement),
         "PROFILE": write_document(folder / "profile.json", profile_of(graph, [3e-3] * 5)),

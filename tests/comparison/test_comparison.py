@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from drlpp.cli.tables import describe
+from drlpp.comparison.race import RaceRules
 from drlpp.errors import InvalidInput
-from drlpp.files import read_document
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement import Placement
-from drlpp.race import RaceRules
-from drlpp.report import describe
+from drlpp.io.documents import read_document
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
 from drlpp.runtime import PLAIN, Comparison, Contender, Heat, compare
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
 
 PIPELINE = Method()
 SYNC = Method(schedule="gpipe", policy="sync")
@@ -95,7 +95,7 @@ class FakePlain:
 
 @pytest.fixture(autouse=True)
 def _fake_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drlpp.runtime.comparison.PlainPyTorch", FakePlain)
+    monkeypatch.setattr("drlpp.comparison.compare.PlainPyTorch", FakePlain)
 
 
 def compared(

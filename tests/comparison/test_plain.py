@@ -9,26 +9,26 @@ import sys
 import time
 from pathlib import Path
 
-import plain
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capturing import capture
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import capture
+from drlpp.comparison.plain_process import PlainRun, shapes_of, train
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, PlainPyTorch
-from drlpp.runtime.devices import Processor
-from drlpp.runtime.optimizers import build_optimizer
-from drlpp.runtime.plain_process import PlainRun, shapes_of, train
-from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method, choose_method
-from tests.models import forked, perceptron
+from drlpp.runtime.device.devices import Processor
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.schedule.method import Method, choose_method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support import pipelines as plain
+from tests.support.models import forked, perceptron
 
-ROOT = Path(__file__).parent.parent.parent
-PERCEPTRON = ModelReference.named("tests.models:perceptron")
+ROOT = Path(__file__).parents[2]
+PERCEPTRON = ModelReference.named("tests.support.models:perceptron")
 
 
 class Picky(nn.Module):
@@ -165,7 +165,7 @@ def test_it_takes_turns_with_workers_and_nobody_computes_meanwhile() -> None:
 
 @pytest.mark.parametrize("factory", ["without_loss", "forked"])
 def test_models_without_a_loss_and_with_branches_are_measured(factory: str) -> None:
-    model = ModelReference.named(f"tests.models:{factory}")
+    model = ModelReference.named(f"tests.support.models:{factory}")
     with ClusterSession(model, 1) as session, PlainPyTorch(session) as contender:
         assert isinstance(contender.measure(1, 3, session.method), Measurement)
 
@@ -189,7 +189,10 @@ def test_what_cannot_be_pickled_is_built_again_by_its_factory() -> None:
 
 @pytest.mark.parametrize(
     ("reference", "words"),
-    [("nowhere:model", "nor built there"), ("tests.models:without_loss", "builds another one")],
+    [
+        ("nowhere:model", "nor built there"),
+        ("tests.support.models:without_loss", "builds another one"),
+    ],
 )
 def test_a_model_that_no_other_process_can_have_is_told(reference: str, words: str) -> None:
     captured = capture(ModelReference.named(reference), with_a_loss_of_its_own())
@@ -219,7 +222,8 @@ PROGRAM = """
 import sys, time
 from drlpp.runtime import ClusterSession, PlainPyTorch
 
-with ClusterSession("tests.models:perceptron", 1) as session, PlainPyTorch(session) as contender:
+MODEL = "tests.support.models:perceptron"
+with ClusterSession(MODEL, 1) as session, PlainPyTorch(session) as contender:
     contender.measure(1, 3, session.method)
     print(contender.process_id, flush=True)
     time.sleep(100)

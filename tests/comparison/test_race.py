@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.race import RaceRules, Standing, heat, race
+from drlpp.comparison.race import RaceRules, Standing, heat, race
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 
 LOST = FailedMeasurement(failure="worker lost", reason="worker 2 was killed")
 

@@ -6,17 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from random_graphs import chain_of
 
-from drlpp.cluster import Cluster, Host, Link, local_cluster
-from drlpp.memory import MemoryModel
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.profile import Profile
+from drlpp.comparison.rivals import MOST_CANDIDATES
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
 from drlpp.runtime import PLAIN, RIVALS, Heat, rival_heats
-from drlpp.runtime.rivals import MOST_CANDIDATES
+from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
-from drlpp.training_options import Method
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.random_graphs import chain_of
 
 FAST = Link(bandwidth_bytes_per_second=1e9)
 
@@ -53,7 +53,7 @@ def configurations(heat: Heat) -> list[str]:
 def test_plain_pytorch_has_any_number_of_threads(
     monkeypatch: pytest.MonkeyPatch, cores: int, threads: list[int]
 ) -> None:
-    monkeypatch.setattr("drlpp.runtime.rivals.available_cores", lambda: list(range(cores)))
+    monkeypatch.setattr("drlpp.comparison.rivals.available_cores", lambda: list(range(cores)))
     plain = heats_on(local_cluster(4, FAST))[PLAIN]
     assert [candidate.threads for candidate in plain.candidates] == threads
     assert all(candidate.placement is None for candidate in plain.candidates)

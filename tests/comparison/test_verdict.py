@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.measurement import Measurement
-from drlpp.race import RaceRules, race
-from drlpp.verdict import Entrant, Finding, Simplicity, best_rival, judge, verdict_lines
+from drlpp.comparison.race import RaceRules, race
+from drlpp.comparison.verdict import Entrant, Finding, Simplicity, best_rival, judge, verdict_lines
+from drlpp.placement.measurement import Measurement
 
 PLAIN = Simplicity(pipeline=False)
 WHOLE = Simplicity(pipeline=True, workers=2)

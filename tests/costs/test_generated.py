@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.generated import FAMILIES, generate
-from drlpp.workload import Workload
 
 
 @given(st.sampled_from(list(FAMILIES)), st.integers(1, 60), st.integers(0, 10**6))

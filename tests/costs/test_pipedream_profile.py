@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidFile
-from drlpp.files import read_document, write_document
-from drlpp.pipedream_profile import read_pipedream_profile
-from drlpp.profile import Profile
-from drlpp.workload import Workload
+from drlpp.io.documents import read_document, write_document
 
 
 def line(name: str, description: str = "ReLU", **fields: str) -> str:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import chain_of, cluster_of, graph_of, graphs, placements, profile_of, profiles
 
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.placement import Placement
-from drlpp.prediction import Prediction, pipeline_of, predict
-from drlpp.profile import Profile
-from drlpp.workload import Workload
+from drlpp.costs.analytic_model import Prediction, pipeline_of, predict
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.random_graphs import (
+    chain_of,
+    cluster_of,
+    graph_of,
+    graphs,
+    placements,
+    profile_of,
+    profiles,
+)
 
 _, PROFILE = chain_of(seconds=[6, 3, 3], parameter_bytes=[4, 10, 20], output_bytes=[5, 7, 1])
 

@@ -15,16 +15,16 @@ from rich.console import Console
 
 from benchmarks.documents import every_document, measurement_lines
 from benchmarks.number_fuzzing import Path_, fields_of, with_value
-from drlpp.command_line import build_console
+from drlpp.cli.command_line import build_console
+from drlpp.cli.measurements_table import describe_measurements
+from drlpp.cli.tables import describe
+from drlpp.costs.pipedream_profile import read_pipedream_profile
 from drlpp.envs.measurements_file import read_measurements
-from drlpp.envs.measurements_report import describe_measurements
 from drlpp.errors import InvalidFile, InvalidInput, RunFailure
 from drlpp.file_content import problem_of_text, visible
-from drlpp.files import read_any_document, write_document
-from drlpp.partitioning_instance import PartitioningInstance
-from drlpp.pipedream_profile import read_pipedream_profile
-from drlpp.report import describe
-from drlpp.run_folder import RunRecord
+from drlpp.io.documents import read_any_document, write_document
+from drlpp.io.run_folder import RunRecord
+from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 
 DANGEROUS = [
     *("\x00", "\x07", "\x1b[2J", "\n", "\r", "\x7f", "\x9b31m"),

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from random_graphs import cluster_of, graphs
 
-from drlpp.cluster import Cluster, Host, Link
+from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidFile
-from drlpp.files import read_any_document, read_document, write_document
-from drlpp.graph import OpGraph
+from drlpp.io.documents import read_any_document, read_document, write_document
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.random_graphs import cluster_of, graphs
 
 TWO_HOSTS = Cluster(
     hosts=(Host(name="a", accelerators=2), Host(name="b", accelerators=3, device="cuda")),

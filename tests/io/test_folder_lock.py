@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.folder_lock import LOCK_NAME, locked_folder
+from drlpp.io.folder_lock import LOCK_NAME, locked_folder
 
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from drlpp.folder_lock import locked_folder
+from drlpp.io.folder_lock import locked_folder
 with locked_folder(Path(sys.argv[1])):
     # A forked process says so once it has given up what it was forked with.
     if sys.argv[2] == "alone" or not os.fork():

@@ -14,9 +14,9 @@ from pydantic import Field
 
 from benchmarks.documents import every_document
 from benchmarks.number_fuzzing import NUMBERS, fields_of, with_value
-from drlpp.files import Document, Record, document_kinds
+from drlpp.io.documents import Document, Record, document_kinds
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHILDREN = (
     ("run", "evaluation", "trust", "measurements", "comparison", "graph"),
     ("hyperparameters", "guided-hyperparameters", "profile", "cluster"),

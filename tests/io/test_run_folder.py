@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.files import replacing
-from drlpp.folder_lock import LOCK_NAME
-from drlpp.run_folder import open_run_folder
+from drlpp.io.documents import replacing
+from drlpp.io.folder_lock import LOCK_NAME
+from drlpp.io.run_folder import open_run_folder
 
 SETTINGS = {"model": "alexnet", "seed": 0}
 

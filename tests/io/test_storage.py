@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.errors import StorageFailure
-from drlpp.storage import telling_of_storage
+from drlpp.io.disk_errors import telling_of_storage
 
 
 def test_a_full_disk_is_told_and_a_missing_file_is_not(tmp_path: Path) -> None:

@@ -12,27 +12,27 @@ from typing import Any
 
 import pytest
 
-from drlpp.capturing import capture
-from drlpp.cluster import Link, local_cluster
+from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput
-from drlpp.learning_rate import LearningRateSchedule
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile, read_placement
-from drlpp.run_folder import open_run_folder
+from drlpp.io.run_folder import open_run_folder
+from drlpp.io.trust import trusted_packages
+from drlpp.io.trust_memory import remember_trust, remembered_trust
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime import PipelineTrainer
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from drlpp.trust import trusted_packages
-from drlpp.trust_memory import remember_trust, remembered_trust
-from tests.drlpp.shell import Shell
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.shell import Shell
 
 _TRAP = """
 from pathlib import Path
 import torch
 
 Path("trapped").write_text("imported")
-from tests.models import perceptron
+from tests.support.models import perceptron
 
 
 class Lion(torch.optim.SGD):
@@ -42,13 +42,13 @@ class Lion(torch.optim.SGD):
 def run(command="none", **options):
     Path("trapped").write_text(command)
 """
-_DATA = ["--data", "tests.models:separable", "--epochs", "1"]
+_DATA = ["--data", "tests.support.models:separable", "--epochs", "1"]
 
 
 @pytest.fixture(scope="module")
 def content() -> dict[str, Any]:
     """A placement file that names a model of a user's own."""
-    captured = capture(ModelReference.named("tests.models:perceptron", layers=2))
+    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
     document = PlacementFile.create(
         captured.reference,
         captured.graph,
@@ -169,7 +169,7 @@ def test_what_a_user_names_needs_no_flag(shell: Shell, write: Callable[..., Path
     Path("trapped").unlink()
     sys.modules.pop("first_trap")
     # An optimizer of the user's takes the place of the file's, which is not imported.
-    path = write("tests.models:perceptron", "second_trap:Lion")
+    path = write("tests.support.models:perceptron", "second_trap:Lion")
     code, _, err = shell(
         "train", path, "--trust", "tests", "--optimizer", "first_trap:Lion", "--data", "nothing"
     )

@@ -5,12 +5,12 @@ import torch
 
 pytest.importorskip("transformers")
 
-from drlpp.capturing import capture
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.plain import assert_state, draw, in_a_row, train
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.pipelines import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
 MODELS = ["bert", "gpt2", "t5", "resnet"]

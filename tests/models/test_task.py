@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from drlpp.errors import InvalidModel
-from drlpp.task import ModelReference, Task
+from drlpp.models.task import ModelReference, Task
 
 FACTORIES = """
 import torch

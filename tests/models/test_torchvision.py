@@ -8,7 +8,7 @@ pytest.importorskip("torchvision")
 
 from torchvision import models
 
-from drlpp.zoo import ZOO
+from drlpp.models.zoo import ZOO
 
 NAMES = {
     "resnet50": "resnet50",

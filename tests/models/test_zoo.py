@@ -9,17 +9,17 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.aten import operator_type, owner
-from drlpp.capturing import capture, capture_microbatch
+from drlpp.capturing.aten import operator_type, owner
+from drlpp.capturing.capture import capture, capture_microbatch
 from drlpp.errors import InvalidInput, InvalidModel
-from drlpp.task import ModelReference, Option
-from drlpp.zoo import SMALL, ZOO
-from drlpp.zoo.awd_lm import regularized_loss
-from drlpp.zoo.bert import masked_accuracy, pretraining_loss
-from drlpp.zoo.classification import is_correct
-from drlpp.zoo.residual_lstm import ResidualLSTMLayer
-from drlpp.zoo.tokens import token_accuracy, token_loss
-from tests.drlpp.tiny_models import MODELS, TINY, tiny
+from drlpp.models.task import ModelReference, Option
+from drlpp.models.zoo import SMALL, ZOO
+from drlpp.models.zoo.awd_lm import regularized_loss
+from drlpp.models.zoo.bert import masked_accuracy, pretraining_loss
+from drlpp.models.zoo.classification import is_correct
+from drlpp.models.zoo.residual_lstm import ResidualLSTMLayer
+from drlpp.models.zoo.tokens import token_accuracy, token_loss
+from tests.support.tiny_models import MODELS, TINY, tiny
 
 ONE_VOCABULARY: dict[str, Option] = {"source_vocabulary": 11, "target_vocabulary": 11}
 

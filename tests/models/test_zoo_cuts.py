@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import Task
+from drlpp.models.zoo import ZOO
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, run_reference
-from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.randomness import begin_pass
-from drlpp.runtime.stages import Argument, Buffer, ModelInput, StageOutput, Weight, cut_stages
-from drlpp.task import Task
-from drlpp.training_options import Method
-from drlpp.zoo import ZOO
-from tests.drlpp.tiny_models import MODELS, tiny
-from tests.runtime.plain import assert_state, draw, in_a_row, train
+from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight, cut_stages
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.pipelines import assert_state, draw, in_a_row, train
+from tests.support.tiny_models import MODELS, tiny
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
 RANDOM_CUTS, STAGES = 3, 4

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from drlpp.errors import InvalidInput, InvalidModel
-from drlpp.task import ModelReference, Option
-from drlpp.zoo import ZOO
-from tests.drlpp.tiny_models import tiny
+from drlpp.models.task import ModelReference, Option
+from drlpp.models.zoo import ZOO
+from tests.support.tiny_models import tiny
 
 
 def parameters(name: str, **options: Option) -> int:

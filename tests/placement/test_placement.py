@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_graphs import graph_of, graphs, placements
 
+from drlpp.capturing.graph import Edge, OpGraph
 from drlpp.errors import InvalidPlacement
-from drlpp.graph import Edge, OpGraph
-from drlpp.pipeline import Pipeline, StageEdge
-from drlpp.placement import Placement, Stage
+from drlpp.placement.placement import Placement, Stage
+from drlpp.schedule.pipeline import Pipeline, StageEdge
+from tests.support.random_graphs import graph_of, graphs, placements
 
 DIAMOND = graph_of(
     [(0, 1), (0, 2), (1, 3), (2, 3)], parameter_bytes=[1, 2, 3, 4], output_bytes=[10, 20, 30, 40]

@@ -6,11 +6,19 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import pipelines
 
-from drlpp.cut import cut_schedule
-from drlpp.pipeline import Pipeline
-from drlpp.schedule import Action, Receive, Schedule, Send, Update, build_schedule, in_order
+from drlpp.schedule.cut import cut_schedule
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import (
+    Action,
+    Receive,
+    Schedule,
+    Send,
+    Update,
+    build_schedule,
+    in_order,
+)
+from tests.support.random_graphs import pipelines
 
 
 @st.composite

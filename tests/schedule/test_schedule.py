@@ -8,12 +8,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import pipelines
 
-import drlpp.schedule
+import drlpp.schedule.schedule
 from drlpp.errors import InvalidInput
-from drlpp.pipeline import Pipeline, StageEdge
-from drlpp.schedule import (
+from drlpp.schedule.pipeline import Pipeline, StageEdge
+from drlpp.schedule.schedule import (
     MOST_PASSES,
     Action,
     AllReduce,
@@ -29,8 +28,9 @@ from drlpp.schedule import (
     check_length,
     in_order,
 )
-from drlpp.timeline import play
-from drlpp.versions import weight_versions
+from drlpp.schedule.weight_versions import weight_versions
+from drlpp.timeline.timeline import play
+from tests.support.random_graphs import pipelines
 
 KINDS: list[ScheduleKind] = ["1f1b", "1f1b-flush", "gpipe", "forward"]
 
@@ -100,7 +100,7 @@ def test_the_drawing_in_the_module_is_what_is_built() -> None:
 
 
 def _drawing() -> list[str]:
-    lines = (drlpp.schedule.__doc__ or "").splitlines()
+    lines = (drlpp.schedule.schedule.__doc__ or "").splitlines()
     return [line.strip() for line in lines if line.strip().startswith("stage ")]
 
 

@@ -8,14 +8,14 @@ import pytest
 from pydantic import ValidationError
 
 from drlpp.errors import InvalidInput
-from drlpp.pipeline import Pipeline
-from drlpp.schedule import AllReduce
-from drlpp.training_options import (
+from drlpp.schedule.method import (
     SUGGESTED_CORRECTION_DECAY,
     SUGGESTED_LOSS_SCALE,
     Method,
     choose_method,
 )
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import AllReduce
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
 PARALLEL = Method(policy="sync")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from random_graphs import pipelines
 
 from drlpp.errors import InvalidInput
-from drlpp.pipeline import Pipeline, StageEdge
-from drlpp.schedule import Part, Update, build_schedule
-from drlpp.training_options import Method
-from drlpp.update_rates import update_rates
-from drlpp.versions import (
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline, StageEdge
+from drlpp.schedule.schedule import Part, Update, build_schedule
+from drlpp.schedule.update_rates import update_rates
+from drlpp.schedule.weight_versions import (
     WeightUse,
     stage_delay,
     stage_delays,
@@ -20,6 +19,7 @@ from drlpp.versions import (
     weight_uses,
     weight_versions,
 )
+from tests.support.random_graphs import pipelines
 
 
 def test_pipeoptim_figure_1d_and_2_versions_of_the_fifth_minibatch() -> None:
@@ -92,7 +92,7 @@ def test_what_is_steady_is_known_without_a_schedule(
     def build(*_: object, **__: object) -> None:
         raise AssertionError("a schedule was written")
 
-    monkeypatch.setattr("drlpp.training_options.build_schedule", build)
+    monkeypatch.setattr("drlpp.schedule.method.build_schedule", build)
     method = method.model_copy(update={"accumulate": accumulate})
     assert stage_delays(pipeline, method) == [1, 1, 0]
     assert method.minibatches_together(pipeline) == max(accumulate, 2)

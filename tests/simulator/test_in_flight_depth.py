@@ -8,16 +8,16 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import cluster_of
 
-from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.costs.analytic_model import predict
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Transfer, Workload
 from drlpp.errors import InvalidInput
-from drlpp.memory import MemoryModel
-from drlpp.placement import Placement
-from drlpp.prediction import predict
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 from drlpp.simulator import Depth, simulate, simulate_depths, smallest_depth
-from drlpp.training_options import Method
-from drlpp.workload import Transfer, Workload
+from drlpp.specs.cluster import Cluster, Link, local_cluster
+from tests.support.random_graphs import cluster_of
 
 times = st.floats(0.1, 6.0)
 

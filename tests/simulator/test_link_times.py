@@ -1,16 +1,16 @@
 """Simulated measurements say what single messages take, for every way that the schedule uses."""
 
 import pytest
-from random_graphs import chain_of, cluster_of
 
-from drlpp.buckets import BUCKET_BYTES
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement
-from drlpp.profile import Profile
-from drlpp.schedule import Send
+from drlpp.costs.profile import Profile
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
+from drlpp.schedule.buckets import BUCKET_BYTES
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Send
 from drlpp.simulator import SimulatedCluster
-from drlpp.training_options import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.random_graphs import chain_of, cluster_of
 
 HOSTS = Cluster(
     hosts=(

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from random_graphs import chain_of, cluster_of, graph_of, profile_of
 
-from drlpp.cluster import Cluster, Host, Link
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidPlacement
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.memory import MemoryModel
-from drlpp.placement import Placement
-from drlpp.profile import Profile
-from drlpp.schedule import AllReduce, Forward
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import AllReduce, Forward
 from drlpp.simulator import SimulatedCluster, Simulation, simulate
 from drlpp.simulator.cores import CoreGroup
-from drlpp.training_options import Method
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.random_graphs import chain_of, cluster_of, graph_of, profile_of
 
 FAST = 1e300
 """Bytes per second at which no message takes time."""

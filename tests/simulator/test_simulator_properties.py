@@ -9,15 +9,15 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import graph_of, graphs, placements, profile_of
 
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.graph import OpGraph
-from drlpp.memory import MemoryModel
-from drlpp.placement import Placement
-from drlpp.prediction import pipeline_of, predict
-from drlpp.profile import Profile
-from drlpp.schedule import (
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.analytic_model import pipeline_of, predict
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import (
     Action,
     AllReduce,
     Backward,
@@ -34,9 +34,9 @@ from drlpp.simulator.events import play as play_events
 from drlpp.simulator.program import COMPUTING, Program
 from drlpp.simulator.simulation import timeline_of
 from drlpp.simulator.work import PassOverhead, PlacedWork
-from drlpp.timeline import play
-from drlpp.training_options import Method
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.timeline.timeline import play
+from tests.support.random_graphs import graph_of, graphs, placements, profile_of
 
 METHODS = [
     Method(),

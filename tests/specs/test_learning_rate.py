@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.optim import SGD, Optimizer, lr_scheduler
 
 from drlpp.errors import InvalidInput
-from drlpp.learning_rate import LearningRateSchedule
+from drlpp.specs.learning_rate import LearningRateSchedule
 
 PER_EPOCH = 5
 EPOCHS = 6

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drlpp.errors import InvalidInput
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 USABLE = [
     "adadelta",
@@ -132,5 +132,6 @@ def test_a_name_with_torchs_path_is_torchs(own_module: None) -> None:
 
 
 def test_importing_the_description_does_not_import_torch() -> None:
-    code = "import drlpp.optimizer_spec, drlpp.learning_rate, sys; sys.exit('torch' in sys.modules)"
+    modules = "drlpp.specs.optimizer_spec, drlpp.specs.learning_rate"
+    code = f"import {modules}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

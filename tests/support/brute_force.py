@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from drlpp.placement import Placement, Stage
-from drlpp.workload import Workload
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement, Stage
 
 
 def every_placement(workload: Workload, accelerators: int, replicate: bool) -> Iterator[Placement]:

@@ -9,9 +9,9 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
 
-from drlpp.aten import is_call
-from drlpp.capturing import CapturedModel, capture
-from drlpp.task import ModelReference, Task
+from drlpp.capturing.aten import is_call
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference, Task
 
 REFERENCE = ModelReference.named("tests:model")
 

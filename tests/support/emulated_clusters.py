@@ -15,7 +15,7 @@ import pytest
 from benchmarks.emulated_cluster import available
 from benchmarks.emulated_cluster.control_groups import Hierarchy
 from benchmarks.emulated_cluster.names import marked_processes, name_in
-from drlpp.cluster import Cluster, Host, Link
+from drlpp.specs.cluster import Cluster, Host, Link
 
 UNAVAILABLE = available()
 if UNAVAILABLE is None and len(os.sched_getaffinity(0)) < 2:

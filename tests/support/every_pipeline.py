@@ -11,11 +11,11 @@ from itertools import combinations, pairwise, product
 from math import ceil
 from typing import Any, NamedTuple
 
-from drlpp.memory import MemoryModel
-from drlpp.placement import Placement, Stage
-from drlpp.planners.topology import Level
-from drlpp.prediction import pipeline_of
-from drlpp.workload import Workload
+from drlpp.costs.analytic_model import pipeline_of
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.pipedream.levels import Level
 
 Layers = tuple[tuple[int, ...], ...]
 
@@ -95,7 +95,7 @@ def _flat(
 
 
 class Costs:
-    """The formulas of the table in ``drlpp.planners.pipedream``, for one pipeline."""
+    """The formulas of the table in ``drlpp.planners.pipedream.pipedream``, for one pipeline."""
 
     def __init__(self, workload: Workload, layers: Layers) -> None:
         self.workload = workload

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import hypothesis.strategies as st
 
-from drlpp.graph import Edge, Operator, OpGraph, TensorSpec
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement import Placement
-from drlpp.training_options import DEFAULT_METHOD
+from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import DEFAULT_METHOD
 
 
 def graph_of(count: int, edges: Sequence[tuple[int, int]]) -> OpGraph:

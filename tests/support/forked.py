@@ -2,9 +2,9 @@
 
 import torch
 
-from drlpp.capturing import CapturedModel
-from drlpp.placement import Placement
-from drlpp.training_options import Method
+from drlpp.capturing.capture import CapturedModel
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 
 SAMPLES = 40
 POLICIES = {

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.task import ModelReference, Task
+from drlpp.models.task import ModelReference, Task
 
 BATCH, SAMPLES, WIDTH, WORDS, CLASSES = 8, 40, 6, 10, 3
-REFERENCE = ModelReference.named("tests.runtime.gathering:gathering")
+REFERENCE = ModelReference.named("tests.support.gathering:gathering")
 
 Outputs = dict[str, Tensor | tuple[Tensor, Tensor]]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from drlpp.runtime import Deployment
-from drlpp.runtime.trainer import Trainer
+from drlpp.runtime.training.trainer import Trainer
 
 
 class _Stopped(Exception):

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch.distributed as dist
 
-from drlpp.runtime import launch
-from drlpp.runtime.launch import Controller, Launch, keep_workers
+from drlpp.runtime.hosts import launch
+from drlpp.runtime.hosts.launch import Controller, Launch, keep_workers
 
 TOKEN = b"a secret of at least sixteen bytes"
 

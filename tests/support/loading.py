@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset
 
-from drlpp.capturing import CapturedModel
-from drlpp.data import Data, load_data
-from drlpp.placement_file import PlacementFile
+from drlpp.capturing.capture import CapturedModel
+from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import PipelineTrainer, TrainingResult
-from drlpp.training_options import Method
-from tests.runtime.placement_files import file_of
-from tests.runtime.plain import in_a_row
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data, load_data
+from tests.support.pipelines import in_a_row
+from tests.support.placement_files import file_of
 
-DATA = "tests.models:separable"
+DATA = "tests.support.models:separable"
 
 
 def placement_file(

@@ -1,6 +1,6 @@
 """What the processes of an emulated cluster run: the first one is the controller and writes JSON.
 
-torchrun … -m tests.runtime.many_hosts_programs NAME FOLDER
+torchrun … -m tests.support.many_hosts_programs NAME FOLDER
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from drlpp.capturing import capture
-from drlpp.command_line import run_program
-from drlpp.files import write_document
-from drlpp.graph import OpGraph
-from drlpp.measurement import Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement, Stage
+from drlpp.capturing.capture import capture
+from drlpp.capturing.graph import OpGraph
+from drlpp.cli.command_line import run_program
+from drlpp.io.documents import write_document
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement, Stage
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method
-from tests.runtime.forked import order, placements, samples
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.forked import order, placements, samples
 
 MINIBATCHES = 12
 OPTIMIZER = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 METHOD = Method(policy="pipeoptim")
 SHAPES = ("straight", "replicated", "branching")
-WIDE = ModelReference.named("tests.runtime.many_hosts_programs:wide")
+WIDE = ModelReference.named("tests.support.many_hosts_programs:wide")
 
 _BATCH, _NARROW, _WIDE = 64, 128, 4096
 
@@ -73,7 +73,7 @@ def wide_placements(graph: OpGraph) -> dict[str, Placement]:
 
 def train_and_measure(folder: Path) -> None:
     """Train the forked model in several shapes; profile the wide one and measure two placements."""
-    captured = capture(ModelReference.named("tests.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models:forked"))
     with ClusterSession(captured) as session:
         session.use_samples(*samples())
         for shape in SHAPES:
@@ -97,7 +97,7 @@ def train_and_measure(folder: Path) -> None:
 
 def train_on(folder: Path) -> None:
     """Train until the file ``enough`` is there; another grows by a byte with every progress."""
-    captured = capture(ModelReference.named("tests.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models:forked"))
     with ClusterSession(captured) as session, (folder / "progress").open("wb") as progress:
         session.use_samples(*samples())
         deployment = session.deploy(placements(captured)["straight"], METHOD, OPTIMIZER)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from drlpp.task import Task
+from drlpp.models.task import Task
 
 
 class Forked(nn.Module):

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from drlpp.graph import OpGraph
-from drlpp.placement import Placement
+from drlpp.capturing.graph import OpGraph
+from drlpp.placement.placement import Placement
 
 Minibatch = tuple[Sequence[Tensor], Tensor]
 Loss = Callable[[Any, Tensor], Tensor]

@@ -1,11 +1,11 @@
 """Files of placements, to train with."""
 
-from drlpp.capturing import CapturedModel
-from drlpp.cluster import Link, local_cluster
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile
-from drlpp.training_options import Method
+from drlpp.capturing.capture import CapturedModel
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 ADAM = OptimizerSpec(name="adam", options={"lr": 0.01})
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from drlpp.cluster import Cluster, Link, local_cluster
-from drlpp.graph import Edge, Operator, OpGraph, TensorSpec
-from drlpp.pipeline import Pipeline, StageEdge
-from drlpp.placement import Placement
-from drlpp.profile import OperatorProfile, Profile
+from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.placement.placement import Placement
+from drlpp.schedule.pipeline import Pipeline, StageEdge
+from drlpp.specs.cluster import Cluster, Link, local_cluster
 
 
 def graph_of(

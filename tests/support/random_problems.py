@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy
 from hypothesis import strategies as st
 
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.memory import MemoryModel
-from drlpp.placement import Placement
-from drlpp.planners.problem import PlanningProblem
-from drlpp.workload import Transfer, Workload
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Transfer, Workload
+from drlpp.placement.placement import Placement
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.specs.cluster import Cluster, Host, Link
 
 amounts = st.integers(0, 9).map(float)
 

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.graph import OpGraph
-from drlpp.placement import Placement
-from drlpp.task import ModelReference, Task
+from drlpp.capturing.graph import OpGraph
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.placement import Placement
 
 BATCH, SAMPLES, WIDTH, WORDS, CLASSES = 8, 40, 8, 20, 5
-REFERENCE = ModelReference.named("tests.runtime.regularized:regularized")
+REFERENCE = ModelReference.named("tests.support.regularized:regularized")
 
 
 class Regularized(nn.Module):

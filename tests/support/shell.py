@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from drlpp.cli import main
+from drlpp.cli.main import main
 
 
 class Shell:

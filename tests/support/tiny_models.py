@@ -2,7 +2,7 @@
 
 import pytest
 
-from drlpp.task import ModelReference, Option
+from drlpp.models.task import ModelReference, Option
 
 _IMAGES: dict[str, Option] = {"batch_size": 4, "input_size": 33, "classes": 10, "width": 0.05}
 _SENTENCES: dict[str, Option] = {

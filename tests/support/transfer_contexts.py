@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from drlpp.agents import PlacementContext
-from drlpp.cluster import Link, local_cluster
-from drlpp.generated import FAMILIES, generate
-from drlpp.placement import Placement
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Link, local_cluster
 
 
 def problem_of(

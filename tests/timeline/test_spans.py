@@ -7,15 +7,18 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import chain_of, pipelines
-from traces import checked
 
-from drlpp.cluster import Link, local_cluster
-from drlpp.pipeline import Pipeline
-from drlpp.placement import Placement
-from drlpp.schedule import Action, AllReduce, Backward, Forward, Receive, Send, Update
+from drlpp.cli.timeline_sources import PASS_UNITS, Recording
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Action, AllReduce, Backward, Forward, Receive, Send, Update
+from drlpp.schedule.window import Window
 from drlpp.simulator import simulate
-from drlpp.spans import (
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.timeline.chrome_trace import trace_of
+from drlpp.timeline.spans import (
     ALL_REDUCE,
     BACKWARD,
     FORWARD,
@@ -27,12 +30,9 @@ from drlpp.spans import (
     spans_of,
     time_use,
 )
-from drlpp.timeline import TimedAction, play
-from drlpp.timeline_sources import PASS_UNITS, Recording
-from drlpp.trace import trace_of
-from drlpp.training_options import Method
-from drlpp.window import Window
-from drlpp.workload import Workload
+from drlpp.timeline.timeline import TimedAction, play
+from tests.support.random_graphs import chain_of, pipelines
+from tests.support.traces import checked
 
 SECONDS = {Forward: 1.0, Backward: 2.0, Receive: 0.25, AllReduce: 0.5, Update: 0.125}
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import _pylab_helpers
 from matplotlib.figure import Figure
-from random_graphs import pipelines
 
-from drlpp.pipeline import Pipeline
-from drlpp.schedule import (
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import (
     Action,
     AllReduce,
     Backward,
@@ -21,8 +20,9 @@ from drlpp.schedule import (
     Update,
     build_schedule,
 )
-from drlpp.timeline import TimedAction, play
-from drlpp.timeline_figure import draw
+from drlpp.timeline.figure import draw
+from drlpp.timeline.timeline import TimedAction, play
+from tests.support.random_graphs import pipelines
 
 
 def seconds_of(worker: int, action: Action) -> float:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from drlpp.task import Option, Task
-from drlpp.zoo.alexnet import alexnet
-from drlpp.zoo.awd_lm import awd_lm
-from drlpp.zoo.bert import bert48
-from drlpp.zoo.gnmt import gnmt4, gnmt8, gnmt16
-from drlpp.zoo.googlenet import googlenet
-from drlpp.zoo.inception import inception_v3
-from drlpp.zoo.residual_lstm import residual_lstm
-from drlpp.zoo.resnet import resnet50, resnet101, resnet152, resnext50, resnext101
-from drlpp.zoo.s2vt import s2vt
-from drlpp.zoo.transformer import transformer
-from drlpp.zoo.vgg import vgg16
+from drlpp.models.task import Option, Task
+from drlpp.models.zoo.alexnet import alexnet
+from drlpp.models.zoo.awd_lm import awd_lm
+from drlpp.models.zoo.bert import bert48
+from drlpp.models.zoo.gnmt import gnmt4, gnmt8, gnmt16
+from drlpp.models.zoo.googlenet import googlenet
+from drlpp.models.zoo.inception import inception_v3
+from drlpp.models.zoo.residual_lstm import residual_lstm
+from drlpp.models.zoo.resnet import resnet50, resnet101, resnet152, resnext50, resnext101
+from drlpp.models.zoo.s2vt import s2vt
+from drlpp.models.zoo.transformer import transformer
+from drlpp.models.zoo.vgg import vgg16
 
 _FACTORIES: tuple[Callable[..., Task], ...] = (
     alexnet,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from drlpp.task import Task
-from drlpp.zoo.classification import check_input_size, classification_task, scaled
+from drlpp.models.task import Task
+from drlpp.models.zoo.classification import check_input_size, classification_task, scaled
 
 
 class AlexNet(nn.Module):

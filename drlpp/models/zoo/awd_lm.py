@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.task import Task
-from drlpp.zoo.tokens import random_sentences, token_accuracy, token_loss
+from drlpp.models.task import Task
+from drlpp.models.zoo.tokens import random_sentences, token_accuracy, token_loss
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.task import Task
-from drlpp.zoo.attention import MultiHeadAttention
+from drlpp.models.task import Task
+from drlpp.models.zoo.attention import MultiHeadAttention
 
 Outputs = tuple[Tensor, Tensor]
 

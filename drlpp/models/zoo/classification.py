@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.errors import InvalidInput
-from drlpp.task import Task
+from drlpp.models.task import Task
 
 
 def classification_task(

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.task import Task
-from drlpp.zoo.classification import check_input_size, classification_task, scaled
-from drlpp.zoo.normalized_convolution import NormalizedConvolution, initialise
+from drlpp.models.task import Task
+from drlpp.models.zoo.classification import check_input_size, classification_task, scaled
+from drlpp.models.zoo.normalized_convolution import NormalizedConvolution, initialise
 
 # Channels of a block's four branches, with those of the 1 × 1 convolutions before the larger ones.
 _BLOCKS = {

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.task import Task
-from drlpp.zoo.classification import is_correct
+from drlpp.models.task import Task
+from drlpp.models.zoo.classification import is_correct
 
 
 class ResidualLSTMLayer(nn.Module):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from drlpp.task import Task
-from drlpp.zoo.classification import classification_task, scaled
+from drlpp.models.task import Task
+from drlpp.models.zoo.classification import classification_task, scaled
 
 # The channels of each of the four parts before the factor of a bottleneck's last convolution.
 _PLANES = (64, 128, 256, 512)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from drlpp.task import Task
-from drlpp.zoo.tokens import random_sentences, token_accuracy, token_loss
+from drlpp.models.task import Task
+from drlpp.models.zoo.tokens import random_sentences, token_accuracy, token_loss
 
 
 class S2VT(nn.Module):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from drlpp.errors import InvalidModel
-from drlpp.task import Option, Task
+from drlpp.models.task import Option, Task
 
 _MOST = {"layers": 1000, "sequence_length": 10_000, "frames": 10_000, "words": 10_000}
 """What a factory or its capture repeats takes time and memory, however small each part is."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.task import Task
+from drlpp.models.task import Task
 
 
 def token_loss(logits: Tensor, following: Tensor) -> Tensor:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.errors import InvalidInput
-from drlpp.task import Task
-from drlpp.zoo.attention import MultiHeadAttention
-from drlpp.zoo.tokens import smoothed_token_loss, translation_task
+from drlpp.models.task import Task
+from drlpp.models.zoo.attention import MultiHeadAttention
+from drlpp.models.zoo.tokens import smoothed_token_loss, translation_task
 
 Sharing = Literal["none", "decoder", "all"]
 

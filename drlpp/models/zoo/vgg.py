@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from drlpp.task import Task
-from drlpp.zoo.classification import check_input_size, classification_task, scaled
+from drlpp.models.task import Task
+from drlpp.models.zoo.classification import check_input_size, classification_task, scaled
 
 # Channels of the convolutions in each block; a max pooling ends the block.
 _BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))

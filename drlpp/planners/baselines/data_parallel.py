@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drlpp.placement import Placement, Stage
-from drlpp.planners.problem import PlanningProblem, Solution
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.problem.problem import PlanningProblem, Solution
 
 
 def data_parallel(problem: PlanningProblem) -> Solution:

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.placement import Placement, Stage
-from drlpp.planners.problem import PlanningProblem, Solution
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.problem.problem import PlanningProblem, Solution
 
 # Sums of the same seconds in another order may differ by rounding; they count as equal.
 _TOLERANCE = 1e-9

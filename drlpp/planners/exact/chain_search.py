@@ -24,11 +24,11 @@ from functools import cached_property
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.cost_model import CostModel, StageSeconds
-from drlpp.memory import MemoryModel
-from drlpp.planners.fleet import Counts, Fleet
-from drlpp.planners.stage_pairs import StagePairs
-from drlpp.workload import Array
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.stage_cost import CostModel, StageSeconds
+from drlpp.costs.workload import Array
+from drlpp.planners.exact.device_groups import Counts, Fleet
+from drlpp.planners.exact.stage_pairs import StagePairs
 
 FEW_CANDIDATES = 20_000
 """Costs that are looked at one by one, or by halves; of more, the range is halved."""

@@ -11,7 +11,7 @@ and only messages change.
   its tensor by messages that are no larger.
 
 Both are lossless: an optimal placement of the smaller workload is one of the larger, by any of the
-rules of :mod:`drlpp.cost_model`.
+rules of :mod:`drlpp.costs.stage_cost`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import networkx
 import numpy
 from networkx.utils import UnionFind
 
-from drlpp.workload import Array, Transfer, Workload
+from drlpp.costs.workload import Array, Transfer, Workload
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from math import prod
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.cluster import Cluster, Link
-from drlpp.cost_model import Group
+from drlpp.costs.stage_cost import Group
+from drlpp.specs.cluster import Cluster, Link
 
 Counts = tuple[int, ...]
 """How many accelerators of every kind."""

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.planners.operator_sets import closures, mask_of, members_of
-from drlpp.workload import Workload
+from drlpp.costs.workload import Workload
+from drlpp.planners.problem.operator_sets import closures, mask_of, members_of
 
 Downsets = NDArray[numpy.bool_]
 """``(downsets, operators)``: which operators each holds; the smallest first."""

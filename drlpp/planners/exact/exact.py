@@ -2,8 +2,8 @@
 
 Branches may become stages side by side, stages may be replicated, accelerators may differ in speed
 and memory, and memory may be limited. Operators that cost nothing are joined with their neighbours
-first, which loses nothing (:mod:`drlpp.planners.contraction`). Then downsets are counted; if the
-stages between them are few enough to look at each, the optimum is found and proven.
+first, which loses nothing (:mod:`drlpp.planners.exact.contraction`). Then downsets are counted; if
+the stages between them are few enough to look at each, the optimum is found and proven.
 
 Where that is not so, the result is the best of what the same program finds in a smaller world and
 of what other planners find (beyond 32 accelerators only data parallelism, GPipe's and PipeDream's),
@@ -27,25 +27,25 @@ from dataclasses import dataclass, replace
 
 import numpy
 
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.cost_model import StageSeconds
+from drlpp.costs.stage_cost import StageSeconds
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
-from drlpp.placement import Placement, Stage
-from drlpp.planners.chain_search import (
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.exact.chain_search import (
     ROUNDING,
     Chain,
     ChainSearch,
     EqualAccelerators,
     UnequalAccelerators,
 )
-from drlpp.planners.contraction import Contraction, contract_free_operators
-from drlpp.planners.downsets import all_downsets, count_downsets, some_downsets
-from drlpp.planners.fleet import Fleet
-from drlpp.planners.heuristics import FORMULAS, SEARCHES
-from drlpp.planners.problem import PlanningProblem, Solution, memory_shortage
-from drlpp.planners.shared_cores import SharedCores
-from drlpp.planners.stage_pairs import StagePairs
-from drlpp.workload import Workload
+from drlpp.planners.exact.contraction import Contraction, contract_free_operators
+from drlpp.planners.exact.device_groups import Fleet
+from drlpp.planners.exact.downsets import all_downsets, count_downsets, some_downsets
+from drlpp.planners.exact.incumbents import FORMULAS, SEARCHES
+from drlpp.planners.exact.shared_cores import SharedCores
+from drlpp.planners.exact.stage_pairs import StagePairs
+from drlpp.planners.problem.problem import PlanningProblem, Solution, memory_shortage
+from drlpp.specs.cluster import Cluster, Host, Link
 
 MOST_DOWNSETS = 6_000
 """So many are looked at; the stages between them grow with the square."""

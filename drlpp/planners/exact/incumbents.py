@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from drlpp.planners.data_parallel import data_parallel
-from drlpp.planners.gpipe import gpipe
-from drlpp.planners.local_search import local_search
-from drlpp.planners.pipedream import pipedream
-from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.planners.random_search import random_search
+from drlpp.planners.baselines.data_parallel import data_parallel
+from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.pipedream.pipedream import pipedream
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.planners.search.local_search import local_search
+from drlpp.planners.search.random_search import random_search
 
 Planner = Callable[[PlanningProblem], Solution]
 

@@ -1,8 +1,8 @@
 """The fastest chain of downsets where workers share cores: less work counts, not only even work.
 
-Workers that are more than their cores take turns (:mod:`drlpp.cost_model`), so a chain also needs
-the *load* of all its stages, what they compute for a minibatch, divided by the cores. Loads add up.
-So the dynamic program asks, for a limit on every stage, every downset and every way to take
+Workers that are more than their cores take turns (:mod:`drlpp.costs.stage_cost`), so a chain also
+needs the *load* of all its stages, what they compute for a minibatch, divided by the cores. Loads
+add up. So the dynamic program asks, for a limit on every stage, every downset and every way to take
 accelerators: what is the least load of all that is behind? As the limit grows, that load falls. The
 optimum is where the two meet: at a stage's cost, or at the least load within the cost below.
 """
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.cost_model import CostModel, StageSeconds
-from drlpp.memory import MemoryModel
-from drlpp.planners.chain_search import FEW_CANDIDATES, ROUNDING, Chain, ChainSearch
-from drlpp.planners.fleet import Fleet
-from drlpp.planners.stage_pairs import StagePairs
-from drlpp.workload import Array
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.stage_cost import CostModel, StageSeconds
+from drlpp.costs.workload import Array
+from drlpp.planners.exact.chain_search import FEW_CANDIDATES, ROUNDING, Chain, ChainSearch
+from drlpp.planners.exact.device_groups import Fleet
+from drlpp.planners.exact.stage_pairs import StagePairs
 
 
 class SharedCores(ChainSearch):

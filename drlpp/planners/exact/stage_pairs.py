@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.planners.downsets import Downsets
-from drlpp.workload import Array, StageWork, Transfer, Workload
+from drlpp.costs.workload import Array, StageWork, Transfer, Workload
+from drlpp.planners.exact.downsets import Downsets
 
 Indices = NDArray[numpy.intp]
 

@@ -1,4 +1,4 @@
-"""The mixed-integer program of :mod:`drlpp.planners.non_contiguous`, for HiGHS."""
+"""The mixed-integer program of :mod:`drlpp.planners.milp.non_contiguous`, for HiGHS."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from itertools import pairwise
 import highspy
 import numpy
 
-from drlpp.planners.items import Items, fastest_bandwidths
-from drlpp.planners.problem import PlanningProblem
-from drlpp.workload import Transfer
+from drlpp.costs.workload import Transfer
+from drlpp.planners.milp.items import Items, fastest_bandwidths
+from drlpp.planners.problem.problem import PlanningProblem
 
 # An accelerator that no set of this many operators fits on is told by the relaxation itself.
 _MOST_COVERED = 20

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import networkx
 import numpy
 
-from drlpp.cost_model import CostModel
-from drlpp.planners.problem import PlanningProblem
-from drlpp.workload import Array, StageWork, Transfer, Workload
+from drlpp.costs.stage_cost import CostModel
+from drlpp.costs.workload import Array, StageWork, Transfer, Workload
+from drlpp.planners.problem.problem import PlanningProblem
 
 # Costs may differ by rounding.
 _TOLERANCE = 1e-9

@@ -32,14 +32,14 @@ from dataclasses import replace
 
 import networkx
 
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.placement import Placement, Stage
-from drlpp.planners.assignment_program import AssignmentProgram
-from drlpp.planners.items import Items
-from drlpp.planners.local_search import anneal
-from drlpp.planners.objective import AnalyticObjective
-from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.workload import Workload
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.milp.assignment_program import AssignmentProgram
+from drlpp.planners.milp.items import Items
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.planners.search.local_search import anneal
 
 # Of each of the two searches for a start: seconds for a hundred operators.
 _EVALUATIONS_PER_OPERATOR = 40

@@ -25,13 +25,13 @@ import networkx
 import numpy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from drlpp.cluster import MOST_ACCELERATORS, Link, local_cluster
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Transfer, Workload
 from drlpp.errors import InvalidFile
-from drlpp.files import first_problem, read_mapping
-from drlpp.memory import MemoryModel
-from drlpp.planners.problem import PlanningProblem
-from drlpp.quantities import Room
-from drlpp.workload import Transfer, Workload
+from drlpp.io.documents import first_problem, read_mapping
+from drlpp.io.quantities import Room
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.specs.cluster import MOST_ACCELERATORS, Link, local_cluster
 
 _LINK = Link(bandwidth_bytes_per_second=1.0)
 

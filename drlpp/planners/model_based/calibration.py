@@ -30,14 +30,14 @@ import numpy
 from numpy.random import Generator
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.measurement import LinkUsage, Measurement, WorkerUsage
-from drlpp.memory import DEFAULT_MEMORY, MemoryModel
-from drlpp.placement import Placement
-from drlpp.prediction import pipeline_of
+from drlpp.costs.analytic_model import pipeline_of
+from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.simulator import simulate
-from drlpp.training_options import DEFAULT_METHOD, Method
-from drlpp.workload import Array, StageWork, Workload
+from drlpp.specs.cluster import Cluster, Host, Link
 
 _ITERATIONS = 30
 _HALVINGS = 6

@@ -1,11 +1,12 @@
 """Measure, recalibrate, plan again: the search for the fastest placement without learning.
 
 What planners find with the declared costs is measured first. Then, again and again, everything
-measured so far corrects the costs (:mod:`drlpp.calibration`); the exact planner plans with these;
-evolution searches the corrected simulator from there, where evaluations cost nothing; and what
-looks best is measured next. Some proposals are best for costs drawn from what is still uncertain
-(Thompson sampling) instead of the most probable ones, so that what is not known gets measured; and
-some are small changes of what was measured best, whatever the simulator thinks of them.
+measured so far corrects the costs (:mod:`drlpp.planners.model_based.calibration`); the exact
+planner plans with these; evolution searches the corrected simulator from there, where evaluations
+cost nothing; and what looks best is measured next. Some proposals are best for costs drawn from
+what is still uncertain (Thompson sampling) instead of the most probable ones, so that what is not
+known gets measured; and some are small changes of what was measured best, whatever the simulator
+thinks of them.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from dataclasses import dataclass
 
 import numpy
 
-from drlpp.calibration import Calibration, Spread
 from drlpp.errors import InvalidInput
-from drlpp.measurement import Measurement, Outcome
-from drlpp.placement import Placement
-from drlpp.planners.data_parallel import data_parallel
-from drlpp.planners.evolution import evolve, mutated
-from drlpp.planners.exact import exact, tractability
-from drlpp.planners.local_search import anneal
-from drlpp.planners.moves import PlacementState
-from drlpp.planners.pipedream import pipedream
-from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.surrogate import Surrogate
-from drlpp.training_options import DEFAULT_METHOD, Method
+from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.planners.baselines.data_parallel import data_parallel
+from drlpp.planners.exact.exact import exact, tractability
+from drlpp.planners.model_based.calibration import Calibration, Spread
+from drlpp.planners.model_based.surrogate import Surrogate
+from drlpp.planners.pipedream.pipedream import pipedream
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.search.evolution import evolve, mutated
+from drlpp.planners.search.local_search import anneal
+from drlpp.planners.search.moves import PlacementState
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 _CANDIDATES = 24
 """So many of the best by the most probable costs are judged again by costs that are drawn."""

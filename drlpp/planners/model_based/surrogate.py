@@ -10,13 +10,13 @@ from functools import cached_property
 import numpy
 from numpy.random import Generator
 
-from drlpp.calibration import Calibrated
-from drlpp.placement import Placement
-from drlpp.planners.objective import AnalyticObjective
-from drlpp.planners.problem import PlanningProblem
+from drlpp.costs.workload import Array
+from drlpp.placement.placement import Placement
+from drlpp.planners.model_based.calibration import Calibrated
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
-from drlpp.training_options import Method
-from drlpp.workload import Array
 
 _DISCREPANCY_SPREAD = 0.1
 _NOISE = 0.02

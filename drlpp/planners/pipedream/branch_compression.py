@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 import networkx
 
-from drlpp.workload import Workload
+from drlpp.costs.workload import Workload
 
 
 def chain_of_layers(workload: Workload) -> tuple[tuple[int, ...], ...]:

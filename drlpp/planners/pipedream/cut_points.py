@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy
 from numpy.typing import NDArray
 
+from drlpp.costs.workload import Array, StageWork, Workload
 from drlpp.errors import InvalidInput
-from drlpp.planners.chain import chain_of_layers
-from drlpp.planners.operator_sets import closures, mask_of, members_of
-from drlpp.workload import Array, StageWork, Workload
+from drlpp.planners.pipedream.branch_compression import chain_of_layers
+from drlpp.planners.problem.operator_sets import closures, mask_of, members_of
 
 _MOST_DOWNSETS = 1000
 
@@ -62,7 +62,7 @@ class States:
 
     @cached_property
     def work(self) -> StageWork:
-        """What every stage does: :meth:`drlpp.workload.Workload.stage` of all of them at once."""
+        """What every stage does: ``Workload.stage`` of all of them at once."""
         counts = _counts(self.holds)
         incoming = numpy.zeros((len(self), len(self)))
         outgoing = numpy.zeros((len(self), len(self)))

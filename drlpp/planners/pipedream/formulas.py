@@ -1,7 +1,8 @@
 """What PipeDream's planner minimises: seconds of the slowest stage, or bytes of the largest.
 
-The formulas of :mod:`drlpp.planners.pipedream`, for all stages between two states at once. Matrices
-are (states, states), infinite where there is no stage or its accelerators cannot hold it.
+The formulas of :mod:`drlpp.planners.pipedream.pipedream`, for all stages between two states at
+once. Matrices are (states, states), infinite where there is no stage or its accelerators cannot
+hold it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Literal, Protocol
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.memory import MemoryModel
-from drlpp.planners.states import States
-from drlpp.planners.topology import Level
-from drlpp.workload import Array
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Array
+from drlpp.planners.pipedream.cut_points import States
+from drlpp.planners.pipedream.levels import Level
 
 Variant = Literal["paper", "printed", "code"]
 

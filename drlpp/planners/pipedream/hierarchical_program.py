@@ -1,6 +1,6 @@
 """PipeDream's dynamic program over the levels of a cluster (pipedream §3.1).
 
-On level k, with T from a :class:`~drlpp.planners.pipedream_formulas.Formula`:
+On level k, with T from a :class:`~drlpp.planners.pipedream.formulas.Formula`:
 
     A(i → j, m) = min( T(i → j, m),
                        min over s, m' < m of max(A(i → s, m − m'), T(s → j, m') and its cuts) )
@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.planners.pipedream_formulas import Formula
-from drlpp.planners.topology import Level
-from drlpp.workload import Array
+from drlpp.costs.workload import Array
+from drlpp.planners.pipedream.formulas import Formula
+from drlpp.planners.pipedream.levels import Level
 
 # Equal costs may differ by the rounding of sums.
 _TOLERANCE = 1e-9

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from drlpp.cluster import Cluster
+from drlpp.specs.cluster import Cluster
 
 
 @dataclass(frozen=True)

@@ -24,23 +24,23 @@ operators, W its parameter bytes, a the bytes that cross a cut, and B the bandwi
   which none includes the other; neither is so here.
 
 Cuts are those of a ``chain``, what is left when branches are compressed
-(:mod:`drlpp.planners.chain`), or of the ``graph``, wherever a set of operators can be computed
-before all others (:func:`~drlpp.planners.states.graph_states`), as in the released code. A model
-with long skip connections has hardly any chain: GNMT's is of two layers, and the straight pipelines
-that the paper reports for it are found only in its graph. 2 a are the activations and gradients of
-all tensors that are still needed behind the cut; the released code counts a few more
-(:func:`~drlpp.planners.states.released_states`).
+(:mod:`drlpp.planners.pipedream.branch_compression`), or of the ``graph``, wherever a set of
+operators can be computed before all others
+(:func:`~drlpp.planners.pipedream.cut_points.graph_states`), as in the released code. A model with
+long skip connections has hardly any chain: GNMT's is of two layers, and the straight pipelines that
+the paper reports for it are found only in its graph. 2 a are the activations and gradients of all
+tensors that are still needed behind the cut; the released code counts a few more
+(:func:`~drlpp.planners.pipedream.cut_points.released_states`).
 
 T on a level is what the best pipeline takes within one component of the level below. Latency and
 the optimizer's time do not count, and where accelerators differ, all count as the slowest.
 
 Memory is a constraint where the cluster limits it; all accelerators count as the smallest. With
-``paper`` and ``printed`` a stage needs what :mod:`drlpp.memory` says, with as many minibatches in
-flight as there are workers from it to the end for each of its replicas (NOAM, pipedream §3.2), or
-as many more as the problem's memory has for each link;
-accelerators that a straight pipeline leaves idle in later hosts count as workers there.
-``code`` counts the stage's outputs and weights once for every further minibatch in flight, and
-nothing for the first.
+``paper`` and ``printed`` a stage needs what :mod:`drlpp.costs.memory` says, with as many
+minibatches in flight as there are workers from it to the end for each of its replicas (NOAM,
+pipedream §3.2), or as many more as the problem's memory has for each link; accelerators that a
+straight pipeline leaves idle in later hosts count as workers there. ``code`` counts the stage's
+outputs and weights once for every further minibatch in flight, and nothing for the first.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ from fractions import Fraction
 from math import isinf
 from typing import Literal
 
+from drlpp.costs.workload import Workload
 from drlpp.errors import NothingFits
-from drlpp.placement import Placement, Stage
-from drlpp.planners.hierarchical_program import HierarchicalProgram
-from drlpp.planners.pipedream_formulas import (
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.pipedream.cut_points import States, chain_states, graph_states, released_states
+from drlpp.planners.pipedream.formulas import (
     CodeBytes,
     CodeSeconds,
     Formula,
@@ -61,10 +62,9 @@ from drlpp.planners.pipedream_formulas import (
     Variant,
     bytes_of,
 )
-from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.planners.states import States, chain_states, graph_states, released_states
-from drlpp.planners.topology import Level, levels_of
-from drlpp.workload import Workload
+from drlpp.planners.pipedream.hierarchical_program import HierarchicalProgram
+from drlpp.planners.pipedream.levels import Level, levels_of
+from drlpp.planners.problem.problem import PlanningProblem, Solution
 
 __all__ = ["Cuts", "Variant", "pipedream"]
 
@@ -82,17 +82,17 @@ def pipedream(
     It uses all accelerators. Without replication it is a straight pipeline with a stage for each,
     or for fewer where that is as fast; a component of a higher level then holds a part of it.
     Accelerators are numbered along the pipeline, so that those of a host stay together. Ties are
-    broken as :class:`~drlpp.planners.hierarchical_program.HierarchicalProgram` says: fewer stages,
-    then earlier cuts.
+    broken as :class:`~drlpp.planners.pipedream.hierarchical_program.HierarchicalProgram` says:
+    fewer stages, then earlier cuts.
 
     Args:
         problem: its rule of costs does not matter, this planner has its own.
         variant: the formula.
         cuts: where there may be some; by default of the chain, and for ``code`` of the graph.
         flat: whether to plan for one level with the slowest bandwidth of the cluster, as is done
-            for irregular clusters (:func:`~drlpp.planners.topology.levels_of`). PipeDream's 15-1
-            on four hosts of four is such a plan: on levels, the replicas of a stage fill hosts or
-            stay within one.
+            for irregular clusters (:func:`~drlpp.planners.pipedream.levels.levels_of`). PipeDream's
+            15-1 on four hosts of four is such a plan: on levels, the replicas of a stage fill hosts
+            or stay within one.
 
     Raises:
         NothingFits: if none of these pipelines fits into the memory.

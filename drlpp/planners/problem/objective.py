@@ -1,7 +1,7 @@
 """What searches minimise: a placement's seconds per minibatch, by the problem's rule by default.
 
-The rule is :func:`drlpp.prediction.predict`'s, with the workload's tensors as arrays, since a
-search asks thousands of times.
+The rule is :func:`drlpp.costs.analytic_model.predict`'s, with the workload's tensors as arrays,
+since a search asks thousands of times.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.cost_model import Group, StageSeconds
-from drlpp.placement import Placement
-from drlpp.planners.problem import PlanningProblem
-from drlpp.prediction import group_of
-from drlpp.workload import Array, StageWork, Workload
+from drlpp.costs.analytic_model import group_of
+from drlpp.costs.stage_cost import Group, StageSeconds
+from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.placement.placement import Placement
+from drlpp.planners.problem.problem import PlanningProblem
 
 Objective = Callable[[Placement], float]
 """Seconds per minibatch of a valid placement: predicted, simulated or measured."""
@@ -175,7 +175,7 @@ def _work(workload: Workload, rows: Array, last: bool | _Flags) -> StageWork:
 
 
 def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> Array:
-    """As :meth:`drlpp.pipeline.Pipeline.in_flight` has it."""
+    """As :meth:`drlpp.schedule.pipeline.Pipeline.in_flight` has it."""
     behind = numpy.zeros(len(replicas), dtype=int)
     for stage in reversed(range(len(replicas))):
         later = (replicas + behind)[stage + 1 :][talks[stage, stage + 1 :]]

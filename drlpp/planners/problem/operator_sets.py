@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from drlpp.workload import Workload
+from drlpp.costs.workload import Workload
 
 
 def mask_of(operators: Iterable[int]) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from drlpp.cluster import Cluster
-from drlpp.cost_model import CostModel
+from drlpp.costs.analytic_model import Prediction, predict
+from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.stage_cost import CostModel
+from drlpp.costs.workload import Workload
 from drlpp.errors import NothingFits
-from drlpp.memory import DEFAULT_MEMORY, MemoryModel
-from drlpp.placement import Placement
-from drlpp.prediction import Prediction, predict
-from drlpp.workload import Workload
+from drlpp.placement.placement import Placement
+from drlpp.specs.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class PlanningProblem:
     Attributes:
         workload: operators with costs.
         cluster: accelerators with speeds, memories and links.
-        costs: the rule to minimise (:mod:`drlpp.cost_model`).
+        costs: the rule to minimise (:mod:`drlpp.costs.stage_cost`).
         replicate: whether a stage may stand on several accelerators.
         memory: what a stage keeps, for clusters that limit it.
         seed: of planners that draw at random.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy
 
 from drlpp.errors import InvalidInput
-from drlpp.placement import Placement
-from drlpp.planners.objective import Objective
-from drlpp.planners.problem import Solution
+from drlpp.placement.placement import Placement
+from drlpp.planners.problem.objective import Objective
+from drlpp.planners.problem.problem import Solution
 
 _REQUESTS = 3
 """A search may ask so many times more than it may evaluate."""

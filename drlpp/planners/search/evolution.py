@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Sequence
 
-from drlpp.placement import Placement
-from drlpp.planners.moves import PlacementState, neighbour
-from drlpp.planners.objective import AnalyticObjective, Objective
-from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.planners.random_search import random_placement
-from drlpp.planners.search_run import Likeness, Recorder, SearchRun, itself
+from drlpp.placement.placement import Placement
+from drlpp.planners.problem.objective import AnalyticObjective, Objective
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.planners.search.evaluations import Likeness, Recorder, SearchRun, itself
+from drlpp.planners.search.moves import PlacementState, neighbour
+from drlpp.planners.search.random_search import random_placement
 
 PARENTS = 8
 CHILDREN = 8

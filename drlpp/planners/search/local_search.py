@@ -1,9 +1,9 @@
 """Local search by simulated annealing over placements, without or with a measured objective.
 
-A step changes a placement a little (:mod:`drlpp.planners.moves`) and evaluates what comes out; a
-worse one is taken with probability exp(−(ln new − ln old) / t) (Kirkpatrick et al. 1983), where t
-falls from a tenth to a thousandth: at first what is 10 % slower is often taken, at last what is
-0.1 % slower.
+A step changes a placement a little (:mod:`drlpp.planners.search.moves`) and evaluates what comes
+out; a worse one is taken with probability exp(−(ln new − ln old) / t) (Kirkpatrick et al. 1983),
+where t falls from a tenth to a thousandth: at first what is 10 % slower is often taken, at last
+what is 0.1 % slower.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import random
 
-from drlpp.planners.gpipe import gpipe
-from drlpp.planners.moves import PlacementState, neighbour
-from drlpp.planners.objective import AnalyticObjective, Objective
-from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.planners.search_run import Likeness, Recorder, SearchRun, itself
+from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.problem.objective import AnalyticObjective, Objective
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.planners.search.evaluations import Likeness, Recorder, SearchRun, itself
+from drlpp.planners.search.moves import PlacementState, neighbour
 
 _FIRST_TEMPERATURE = 0.1
 _LAST_TEMPERATURE = 0.001

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from drlpp.placement import Placement, Stage
-from drlpp.planners.problem import PlanningProblem
-from drlpp.workload import Workload
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.problem.problem import PlanningProblem
 
 # Most moves are possible at most times; a state that so many in a row leave as it is has no other.
 _DRAWS = 200

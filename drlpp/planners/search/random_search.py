@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from drlpp.placement import Placement, Stage
-from drlpp.planners.objective import AnalyticObjective, Objective
-from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.planners.search_run import Recorder, SearchRun
-from drlpp.workload import Workload
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.problem.objective import AnalyticObjective, Objective
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.planners.search.evaluations import Recorder, SearchRun
 
 
 def random_search(

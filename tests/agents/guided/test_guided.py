@@ -22,15 +22,15 @@ from drlpp.agents import (
     MeasurementBudgetCallback,
     learn_placement,
 )
-from drlpp.cluster import Link, local_cluster
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import generate
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
-from drlpp.generated import generate
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement import Placement
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS
-from drlpp.planners.recalibration import Options
-from drlpp.profile import Profile
+from drlpp.planners.model_based.recalibration import Options
 from drlpp.simulator import SimulatedCluster
+from drlpp.specs.cluster import Link, local_cluster
 
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 SPEEDS = (1.0, 1.0, 0.5, 0.5)
@@ -199,7 +199,7 @@ def test_the_shipped_agent_starts_from_the_shipped_weights_and_goes_on_without_t
         for name, value in agent.policy.network.state_dict().items():
             assert torch.equal(value, file.get_tensor(name))
     agent.save(tmp_path / "agent.zip")
-    monkeypatch.setattr("drlpp.agents.transfer_policy.load_weights", None)
+    monkeypatch.setattr("drlpp.agents.transfer.transfer_policy.load_weights", None)
     loaded = GuidedDRLPP.load(tmp_path / "agent.zip", env=environment())
     assert isinstance(loaded.policy, type(agent.policy))
 

@@ -3,22 +3,22 @@
 from random import Random
 
 import pytest
-from fake_measurer import branching, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transfer_contexts import assignment, context_of, problem_of, problems
 
 from drlpp.agents import PlacementContext, retrace
-from drlpp.agents.context_batch import ContextBatch
-from drlpp.agents.idle import with_everyone
-from drlpp.agents.transfer_policy import TransferNetwork
-from drlpp.agents.walk import CUT, Walk
+from drlpp.agents.guided.idle import with_everyone
+from drlpp.agents.paper.walk import CUT, Walk
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidPlacement
-from drlpp.graph import OpGraph
-from drlpp.placement import Placement, Stage
+from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem
-from drlpp.planners.objective import AnalyticObjective
-from drlpp.planners.random_search import random_placement
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.search.random_search import random_placement
+from tests.support.fake_measurer import branching, graphs
+from tests.support.transfer_contexts import assignment, context_of, problem_of, problems
 
 NETWORK = TransferNetwork()
 

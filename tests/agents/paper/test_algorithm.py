@@ -7,7 +7,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from fake_measurer import FakeMeasurer, chain
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
@@ -16,7 +15,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from drlpp.agents import AGENTS, DRLPP
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
-from drlpp.measurement import FailedMeasurement
+from drlpp.placement.measurement import FailedMeasurement
+from tests.support.fake_measurer import FakeMeasurer, chain
 
 SMALL: dict[str, Any] = {"partitions_per_rollout": 4, "placements_per_partition": 2, "seed": 0}
 

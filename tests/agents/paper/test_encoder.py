@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import torch
-from fake_measurer import graphs
 from hypothesis import given, settings
 from torch import Tensor
 
-from drlpp.agents.encoder import GraphConvolution, GraphEncoder
-from drlpp.agents.features import node_features, undirected_edges
-from drlpp.graph import OpGraph
+from drlpp.agents.paper.encoder import GraphConvolution, GraphEncoder
+from drlpp.agents.paper.features import node_features, undirected_edges
+from drlpp.capturing.graph import OpGraph
+from tests.support.fake_measurer import graphs
 
 
 def equation_1(layer: GraphConvolution, nodes: Tensor, edges: Tensor) -> Tensor:
@@ -49,6 +49,6 @@ def test_units_are_the_width_of_the_result() -> None:
 def test_it_leaves_no_file_behind(tmp_path: Path) -> None:
     """PyG writes the source of its message passing into the temporary folder, for ever."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    program = "import drlpp.agents.encoder as e; e.GraphConvolution(4, 4)"
+    program = "import drlpp.agents.paper.encoder as e; e.GraphConvolution(4, 4)"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
     assert list(tmp_path.iterdir()) == []

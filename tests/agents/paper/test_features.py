@@ -1,11 +1,11 @@
 """Node features are those of drl-pp §3.1."""
 
 import torch
-from fake_measurer import branching, chain, graphs
 from hypothesis import given, settings
 
-from drlpp.agents.features import node_features, undirected_edges
-from drlpp.graph import OpGraph
+from drlpp.agents.paper.features import node_features, undirected_edges
+from drlpp.capturing.graph import OpGraph
+from tests.support.fake_measurer import branching, chain, graphs
 
 
 def test_features_of_a_small_graph() -> None:

@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from fake_measurer import branching, chain, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from drlpp.agents.partitioner import RecurrentPartitioner
-from drlpp.agents.recurrence import Recurrence
-from drlpp.agents.walk import CUT, PartitionWalk
-from drlpp.graph import OpGraph
+from drlpp.agents.paper.partitioner import RecurrentPartitioner
+from drlpp.agents.paper.recurrence import Recurrence
+from drlpp.agents.paper.walk import CUT, PartitionWalk
+from drlpp.capturing.graph import OpGraph
+from tests.support.fake_measurer import branching, chain, graphs
 
 UNITS = 16
 

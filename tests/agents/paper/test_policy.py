@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from fake_measurer import FakeMeasurer, branching, chain, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.agents import PlacementPolicy
+from drlpp.capturing.graph import OpGraph
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.graph import OpGraph
+from tests.support.fake_measurer import FakeMeasurer, branching, chain, graphs
 
 
 def policy_of(graph: OpGraph, accelerators: int = 4, **options: Any) -> PlacementPolicy:

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from fake_measurer import FakeMeasurer, chain
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from drlpp.agents import DRLPP
-from drlpp.agents.trajectory import Rewarded
+from drlpp.agents.paper.trajectory import Rewarded
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
-from drlpp.placement import Placement
+from drlpp.placement.placement import Placement
+from tests.support.fake_measurer import FakeMeasurer, chain
 
 SCHEMES, PLACEMENTS = 4, 3
 

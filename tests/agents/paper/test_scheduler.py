@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drlpp.agents.scheduler import PipelineScheduler
+from drlpp.agents.paper.scheduler import PipelineScheduler
 
 UNITS = 8
 STAGES = torch.tensor([1, 2, 3])

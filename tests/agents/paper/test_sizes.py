@@ -1,12 +1,12 @@
 """`--agent drl-pp` has the sizes of drl-pp §4.2, and nothing that goes beyond the paper."""
 
 import pytest
-from fake_measurer import FakeMeasurer, branching
 from torch import nn
 
 from drlpp.agents import AGENTS, PlacementPolicy
-from drlpp.agents.recurrence import Recurrence
+from drlpp.agents.paper.recurrence import Recurrence
 from drlpp.envs import MeasurementMemory, PlacementEnv
+from tests.support.fake_measurer import FakeMeasurer, branching
 
 ACCELERATORS = 3
 

@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from fake_measurer import chain
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.callbacks import (
@@ -27,8 +26,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drlpp.agents import DRLPP
-from drlpp.cluster import Link, local_cluster
-from drlpp.profile import OperatorProfile, Profile
+from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.fake_measurer import chain
 
 OBSERVATION = np.zeros(1, np.float32)
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from fake_measurer import chain
 
-from drlpp.agents.partitioner import RecurrentPartitioner
-from drlpp.agents.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
-from drlpp.agents.walk import PartitionWalk
+from drlpp.agents.paper.partitioner import RecurrentPartitioner
+from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
+from drlpp.agents.paper.walk import PartitionWalk
+from tests.support.fake_measurer import chain
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from drlpp.agents.update import clipped_surrogate, mean
+from drlpp.agents.paper.update import clipped_surrogate, mean
 
 
 def test_the_ratio_is_clipped_by_choice() -> None:

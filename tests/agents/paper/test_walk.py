@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from fake_measurer import branching, chain, graph_of, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.agents.walk import CUT, PartitionWalk, Walk
-from drlpp.graph import OpGraph
+from drlpp.agents.paper.walk import CUT, PartitionWalk, Walk
+from drlpp.capturing.graph import OpGraph
+from tests.support.fake_measurer import branching, chain, graph_of, graphs
 
 
 def walked(graph: OpGraph, partitions: int, choose: Callable[[Walk], int]) -> PartitionWalk:

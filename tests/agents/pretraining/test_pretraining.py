@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transfer_contexts import problems
 from typer.testing import CliRunner
 
 from drlpp.agents.pretraining.__main__ import app
@@ -17,11 +16,12 @@ from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import FAMILIES, ProblemStream, SolvedProblem
 from drlpp.agents.pretraining.reinforcement import evaluate_rollout, sample_rollout
 from drlpp.agents.pretraining.training import greedy_gaps
-from drlpp.agents.transfer_policy import TransferNetwork
-from drlpp.agents.weights import load_weights
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.agents.transfer.weights import load_weights
 from drlpp.planners import PlanningProblem
-from drlpp.planners.objective import AnalyticObjective
-from drlpp.planners.random_search import random_placement
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.search.random_search import random_placement
+from tests.support.transfer_contexts import problems
 
 
 @pytest.fixture(scope="module")

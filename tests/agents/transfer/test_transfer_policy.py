@@ -9,20 +9,20 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transfer_contexts import context_of, problem_of, problems
 
 from drlpp.agents import DRLPP, PRETRAINED, PlacementContext, TransferPolicy
-from drlpp.agents.context_batch import ContextBatch
-from drlpp.agents.transfer_policy import TransferNetwork
-from drlpp.cluster import Link, local_cluster
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.generated import generate
-from drlpp.placement import Placement
+from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem
-from drlpp.planners.objective import AnalyticObjective
+from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.simulator import SimulatedCluster
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.transfer_contexts import context_of, problem_of, problems
 
 
 def lively_network() -> TransferNetwork:

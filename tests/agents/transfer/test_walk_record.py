@@ -6,14 +6,14 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transfer_contexts import assignment, context_of, problem_of, problems
 
 from drlpp.agents import retrace
-from drlpp.agents.relative_costs import ideals_by_replicas, replicas_needed, stage_ideals
-from drlpp.agents.walk import CUT
-from drlpp.agents.walk_record import RecordedWalk, RecordingWalk, recorded
+from drlpp.agents.paper.walk import CUT
+from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed, stage_ideals
+from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, recorded
 from drlpp.planners import PlanningProblem
-from drlpp.planners.random_search import random_placement
+from drlpp.planners.search.random_search import random_placement
+from tests.support.transfer_contexts import assignment, context_of, problem_of, problems
 
 
 def ideal_seconds(problem: PlanningProblem) -> float:

@@ -6,14 +6,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from transfer_contexts import context_of, problem_of
 
 from drlpp.agents import PRETRAINED
-from drlpp.agents.context_batch import ContextBatch
 from drlpp.agents.pretraining.problems import SolvedProblem, placement_of
-from drlpp.agents.transfer_policy import TransferNetwork
-from drlpp.agents.weights import load_weights, save_weights
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.agents.transfer.weights import load_weights, save_weights
 from drlpp.errors import InvalidFile
+from tests.support.transfer_contexts import context_of, problem_of
 
 
 def test_weights_come_back(tmp_path: Path) -> None:

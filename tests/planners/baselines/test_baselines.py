@@ -7,11 +7,12 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import chain_of, cluster_of, graphs, profiles
 
-from drlpp.planners import PLANNERS, PlanningProblem, data_parallel, gpipe
-from drlpp.profile import Profile
-from drlpp.workload import Workload
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.planners.baselines import data_parallel, gpipe
+from tests.support.random_graphs import chain_of, cluster_of, graphs, profiles
 
 
 def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:

@@ -5,10 +5,10 @@ from itertools import product
 import numpy
 import pytest
 from hypothesis import given, settings
-from random_problems import workloads
 
-from drlpp.planners.downsets import all_downsets, count_downsets, some_downsets
-from drlpp.workload import Workload
+from drlpp.costs.workload import Workload
+from drlpp.planners.exact.downsets import all_downsets, count_downsets, some_downsets
+from tests.support.random_problems import workloads
 
 
 def every_downset(workload: Workload) -> set[tuple[bool, ...]]:

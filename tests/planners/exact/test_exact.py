@@ -7,21 +7,21 @@ from importlib import import_module
 
 import numpy
 import pytest
-from brute_force import every_placement
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_data import CONTIGUOUS_OPTIMA, INSTANCES, with_public_data
-from random_graphs import chain_of, cluster_of, graphs, profiles
-from random_problems import check_placement, problems, workloads
 
-from drlpp.cluster import Cluster, Host, Link, local_cluster
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Workload
 from drlpp.errors import NothingFits
-from drlpp.memory import MemoryModel
-from drlpp.partitioning_instance import PartitioningInstance
 from drlpp.planners import PLANNERS
-from drlpp.planners.exact import exact, tractability
-from drlpp.planners.problem import PlanningProblem
-from drlpp.workload import Workload
+from drlpp.planners.exact.exact import exact, tractability
+from drlpp.planners.milp.partitioning_instance import PartitioningInstance
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from tests.support.brute_force import every_placement
+from tests.support.public_data import CONTIGUOUS_OPTIMA, INSTANCES, with_public_data
+from tests.support.random_graphs import chain_of, cluster_of, graphs, profiles
+from tests.support.random_problems import check_placement, problems, workloads
 
 
 def optimum(problem: PlanningProblem) -> float:
@@ -226,7 +226,7 @@ def test_too_many_downsets_give_a_placement_and_a_bound(problem: PlanningProblem
     problem = without_limits(problem)
     whole = exact(problem)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("drlpp.planners.exact"), "MOST_DOWNSETS", 3)
+        patch.setattr(import_module("drlpp.planners.exact.exact"), "MOST_DOWNSETS", 3)
         partly = exact(problem)
     check_placement(problem, partly.placement)
     best = problem.predict(whole.placement).seconds_per_minibatch

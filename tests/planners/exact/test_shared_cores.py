@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from brute_force import every_placement
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import chain_of
-from random_problems import check_placement, workloads
 
-from drlpp.cluster import Cluster, Host, Link, local_cluster
-from drlpp.memory import MemoryModel
-from drlpp.placement import Placement
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS
-from drlpp.planners.exact import exact
-from drlpp.planners.problem import PlanningProblem
+from drlpp.planners.exact.exact import exact
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
-from drlpp.training_options import Method
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from tests.support.brute_force import every_placement
+from tests.support.random_graphs import chain_of
+from tests.support.random_problems import check_placement, workloads
 
 FAST = Link(bandwidth_bytes_per_second=1e9)
 links = st.builds(

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy
 from hypothesis import given, settings
-from random_problems import workloads
 
-from drlpp.planners.contraction import contract_free_operators
-from drlpp.planners.downsets import all_downsets
-from drlpp.planners.stage_pairs import StagePairs
-from drlpp.workload import Workload
+from drlpp.costs.workload import Workload
+from drlpp.planners.exact.contraction import contract_free_operators
+from drlpp.planners.exact.downsets import all_downsets
+from drlpp.planners.exact.stage_pairs import StagePairs
+from tests.support.random_problems import workloads
 
 
 @given(workloads(max_operators=6))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from drlpp.cluster import Link, local_cluster
-from drlpp.cost_model import CostModel
-from drlpp.planners.items import Items
-from drlpp.planners.problem import PlanningProblem
-from drlpp.workload import Transfer, Workload
+from drlpp.costs.stage_cost import CostModel
+from drlpp.costs.workload import Transfer, Workload
+from drlpp.planners.milp.items import Items
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.specs.cluster import Link, local_cluster
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import numpy
 import pytest
-from brute_force import every_assignment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_data import INSTANCES, with_public_data
-from random_problems import problems
 
-from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.costs.analytic_model import predict
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Transfer, Workload
 from drlpp.errors import InvalidInput
-from drlpp.memory import MemoryModel
-from drlpp.partitioning_instance import PartitioningInstance
-from drlpp.placement import Placement, Stage
-from drlpp.planners.non_contiguous import is_runnable, non_contiguous
-from drlpp.planners.objective import AnalyticObjective
-from drlpp.planners.problem import PlanningProblem
-from drlpp.prediction import predict
-from drlpp.workload import Transfer, Workload
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.milp.non_contiguous import is_runnable, non_contiguous
+from drlpp.planners.milp.partitioning_instance import PartitioningInstance
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.specs.cluster import Cluster, Link, local_cluster
+from tests.support.brute_force import every_assignment
+from tests.support.public_data import INSTANCES, with_public_data
+from tests.support.random_problems import problems
 
 # HiGHS keeps constraints to 1e-6 of their units.
 ROUNDING = 1e-5

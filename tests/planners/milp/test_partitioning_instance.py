@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from public_data import INSTANCES, with_public_data
 
+from drlpp.costs.analytic_model import predict
+from drlpp.costs.workload import Transfer
 from drlpp.errors import InvalidFile
-from drlpp.partitioning_instance import PartitioningInstance
-from drlpp.placement import Placement
-from drlpp.prediction import predict
-from drlpp.workload import Transfer
+from drlpp.placement.placement import Placement
+from drlpp.planners.milp.partitioning_instance import PartitioningInstance
+from tests.support.public_data import INSTANCES, with_public_data
 
 
 def node(id_: int, milliseconds: float = 1.0, **fields: Any) -> dict[str, Any]:

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.calibration import Calibration, Spread, merged
-from drlpp.cluster import Cluster, Host, Link, local_cluster
-from drlpp.generated import FAMILIES, generate
-from drlpp.measurement import Measurement, WorkerUsage
-from drlpp.placement import Placement
-from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.random_search import random_placement
-from drlpp.profile import Profile
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.measurement import Measurement, WorkerUsage
+from drlpp.placement.placement import Placement
+from drlpp.planners.model_based.calibration import Calibration, Spread, merged
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.search.random_search import random_placement
 from drlpp.simulator import SimulatedCluster
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 
 LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=5e-5)
 

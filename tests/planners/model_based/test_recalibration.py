@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.cluster import Link, local_cluster
-from drlpp.generated import generate
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.placement import Placement
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
-from drlpp.planners.evolution import evolve
-from drlpp.planners.recalibration import Options, Recalibration
-from drlpp.planners.surrogate import Discrepancy, Surrogate
-from drlpp.profile import Profile
+from drlpp.planners.model_based.recalibration import Options, Recalibration
+from drlpp.planners.model_based.surrogate import Discrepancy, Surrogate
+from drlpp.planners.search.evolution import evolve
 from drlpp.simulator import SimulatedCluster
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Link, local_cluster
 
 SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 DECLARED = Link(bandwidth_bytes_per_second=5e8, latency_seconds=5e-5)

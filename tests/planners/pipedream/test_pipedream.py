@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import numpy
 import pytest
-from every_pipeline import Costs, every_pipeline, placement_of, preference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_graphs import chain_of, cluster_of, graph_of, graphs, profile_of, profiles
 
-from drlpp.cluster import Cluster, Host, Link
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, NothingFits
-from drlpp.memory import MemoryModel
-from drlpp.planners.chain import chain_of_layers
-from drlpp.planners.pipedream import Variant, pipedream
-from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.topology import levels_of
-from drlpp.workload import Workload
+from drlpp.planners.pipedream.branch_compression import chain_of_layers
+from drlpp.planners.pipedream.levels import levels_of
+from drlpp.planners.pipedream.pipedream import Variant, pipedream
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.every_pipeline import Costs, every_pipeline, placement_of, preference
+from tests.support.random_graphs import chain_of, cluster_of, graph_of, graphs, profile_of, profiles
 
 VARIANTS: tuple[Variant, ...] = ("paper", "printed", "code")
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from public_data import PROFILES, with_public_data
 
-from drlpp.cluster import Cluster, Host, Link, local_cluster
-from drlpp.pipedream_profile import read_pipedream_profile
-from drlpp.planners.pipedream import Cuts, Variant, pipedream
-from drlpp.planners.problem import PlanningProblem, Solution
-from drlpp.workload import Workload
+from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.costs.workload import Workload
+from drlpp.planners.pipedream.pipedream import Cuts, Variant, pipedream
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from tests.support.public_data import PROFILES, with_public_data
 
 pytestmark = with_public_data
 

@@ -7,12 +7,12 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_problems import problems
 
-from drlpp.planners.objective import AnalyticObjective
-from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.random_search import random_placement
-from drlpp.prediction import predict
+from drlpp.costs.analytic_model import predict
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.search.random_search import random_placement
+from tests.support.random_problems import problems
 
 
 @given(

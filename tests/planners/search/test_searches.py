@@ -6,25 +6,25 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from brute_force import every_placement
 from hypothesis import given, settings
-from public_data import CONTIGUOUS_OPTIMA, INSTANCES, with_public_data
-from random_graphs import chain_of
-from random_problems import check_placement, problems
 
-from drlpp.cluster import Cluster, Host, Link, local_cluster
+from drlpp.costs.analytic_model import predict
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.memory import MemoryModel
-from drlpp.partitioning_instance import PartitioningInstance
-from drlpp.placement import Placement
-from drlpp.planners.evolution import evolve
-from drlpp.planners.local_search import anneal, local_search
-from drlpp.planners.objective import AnalyticObjective, Objective
-from drlpp.planners.problem import PlanningProblem
-from drlpp.planners.random_search import random_run, random_search
-from drlpp.planners.search_run import SearchRun
-from drlpp.prediction import predict
-from drlpp.workload import Workload
+from drlpp.placement.placement import Placement
+from drlpp.planners.milp.partitioning_instance import PartitioningInstance
+from drlpp.planners.problem.objective import AnalyticObjective, Objective
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.search.evaluations import SearchRun
+from drlpp.planners.search.evolution import evolve
+from drlpp.planners.search.local_search import anneal, local_search
+from drlpp.planners.search.random_search import random_run, random_search
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from tests.support.brute_force import every_placement
+from tests.support.public_data import CONTIGUOUS_OPTIMA, INSTANCES, with_public_data
+from tests.support.random_graphs import chain_of
+from tests.support.random_problems import check_placement, problems
 
 Run = Callable[[PlanningProblem, int, Objective | None], SearchRun]
 

@@ -7,24 +7,25 @@ from typing import Any
 
 import pytest
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
-from drlpp.graph import TensorSpec
-from drlpp.placement import Placement
-from drlpp.runtime import ClusterSession, RunOptions, session
-from drlpp.runtime.agreement import contents_of
-from drlpp.runtime.commands import Deploy, Run
-from drlpp.runtime.stages import StageProgram, cut_stages
-from drlpp.schedule import Message, Receive
-from drlpp.task import ModelReference
-from tests.runtime.forked import order, placements, samples
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.comm.agreement import contents_of
+from drlpp.runtime.ipc.commands import Deploy, Run
+from drlpp.runtime.session import session
+from drlpp.runtime.stage.stages import StageProgram, cut_stages
+from drlpp.schedule.schedule import Message, Receive
+from tests.support.forked import order, placements, samples
 
 Specs = tuple[tuple[int, TensorSpec], ...]
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:forked"))
+    return capture(ModelReference.named("tests.support.models:forked"))
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 from drlpp.errors import WorkerLost
-from drlpp.runtime.commands import Failed
-from drlpp.runtime.communication import broken_connection, build_group
-from drlpp.runtime.worker import Worker
+from drlpp.runtime.comm.mailbox import broken_connection, build_group
+from drlpp.runtime.ipc.commands import Failed
+from drlpp.runtime.worker.worker import Worker
 
 
 def _groups(timeout_seconds: float) -> list[dist.ProcessGroup]:

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.measurement import LOST_TWICE, FailedMeasurement, Measurement
-from drlpp.pipeline import Pipeline
-from drlpp.placement import Placement
-from drlpp.runtime import ClusterSession, links
-from drlpp.runtime.commands import RunResult
-from drlpp.runtime.links import time_messages, ways_of
-from drlpp.runtime.session_links import time_ways
-from drlpp.runtime.transport import Links
-from drlpp.task import ModelReference
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.comm import link_timing as links
+from drlpp.runtime.comm.link_timing import time_messages, ways_of
+from drlpp.runtime.comm.transport import Links
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.session.link_measurement import time_ways
+from drlpp.schedule.pipeline import Pipeline
 
 ACTIVATION = 8 * 16 * 4
 """Bytes between two layers of the perceptron: 8 samples, 16 floats."""
@@ -25,7 +26,7 @@ ACTIVATION = 8 * 16 * 4
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models:perceptron"))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_a_worker_that_is_lost_while_links_are_timed_fails_the_measurement(
         os.kill(session.process_ids[1], signal.SIGKILL)
         yield (0, 1, 100)
 
-    monkeypatch.setattr("drlpp.runtime.session_links.ways_of", lost)
+    monkeypatch.setattr("drlpp.runtime.session.link_measurement.ways_of", lost)
     with pytest.warns(UserWarning, match="is measured again"):
         outcome = session.measure(halves(captured, 0, 1), minibatches=4)
     assert isinstance(outcome, FailedMeasurement)

@@ -6,15 +6,12 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
-from random_graphs import pipelines
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.measurement import Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.pipeline import Pipeline
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
-from drlpp.runtime.devices import DeviceFacts
-from drlpp.runtime.transport import (
+from drlpp.runtime.comm.transport import (
     DirectedLinks,
     Staging,
     TaggedLinks,
@@ -23,10 +20,13 @@ from drlpp.runtime.transport import (
     build_sum_group,
     transport_of,
 )
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.forked import SHAPES, largest_difference, order, placements, samples
-from tests.runtime.plain import in_a_row
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.forked import SHAPES, largest_difference, order, placements, samples
+from tests.support.pipelines import in_a_row
+from tests.support.random_graphs import pipelines
 
 MINIBATCHES = 15
 PROCESSOR = DeviceFacts()
@@ -60,7 +60,7 @@ def test_nccl_where_every_worker_has_a_gpu_of_its_own(
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:forked"))
+    return capture(ModelReference.named("tests.support.models:forked"))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,9 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Transport], None]:
     """Let sessions use a transport that no CPU worker would choose."""
 
     def use(transport: Transport) -> None:
-        monkeypatch.setattr("drlpp.runtime.session_workers.transport_of", lambda devices: transport)
+        monkeypatch.setattr(
+            "drlpp.runtime.session.session_workers.transport_of", lambda devices: transport
+        )
 
     return use
 
@@ -132,7 +134,7 @@ def test_links_are_timed_and_profiled_as_they_are_used(
     use: Callable[[Transport], None], transport: Transport
 ) -> None:
     use(transport)
-    captured = capture(ModelReference.named("tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models:perceptron"))
     placement = in_a_row(captured.graph, 0, 0, 1)
     with ClusterSession(captured, 3, device="cpu") as session:
         outcome = session.measure(placement, minibatches=4)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from drlpp.runtime import clocks
-from drlpp.runtime.clocks import ProcessorClock, StreamClock
+from drlpp.runtime.device import clocks
+from drlpp.runtime.device.clocks import ProcessorClock, StreamClock
 
 
 @dataclass

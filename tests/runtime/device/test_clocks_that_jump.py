@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 FOLDERS = "drlpp", "runtime", "envs", "agents"
 OF_THE_DAY = {"time", "time_ns", "datetime", "date", "utcnow", "st_mtime", "st_ctime", "getmtime"}
 

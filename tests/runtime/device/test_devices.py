@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from drlpp.errors import InvalidInput
-from drlpp.runtime import ClusterSession, devices, randomness
-from drlpp.runtime.devices import (
+from drlpp.models.task import ModelReference
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.device import devices
+from drlpp.runtime.device.devices import (
     Gpu,
     Processor,
     accelerator_of,
@@ -19,9 +21,9 @@ from drlpp.runtime.devices import (
     is_out_of_memory,
     moved,
 )
-from drlpp.task import ModelReference
+from drlpp.runtime.stage import randomness
 
-PERCEPTRON = ModelReference.named("tests.models:perceptron")
+PERCEPTRON = ModelReference.named("tests.support.models:perceptron")
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def test_nothing_looks_for_gpus_before_the_fork() -> None:
     with ClusterSession(PERCEPTRON, 1, device="cpu") as session:
         session.profile(repeats=1)
         preloaded = forkserver._forkserver._preload_modules  # type: ignore[attr-defined]
-    assert "drlpp.runtime.worker_process" in preloaded
+    assert "drlpp.runtime.worker.worker_process" in preloaded
     code = _WATCHED.replace("MODULES", repr(preloaded))
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False

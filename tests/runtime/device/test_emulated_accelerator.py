@@ -2,8 +2,8 @@
 
 import pytest
 
-from drlpp.runtime import emulation
-from drlpp.runtime.emulation import EmulatedAccelerator
+from drlpp.runtime.device import emulation
+from drlpp.runtime.device.emulation import EmulatedAccelerator
 
 
 class Clock:

@@ -12,11 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.placement import Placement
-from drlpp.runtime.randomness import begin_pass
-from drlpp.runtime.retargeting import retarget
-from drlpp.runtime.stages import (
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.placement import Placement
+from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.stages import (
     Argument,
     Buffer,
     ModelInput,
@@ -25,8 +26,7 @@ from drlpp.runtime.stages import (
     cut_stages,
     portable,
 )
-from drlpp.task import ModelReference, Task
-from tests.drlpp.tiny_models import MODELS, tiny
+from tests.support.tiny_models import MODELS, tiny
 
 GPU = torch.device("cuda", 0)
 contiguous = torch.ops.aten.contiguous.default

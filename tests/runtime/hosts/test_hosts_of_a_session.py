@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import HostLost, WorkerLost
-from drlpp.measurement import Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
-from drlpp.runtime import keeper as keeper_module
-from drlpp.runtime import remote_host as remote_host_module
-from drlpp.runtime.checkpoint_file import write_checkpoint
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.forked import largest_difference, order, placements, samples
-from tests.runtime.launched import launched
+from drlpp.runtime.hosts import keeper as keeper_module
+from drlpp.runtime.hosts import remote_host as remote_host_module
+from drlpp.runtime.ipc.tensor_file import write_checkpoint
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.forked import largest_difference, order, placements, samples
+from tests.support.launched import launched
 
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 PIPEOPTIM = Method(policy="pipeoptim")
@@ -33,7 +33,7 @@ PIPEOPTIM = Method(policy="pipeoptim")
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:forked"))
+    return capture(ModelReference.named("tests.support.models:forked"))
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,21 @@ from pathlib import Path
 import pytest
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
-from drlpp.runtime import keeper as keeper_module
-from drlpp.runtime import local_host as local_host_module
-from drlpp.runtime.commands import Collect, Failed, Release, RunResult
-from drlpp.runtime.hosts import Answered, Post, StoreAddress
-from drlpp.runtime.keeper_messages import SILENCE_SECONDS, Clock, Hello, Leave, Reply, place_of
-from drlpp.runtime.pool import WorkerPool
-from drlpp.runtime.remote_host import RemoteHost
-from drlpp.runtime.store import open_store
+from drlpp.runtime.hosts import keeper as keeper_module
+from drlpp.runtime.hosts import local_host as local_host_module
+from drlpp.runtime.hosts.host import Answered, Post, StoreAddress
+from drlpp.runtime.hosts.keeper_messages import (
+    SILENCE_SECONDS,
+    Clock,
+    Hello,
+    Leave,
+    Reply,
+    place_of,
+)
+from drlpp.runtime.hosts.remote_host import RemoteHost
+from drlpp.runtime.ipc.commands import Collect, Failed, Release, RunResult
+from drlpp.runtime.ipc.store import open_store
+from drlpp.runtime.session.pool import WorkerPool
 
 
 def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:

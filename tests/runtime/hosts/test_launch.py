@@ -10,27 +10,28 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import HostLost, InvalidInput
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement
-from drlpp.runtime import ClusterSession, launch_store, leave_launch
-from drlpp.runtime import launch as launch_module
-from drlpp.runtime.launch import (
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession, leave_launch
+from drlpp.runtime.hosts import launch as launch_module
+from drlpp.runtime.hosts import launch_store
+from drlpp.runtime.hosts.launch import (
     Controller,
     Launch,
     join_launch,
     keep_workers,
     usual_workers,
 )
-from drlpp.runtime.session_hosts import hosts_for
-from drlpp.task import ModelReference
-from tests.runtime.launched import connect, launched
+from drlpp.runtime.hosts.session_hosts import hosts_for
+from tests.support.launched import connect, launched
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:forked"))
+    return capture(ModelReference.named("tests.support.models:forked"))
 
 
 def test_strangers_are_turned_away(captured: CapturedModel) -> None:

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.capturing import capture
-from drlpp.data import Samples
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime import keeper as keeper_module
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.forked import order, placements, samples
-from tests.runtime.launched import launched
-from tests.runtime.loading import same
-from tests.runtime.placement_files import ADAM
+from drlpp.runtime.hosts import keeper as keeper_module
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Samples
+from tests.support.forked import order, placements, samples
+from tests.support.launched import launched
+from tests.support.loading import same
+from tests.support.placement_files import ADAM
 
 MINIBATCHES = 60
 
@@ -31,8 +31,8 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers on the controller's host, two on another; a file for every minibatch."""
-    monkeypatch.setattr("drlpp.runtime.session_workers.chunk_minibatches", lambda bytes_: 1)
-    captured = capture(ModelReference.named("tests.models:forked"))
+    monkeypatch.setattr("drlpp.runtime.session.session_workers.chunk_minibatches", lambda bytes_: 1)
+    captured = capture(ModelReference.named("tests.support.models:forked"))
     written: list[Path] = []
     write = keeper_module.write_file
 

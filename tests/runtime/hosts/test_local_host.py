@@ -9,7 +9,7 @@ _PROGRAM = """
 import re, signal
 from multiprocessing import forkserver
 from pathlib import Path
-from drlpp.runtime.local_host import warm_up
+from drlpp.runtime.hosts.local_host import warm_up
 
 before = signal.getsignal(signal.SIGINT)
 warm_up()
@@ -33,7 +33,7 @@ def test_a_folder_with_too_long_a_name_for_sockets_is_told(tmp_path: Path) -> No
     folder.mkdir()
     program = """
 from drlpp.errors import InvalidInput
-from drlpp.runtime.local_host import warm_up
+from drlpp.runtime.hosts.local_host import warm_up
 try:
     warm_up()
 except InvalidInput as error:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drlpp.errors import InvalidFile
-from drlpp.runtime.checkpoint_file import (
+from drlpp.runtime.ipc.tensor_file import (
     in_memory,
     read_checkpoint,
     write_checkpoint,

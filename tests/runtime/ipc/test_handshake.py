@@ -9,7 +9,7 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
-from drlpp.runtime.handshake import SignedConnection, greet_controller, welcome_keeper
+from drlpp.runtime.ipc.handshake import SignedConnection, greet_controller, welcome_keeper
 
 TOKEN = b"a secret of at least sixteen bytes"
 ADDRESS = "10.0.0.1", 4000

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from drlpp.capturing import capture
-from drlpp.placement import Placement
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.store import join_store, new_token, open_store
-from drlpp.task import ModelReference
+from drlpp.runtime.ipc.store import join_store, new_token, open_store
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
@@ -48,7 +48,7 @@ def test_a_session_listens_on_this_machine_alone_and_tells_no_token(
         return tokens[-1]
 
     monkeypatch.setattr(secrets, "token_hex", noted)
-    captured = capture(ModelReference.named("tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models:perceptron"))
     with ClusterSession(captured, workers=2) as session:
         half = len(captured.graph) // 2
         session.measure(

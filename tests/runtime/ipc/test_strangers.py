@@ -15,16 +15,16 @@ import pytest
 import torch.distributed as dist
 
 from benchmarks.strangers import listening_ports
-from drlpp.capturing import capture
+from drlpp.capturing.capture import capture
 from drlpp.errors import HostLost
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime import launch as launch_module
-from drlpp.runtime.launch import Controller, Launch, keep_workers
-from drlpp.runtime.launch_store import tell_port
-from drlpp.task import ModelReference
-from tests.runtime.launched import connect, launched
+from drlpp.runtime.hosts import launch as launch_module
+from drlpp.runtime.hosts.launch import Controller, Launch, keep_workers
+from drlpp.runtime.hosts.launch_store import tell_port
+from tests.support.launched import connect, launched
 
 TOKEN = b"a secret" * 3
 KEEPER = Launch(rank=1, size=3, node=1, controller="127.0.0.1", token=TOKEN)
@@ -189,7 +189,7 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
     """More of them than the controller deals with at a time, and before the keepers."""
     monkeypatch.setattr(launch_module, "_MOST_HANDSHAKES", 2)
     monkeypatch.setattr(launch_module, "_HANDSHAKE_SECONDS", 1)
-    captured = capture(ModelReference.named("tests.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models:forked"))
     placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
     strangers: list[socket.socket] = []
 
@@ -204,7 +204,7 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
 
 def test_nothing_of_a_session_listens_beyond_this_machine() -> None:
     """Its store, and what every worker has for the others."""
-    captured = capture(ModelReference.named("tests.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models:forked"))
     with ClusterSession(captured, 2) as session:
         session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)), 4)
         own = listening_ports([os.getpid(), *session.process_ids])

@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from drlpp.runtime.clocks import ProcessorClock
-from drlpp.runtime.executor import Executor
-from drlpp.schedule import Forward
-from drlpp.spans import FORWARD, WAITING, spans_of, time_use
-from drlpp.timeline import TimedAction
+from drlpp.runtime.device.clocks import ProcessorClock
+from drlpp.runtime.worker.executor import Executor
+from drlpp.schedule.schedule import Forward
+from drlpp.timeline.spans import FORWARD, WAITING, spans_of, time_use
+from drlpp.timeline.timeline import TimedAction
 
 
 def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
@@ -23,7 +23,7 @@ def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
         now += seconds
 
     clock = SimpleNamespace(perf_counter=lambda: now)
-    monkeypatch.setattr("drlpp.runtime.clocks.time", clock)
+    monkeypatch.setattr("drlpp.runtime.device.clocks.time", clock)
     runner = SimpleNamespace(
         program=SimpleNamespace(receives={}, sends={}),
         wait_for=lambda minibatch: passes(5),

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.runtime.held_out import evaluation_order, mean_loss, mean_score
+from drlpp.runtime.loading.held_out import evaluation_order, mean_loss, mean_score
 
 
 @given(samples=st.integers(1, 40), batch_size=st.integers(1, 12), seed=st.integers(0, 99))

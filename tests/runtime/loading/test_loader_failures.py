@@ -11,22 +11,22 @@ import pytest
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.data import Data, Samples
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout
+from drlpp.models.task import ModelReference
 from drlpp.runtime import ClusterSession, PipelineTrainer, RunOptions
-from drlpp.runtime.feed import Feed
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.loading import data_for, placement_file
-from tests.runtime.plain import in_a_row
+from drlpp.runtime.session.feed import Feed
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data, Samples
+from tests.support.loading import data_for, placement_file
+from tests.support.pipelines import in_a_row
 
 STASH = Method(policy="stash")
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 class Breaking(Dataset[tuple[Tensor, Tensor]]):
@@ -101,7 +101,7 @@ def test_a_worker_that_hangs_is_noticed_while_data_is_there(
 ) -> None:
     data = data_for(captured)
     monkeypatch.setattr(Feed, "heard", lambda feed, worker, reading: None)
-    monkeypatch.setattr("drlpp.runtime.feed._AHEAD", -1)
+    monkeypatch.setattr("drlpp.runtime.session.feed._AHEAD", -1)
     with ClusterSession(captured, 2, method=STASH) as session:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
         session._workers._timeout_seconds = 1.5

@@ -14,8 +14,8 @@ from torch.utils.data import (
     Subset,
 )
 
-from drlpp.runtime.loader_state import generators_of
-from drlpp.runtime.loaders import iterate
+from drlpp.runtime.loading.loader_state import generators_of
+from drlpp.runtime.loading.loaders import iterate
 
 
 class Numbers(Dataset[int]):

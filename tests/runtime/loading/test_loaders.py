@@ -10,27 +10,27 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.data import Data, Samples
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, InvalidInput
+from drlpp.models.task import ModelReference
 from drlpp.runtime import ClusterSession, Observer, PipelineTrainer, ProgressReport, RunOptions
-from drlpp.runtime.feed import Feed
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime import gathering
-from tests.runtime.loading import data_for, loaders_for, placement_file, same
+from drlpp.runtime.session.feed import Feed
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data, Samples
+from tests.support import gathering
+from tests.support.loading import data_for, loaders_for, placement_file, same
 
 STASH = Method(policy="stash")
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 @pytest.fixture(scope="module")
 def gathered() -> CapturedModel:
-    return capture(ModelReference.named("tests.runtime.gathering:gathering"))
+    return capture(ModelReference.named("tests.support.gathering:gathering"))
 
 
 class Table(Dataset[dict[str, Any]]):
@@ -169,7 +169,7 @@ def test_more_minibatches_than_a_loader_has_are_refused_before_the_folder_is_cla
 def test_a_held_out_stream_without_an_end_is_refused(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drlpp.runtime.training_data._MOST_HELD_OUT_SAMPLES", 100)
+    monkeypatch.setattr("drlpp.runtime.training.training_data._MOST_HELD_OUT_SAMPLES", 100)
     train, _ = loaders_for(data_for(captured))
     stream = DataLoader(Endless(data_for(captured)), batch_size=8)
     with pytest.raises(InvalidInput, match="more than 100 samples and has no length"):
@@ -296,9 +296,9 @@ def test_arguments_that_do_not_go_together_are_refused(
     train, held_out = loaders_for(data_for(captured))
     trainer = PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out")
     with pytest.raises(InvalidInput, match="held_out belongs to a DataLoader"):
-        trainer.fit("tests.models:separable", held_out)
+        trainer.fit("tests.support.models:separable", held_out)
     with pytest.raises(InvalidInput, match=r"minibatches belongs to loaders; tests\.models:sep"):
-        trainer.fit("tests.models:separable", minibatches=3)
+        trainer.fit("tests.support.models:separable", minibatches=3)
     with pytest.raises(InvalidInput, match="unpack belongs to loaders; data in memory has samples"):
         trainer.fit(data_for(captured), unpack=_half)
     with pytest.raises(InvalidInput, match="minibatches is 0; at least 1 is needed"):
@@ -311,7 +311,7 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a file for every minibatch, of 400; also what passes between two cuts goes."""
-    monkeypatch.setattr("drlpp.runtime.session_workers.chunk_minibatches", lambda bytes_: 1)
+    monkeypatch.setattr("drlpp.runtime.session.session_workers.chunk_minibatches", lambda bytes_: 1)
     folders: list[Path] = []
     counts: list[int] = []
     advance, close = Feed.advance, Feed.close

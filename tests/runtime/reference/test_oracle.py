@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
-from drlpp.runtime.reference import ReferenceExecutor
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.forked import (
+from drlpp.runtime.reference.reference import ReferenceExecutor
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.forked import (
     POLICIES,
     SHAPES,
     largest_difference,
@@ -69,7 +69,7 @@ WITHOUT_SIGNS = [name for name in OPTIMIZERS if name != "lion"]
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:forked"))
+    return capture(ModelReference.named("tests.support.models:forked"))
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def test_learning_rates_of_a_schedule_equal_the_reference(
 @pytest.mark.parametrize("policy", ["vanilla", "pipeoptim", "spectrain", "stash"])
 def test_bfloat16_equals_the_reference(policy: str) -> None:
     """Where rounding is coarse, equal arithmetic still gives equal bits."""
-    captured = capture(ModelReference.named("tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models:perceptron"))
     operators = len(captured.graph)
     placement = Placement.from_assignment([3 * i // operators for i in range(operators)], (0, 1, 2))
     # The others' backward needs other weights than autocast's copies in the forward.

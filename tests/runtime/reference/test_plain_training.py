@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from drlpp.capturing import capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 MINIBATCHES, BATCH, SAMPLES, WIDTH = 9, 8, 40, 6
 
@@ -56,7 +56,7 @@ def _targets(count: int) -> Tensor:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[ClusterSession]:
-    captured = capture(ModelReference.named("tests.runtime.test_plain_training:unusual"))
+    captured = capture(ModelReference.named("tests.runtime.reference.test_plain_training:unusual"))
     with ClusterSession(captured, workers=3) as session:
         session.use_samples([_inputs()], _targets(SAMPLES))
         yield session
@@ -118,7 +118,9 @@ def test_synchronous_methods_equal_a_plain_loop(
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
 
-    module = ModelReference.named("tests.runtime.test_plain_training:unusual").build().module
+    module = (
+        ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
+    )
     plain = build([weight for weight in module.parameters() if weight.requires_grad])
     for step in range(0, MINIBATCHES, together):
         # Data parallelism updates once for the minibatches of all replicas.
@@ -139,7 +141,9 @@ def test_stashing_is_pipedreams_update_formula(session: ClusterSession) -> None:
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
 
-    module = ModelReference.named("tests.runtime.test_plain_training:unusual").build().module
+    module = (
+        ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
+    )
     start = {name: w.detach() for name, w in module.named_parameters() if w.requires_grad}
     stage_of_layer = {
         operator.module: stage

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
 from drlpp.runtime import Minibatches, RunOptions, run_reference
-from drlpp.runtime.random_delays import DelaySampler, RandomDelays
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.runtime.reference.random_delays import DelaySampler, RandomDelays
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 COUNT, RATE = 12, 0.1
 NAIVE = Method(schedule="gpipe", policy="sync")
@@ -24,7 +24,7 @@ PLAIN_SGD = OptimizerSpec(name="sgd", options={"lr": RATE, "momentum": 0.0})
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=4))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=4))
 
 
 def _two_stages(captured: CapturedModel) -> tuple[Placement, list[str]]:

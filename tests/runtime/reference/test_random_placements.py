@@ -7,14 +7,14 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from drlpp.capturing import capture
-from drlpp.graph import OpGraph
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import capture
+from drlpp.capturing.graph import OpGraph
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.training_options import Method
-from tests.runtime.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
-from tests.runtime.plain import assert_state, draw, random_order, train, trained_parameters
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
+from tests.support.pipelines import assert_state, draw, random_order, train, trained_parameters
 
 WORKERS, MINIBATCHES = 4, 7
 

@@ -13,13 +13,13 @@ from benchmarks.fault_trials import FaultTrials, Trial
 from benchmarks.faults import EXPECTED, SURVIVED
 from benchmarks.leftovers import everything_gone
 from benchmarks.temporary_files import temporary_files_in
-from drlpp.task import ModelReference
+from drlpp.models.task import ModelReference
 
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
     folder = tmp_path_factory.mktemp("faults")
-    model = ModelReference.named("tests.models:perceptron", layers=2)
+    model = ModelReference.named("tests.support.models:perceptron", layers=2)
     with temporary_files_in(folder):
         yield FaultTrials(model, "benchmarks.faults:samples", 1, folder)
 

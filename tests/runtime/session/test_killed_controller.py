@@ -14,20 +14,20 @@ import pytest
 
 from benchmarks.leftovers import descendants
 from drlpp.errors import InvalidInput
-from drlpp.runtime import session_folder
-from drlpp.runtime.session_folder import (
+from drlpp.runtime.ipc import session_folder
+from drlpp.runtime.ipc.session_folder import (
     SessionFolder,
     keep_socket_folder,
     remove_abandoned,
     remove_files_of_dead_controller,
 )
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
 from drlpp.runtime import ClusterSession
-from tests.runtime.plain import in_a_row
-session = ClusterSession("tests.models:perceptron", workers=2)
+from tests.support.pipelines import in_a_row
+session = ClusterSession("tests.support.models:perceptron", workers=2)
 deployment = session.deploy(in_a_row(session.graph, 0, 1))
 print(*session.process_ids, flush=True)
 session.run(deployment, 100_000)
@@ -37,7 +37,7 @@ session.run(deployment, 100_000)
 LOADER = """
 import multiprocessing, time, torch
 from torch.utils.data import DataLoader, TensorDataset
-from drlpp.runtime.loaders import iterate
+from drlpp.runtime.loading.loaders import iterate
 batches = iterate(DataLoader(TensorDataset(torch.zeros(800, 2)), 8, num_workers=2), seed=0)
 next(batches)
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
@@ -197,7 +197,9 @@ def test_folders_for_sockets_of_others_and_of_the_living_are_kept(tmp_path: Path
     theirs.mkdir()
     for name in ("listener-a1b2", "lock"):
         (theirs / name).touch()
-    living = "from drlpp.runtime.local_host import warm_up; warm_up(); print(flush=True); input()"
+    living = (
+        "from drlpp.runtime.hosts.local_host import warm_up; warm_up(); print(flush=True); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", living],
         env={**os.environ, "TMPDIR": str(tmp_path)},

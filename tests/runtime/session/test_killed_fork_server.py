@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from benchmarks.leftovers import wait_until_gone
-from drlpp.capturing import CapturedModel, capture
-from drlpp.measurement import LOST_TWICE, FailedMeasurement, Measurement
-from drlpp.runtime import ClusterSession, local_host
-from drlpp.runtime.session_folder import keep_socket_folder
-from drlpp.task import ModelReference
-from tests.runtime.plain import in_a_row
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.hosts import local_host
+from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from tests.support.pipelines import in_a_row
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models:perceptron"))
 
 
 @pytest.fixture

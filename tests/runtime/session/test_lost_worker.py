@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from benchmarks.faults import workers_of_this_process
-from drlpp.capturing import CapturedModel, capture
-from drlpp.data import Data, Samples
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.comparison.race import RaceRules
 from drlpp.envs import MeasurementMemory
 from drlpp.envs.measurements_file import Entry
 from drlpp.errors import OutOfMemory, WorkerLost
-from drlpp.measurement import LOST_TWICE, FailedMeasurement, Measurement
-from drlpp.race import RaceRules
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
 from drlpp.runtime import (
     ClusterSession,
     Contender,
@@ -25,18 +25,18 @@ from drlpp.runtime import (
     ProgressReport,
     compare,
 )
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.loading import data_for
-from tests.runtime.placement_files import file_of
-from tests.runtime.plain import in_a_row
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data, Samples
+from tests.support.loading import data_for
+from tests.support.pipelines import in_a_row
+from tests.support.placement_files import file_of
 
 KILLED = "was killed by SIGKILL, as the system does for want of memory"
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models:perceptron"))
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from drlpp.errors import HostLost, RunFailure, TrialTimeout
-from drlpp.runtime.commands import Release
-from drlpp.runtime.hosts import Event, Post, WorkerHost
-from drlpp.runtime.pool import WorkerPool
+from drlpp.runtime.hosts.host import Event, Post, WorkerHost
+from drlpp.runtime.ipc.commands import Release
+from drlpp.runtime.session.pool import WorkerPool
 
 
 class SilentHost(WorkerHost):

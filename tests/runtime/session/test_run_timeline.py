@@ -1,9 +1,9 @@
 """The timeline of a run."""
 
-from drlpp.pipeline import Pipeline
-from drlpp.runtime.commands import RunResult
-from drlpp.runtime.run_timeline import timeline_of
-from drlpp.schedule import Backward, Forward, Update, build_schedule
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.session.run_timeline import timeline_of
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Backward, Forward, Update, build_schedule
 
 
 def test_predictions_belong_to_the_pass_around_them() -> None:

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.cli.timeline_sources import Recording
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.placement import Placement
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.commands import Progress
-from drlpp.spans import PREDICTION, spans_of, time_use
-from drlpp.task import ModelReference
-from drlpp.timeline_sources import Recording
-from drlpp.training_options import Method
-from drlpp.window import Window
+from drlpp.runtime.ipc.commands import Progress
+from drlpp.schedule.method import Method
+from drlpp.schedule.window import Window
+from drlpp.timeline.spans import PREDICTION, spans_of, time_use
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models:perceptron"))
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_frozen_worker_is_a_timeout(captured: CapturedModel) -> None:
 
 
 def test_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
-    captured = capture(ModelReference.named("tests.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models:forked"))
     with ClusterSession(captured, workers=2) as session:
         # A token that the embedding does not know.
         session.use_samples([torch.full((8, 6), 99)], torch.zeros(8, dtype=torch.int64))
@@ -258,7 +258,7 @@ def test_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
 
 
 def test_out_of_memory_is_told_apart() -> None:
-    captured = capture(ModelReference.named("tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models:perceptron"))
     with ClusterSession(captured, workers=1) as session:
         placement = straight(captured, 0)
         session.measure(placement, minibatches=2)

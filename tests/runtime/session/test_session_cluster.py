@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from drlpp.cluster import Link
-from drlpp.runtime.devices import DeviceFacts
-from drlpp.runtime.emulation import cores_for
-from drlpp.runtime.local_host import LocalHost
-from drlpp.runtime.session_cluster import ends_to_measure, session_cluster
-from drlpp.runtime.session_hosts import Hosts
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.device.emulation import cores_for
+from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.session.cluster_discovery import ends_to_measure, session_cluster
+from drlpp.specs.cluster import Link
 
 
 def test_emulated_accelerators_share_the_cores_of_their_machine() -> None:

@@ -18,23 +18,24 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.leftovers import descendants, wait_until_gone
 from benchmarks.process_facts import children_of
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout, WorkerLost
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.runtime import ClusterSession, PipelineTrainer, local_host
-from drlpp.runtime import pool as pool_module
-from drlpp.runtime.commands import Done, Release, Run
-from drlpp.runtime.hosts import Answered
-from drlpp.runtime.pool import WorkerPool
-from drlpp.task import ModelReference
-from tests.runtime.loading import data_for, placement_file
-from tests.runtime.plain import in_a_row
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.runtime import ClusterSession, PipelineTrainer
+from drlpp.runtime.hosts import local_host
+from drlpp.runtime.hosts.host import Answered
+from drlpp.runtime.ipc.commands import Done, Release, Run
+from drlpp.runtime.session import pool as pool_module
+from drlpp.runtime.session.pool import WorkerPool
+from tests.support.loading import data_for, placement_file
+from tests.support.pipelines import in_a_row
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 from drlpp.runtime import ClusterSession
-from tests.runtime.plain import in_a_row
-with ClusterSession("tests.models:perceptron", 2, timeout_seconds=3) as session:
+from tests.support.pipelines import in_a_row
+with ClusterSession("tests.support.models:perceptron", 2, timeout_seconds=3) as session:
     placement = in_a_row(session.graph, 0, 1)
     session.measure(placement, 4)
     print("begins", flush=True)
@@ -44,7 +45,7 @@ with ClusterSession("tests.models:perceptron", 2, timeout_seconds=3) as session:
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 def _signal(processes: Sequence[int], number: int) -> None:

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from drlpp.measurement import Measurement
-from drlpp.pipeline import Pipeline
-from drlpp.runtime.commands import RunResult
-from drlpp.runtime.windows import measurement_of
-from drlpp.schedule import Action, Backward, Forward, Schedule, Update
-from drlpp.timeline import play
-from drlpp.training_options import Method
-from drlpp.window import Window
+from drlpp.placement.measurement import Measurement
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.session.windows import measurement_of
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Action, Backward, Forward, Schedule, Update
+from drlpp.schedule.window import Window
+from drlpp.timeline.timeline import play
 
 LATE = 1e6
 unhurried = settings(deadline=None, max_examples=60)

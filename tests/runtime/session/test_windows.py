@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drlpp.pipeline import Pipeline
-from drlpp.runtime.commands import RunResult
-from drlpp.runtime.windows import measurement_of
-from drlpp.schedule import Action, Backward, Forward, Schedule, build_schedule
-from drlpp.timeline import play
-from drlpp.training_options import Method
-from drlpp.window import Window, completion_times
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.session.windows import measurement_of
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Action, Backward, Forward, Schedule, build_schedule
+from drlpp.schedule.window import Window, completion_times
+from drlpp.timeline.timeline import play
 
 
 def played(schedule: Schedule, forward: dict[int, float]) -> dict[int, RunResult]:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from drlpp.capturing import capture
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
-from tests.runtime.plain import (
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
+from tests.support.pipelines import (
     assert_state,
     draw,
     in_a_row,
@@ -95,7 +95,7 @@ def twins() -> tuple[torch.nn.Module, torch.Tensor]:
 
 
 def test_gradients_that_share_memory_are_scaled_once() -> None:
-    reference = ModelReference.named("tests.runtime.test_clipping:twins")
+    reference = ModelReference.named("tests.runtime.stage.test_clipping:twins")
     captured = capture(reference)
     method = Method(schedule="gpipe", policy="sync", clip_norm=0.01)
     spec = OptimizerSpec(name="sgd", options={"lr": 0.5, "momentum": 0.0})

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from drlpp.capturing import capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
-from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method
-from tests.runtime.forked import POLICIES, largest_difference
-from tests.runtime.plain import assert_state, draw, in_a_row, random_order, train
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.forked import POLICIES, largest_difference
+from tests.support.pipelines import assert_state, draw, in_a_row, random_order, train
 
 MINIBATCHES, BATCH, SAMPLES, WIDTH = 12, 8, 40, 6
 PLAIN_SGD = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
@@ -115,7 +115,7 @@ ORDER = random_order(SAMPLES, MINIBATCHES, BATCH)
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[ClusterSession]:
-    captured = capture(ModelReference.named("tests.runtime.test_custom_functions:custom"))
+    captured = capture(ModelReference.named("tests.runtime.stage.test_custom_functions:custom"))
     with ClusterSession(captured, workers=3) as session:
         session.use_samples(*_samples())
         yield session

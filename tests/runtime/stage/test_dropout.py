@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.randomness import begin_pass, seeded
-from drlpp.training_options import Method
-from tests.runtime.plain import in_a_row, random_order
-from tests.runtime.regularized import BATCH, REFERENCE, SAMPLES, branching, samples
+from drlpp.runtime.stage.randomness import begin_pass, seeded
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.pipelines import in_a_row, random_order
+from tests.support.regularized import BATCH, REFERENCE, SAMPLES, branching, samples
 
 MINIBATCHES = 4
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.2, "momentum": 0.9})

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import NotFinite
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.placement import Placement
 from drlpp.runtime import (
     ClusterSession,
     Minibatches,
@@ -24,21 +24,21 @@ from drlpp.runtime import (
     RunOptions,
     run_reference,
 )
-from drlpp.runtime.checkpoint_file import write_checkpoint
-from drlpp.runtime.commands import RunResult
-from drlpp.runtime.reference import ReferenceResult
-from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method
-from tests.runtime import gathering
-from tests.runtime.forked import largest_difference
-from tests.runtime.placement_files import file_of
-from tests.runtime.plain import (
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.ipc.tensor_file import write_checkpoint
+from drlpp.runtime.reference.reference import ReferenceResult
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support import gathering
+from tests.support.forked import largest_difference
+from tests.support.pipelines import (
     assert_state,
     draw,
     in_a_row,
     random_order,
     trained_parameters,
 )
+from tests.support.placement_files import file_of
 
 MINIBATCHES, BATCH, BLOCKS, WIDTH = 15, 8, 5, 16
 LARGE_BLOCK = 3
@@ -85,7 +85,7 @@ def steep() -> Task:
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.runtime.test_float16:steep"))
+    return capture(ModelReference.named("tests.runtime.stage.test_float16:steep"))
 
 
 @pytest.fixture(scope="module")

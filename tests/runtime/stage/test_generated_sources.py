@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx import graph_module
 
-from drlpp.capturing import capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.runtime.deployment import deployment_commands
-from drlpp.runtime.generated_sources import sources_forgotten
-from drlpp.runtime.transport import Transport
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.runtime.comm.transport import Transport
+from drlpp.runtime.session.deployment import deployment_commands
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 def kept() -> tuple[set[str], set[str]]:
@@ -25,7 +25,7 @@ def kept() -> tuple[set[str], set[str]]:
 
 
 def test_a_deployment_keeps_no_sources() -> None:
-    captured = capture(ModelReference.named("tests.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models:forked"))
     placement = Placement.from_assignment([0] * len(captured.graph), (0,))
     before = kept()
     commands = deployment_commands(

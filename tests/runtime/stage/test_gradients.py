@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.runtime.gradients import SharedGradients, SingleGradients
+from drlpp.runtime.stage.gradients import SharedGradients, SingleGradients
 
 
 @dataclass

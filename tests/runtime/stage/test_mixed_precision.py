@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capturing import capture
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference, Task
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method
-from tests.runtime.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
-from tests.runtime.plain import (
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
+from tests.support.pipelines import (
     assert_state,
     draw,
     in_a_row,
@@ -112,7 +112,7 @@ def partly_exact() -> Task:
 def test_a_region_without_autocast_stays_exact() -> None:
     (_, features), targets = samples("float32")
     order = random_order(SAMPLES, MINIBATCHES, BATCH)
-    reference = ModelReference.named("tests.runtime.test_mixed_precision:partly_exact")
+    reference = ModelReference.named("tests.runtime.stage.test_mixed_precision:partly_exact")
     method = Method(schedule="gpipe", policy="sync", precision="bfloat16")
     with ClusterSession(capture(reference), workers=1) as session:
         session.use_samples([features], targets)

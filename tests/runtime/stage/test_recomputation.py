@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drlpp.capturing import capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.commands import RunResult
-from drlpp.schedule import Recompute, Schedule
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.plain import in_a_row, random_order
-from tests.runtime.regularized import BATCH, REFERENCE, SAMPLES, branching, samples
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Recompute, Schedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.pipelines import in_a_row, random_order
+from tests.support.regularized import BATCH, REFERENCE, SAMPLES, branching, samples
 
 MINIBATCHES = 6
 SPEC = OptimizerSpec(name="adamw", options={"lr": 0.01, "weight_decay": 0.1})
@@ -94,7 +94,7 @@ def wide() -> tuple[nn.Module, Tensor]:
 
 
 def test_less_memory_is_resident() -> None:
-    captured = capture(ModelReference.named("tests.runtime.test_recomputation:wide"))
+    captured = capture(ModelReference.named("tests.runtime.stage.test_recomputation:wide"))
     peaks: dict[bool, list[int]] = {True: [], False: []}
     with ClusterSession(captured, workers=2) as session:
         for recompute in (True, False, True):

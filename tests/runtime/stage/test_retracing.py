@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capturing import capture
-from drlpp.placement import Placement
-from drlpp.runtime.randomness import begin_pass
-from drlpp.runtime.stages import cut_stages
-from drlpp.task import ModelReference, Task
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.placement import Placement
+from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.stages import cut_stages
 
 
 class FromNothing(nn.Module):

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capturing import capture
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference, Task
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.task import ModelReference, Task
-from drlpp.training_options import Method
-from tests.runtime.plain import assert_state, draw, in_a_row, random_order
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.pipelines import assert_state, draw, in_a_row, random_order
 
 BATCH, SAMPLES, WIDTH, MINIBATCHES, RATE = 8, 40, 6, 6, 0.1
-REFERENCE = ModelReference.named("tests.runtime.test_running_statistics:normalized")
+REFERENCE = ModelReference.named("tests.runtime.stage.test_running_statistics:normalized")
 SPEC = OptimizerSpec(name="sgd", options={"lr": RATE, "momentum": 0.0})
 
 

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.runtime import stage_runner
-from drlpp.runtime.gradients import SharedGradients
-from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.retargeting import retarget
-from drlpp.runtime.stage_runner import RunPlan, StageRunner
-from drlpp.runtime.stages import cut_stages, portable
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from drlpp.versions import WeightUse
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.stage import stage_runner
+from drlpp.runtime.stage.gradients import SharedGradients
+from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.stage_runner import RunPlan, StageRunner
+from drlpp.runtime.stage.stages import cut_stages, portable
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_versions import WeightUse
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 THERE, HERE = torch.device("meta"), torch.device("cpu")
 METHODS = {
@@ -44,7 +44,7 @@ def passes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models:perceptron"))
 
 
 def optimizer_named(name: str) -> OptimizerSpec:

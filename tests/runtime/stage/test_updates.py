@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
-from drlpp.capturing import capture
-from drlpp.learning_rate import LearningRateSchedule
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.capturing.capture import capture
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.training_options import Method
-from tests.runtime.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
-from tests.runtime.plain import (
+from drlpp.schedule.method import Method
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
+from tests.support.pipelines import (
     Minibatch,
     assert_state,
     draw,

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.runtime import session as session_module
-from drlpp.runtime.commands import Run
-from drlpp.runtime.run_commands import run_commands
-from drlpp.schedule import Backward, Forward, Part, Update
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.killing import killed_after_saving
-from tests.runtime.loading import placement_file, train
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.runtime.ipc.commands import Run
+from drlpp.runtime.session import session as session_module
+from drlpp.runtime.session.run_commands import run_commands
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Backward, Forward, Part, Update
+from tests.support.killing import killed_after_saving
+from tests.support.loading import placement_file, train
 
 STAGES, MINIBATCHES = 3, 12
 """STAGES of the pipeline, MINIBATCHES of the data."""
@@ -22,7 +22,7 @@ STAGES, MINIBATCHES = 3, 12
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models:perceptron"))
 
 
 @pytest.fixture

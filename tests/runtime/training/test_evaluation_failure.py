@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, StorageFailure
+from drlpp.models.task import ModelReference
 from drlpp.runtime import (
     ClusterSession,
     EarlyStopping,
@@ -19,11 +20,10 @@ from drlpp.runtime import (
     PipelineTrainer,
     TrainingResult,
 )
-from drlpp.runtime.evaluation_file import evaluation_of, write_evaluation
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.killing import killed_after_saving
-from tests.runtime.loading import data_for, loaders_for, placement_file, same, train
+from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
+from drlpp.schedule.method import Method
+from tests.support.killing import killed_after_saving
+from tests.support.loading import data_for, loaders_for, placement_file, same, train
 
 SHAPES = [
     ((0, 1, 2), Method(policy="pipeoptim")),
@@ -36,7 +36,7 @@ SHAPES = [
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 class Spoiled(TensorDataset):

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import StorageFailure
+from drlpp.models.task import ModelReference
 from drlpp.runtime import ClusterSession, Observer
-from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint, write_state_dict
-from drlpp.task import ModelReference
-from tests.runtime.loading import train
-from tests.runtime.placement_files import file_of
-from tests.runtime.plain import in_a_row
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_state_dict
+from tests.support.loading import train
+from tests.support.pipelines import in_a_row
+from tests.support.placement_files import file_of
 
-DATA = "tests.models:separable"
+DATA = "tests.support.models:separable"
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 @pytest.fixture
@@ -115,11 +115,11 @@ def _no_space(*args: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("failing", "named"),
     [
-        ("drlpp.runtime.training_log.SummaryWriter.add_scalar", "out"),
-        ("drlpp.runtime.training_log.SummaryWriter", "out"),
-        ("drlpp.runtime.session_folder.SessionFolder.__init__", "temporary"),
-        ("drlpp.runtime.pool.WorkerPool.start", "temporary"),
-        ("drlpp.runtime.pool.WorkerPool.fetch", "temporary"),
+        ("drlpp.runtime.training.training_log.SummaryWriter.add_scalar", "out"),
+        ("drlpp.runtime.training.training_log.SummaryWriter", "out"),
+        ("drlpp.runtime.ipc.session_folder.SessionFolder.__init__", "temporary"),
+        ("drlpp.runtime.session.pool.WorkerPool.start", "temporary"),
+        ("drlpp.runtime.session.pool.WorkerPool.fetch", "temporary"),
     ],
 )
 def test_the_folder_that_is_full_is_named(

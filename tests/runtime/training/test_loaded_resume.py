@@ -15,13 +15,13 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
+from drlpp.models.task import ModelReference
 from drlpp.runtime import PipelineTrainer, TrainingResult
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.killing import killed_after_saving
-from tests.runtime.loading import data_for, loaders_for, placement_file, same
+from drlpp.schedule.method import Method
+from tests.support.killing import killed_after_saving
+from tests.support.loading import data_for, loaders_for, placement_file, same
 
 STASH = Method(policy="stash")
 SHAPES = [
@@ -33,7 +33,7 @@ SHAPES = [
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 class Noisy(Dataset[tuple[Tensor, Tensor]]):

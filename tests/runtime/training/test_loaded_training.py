@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
 from drlpp.runtime import PipelineTrainer
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.loading import data_for, loaders_for, placement_file, same
+from drlpp.schedule.method import Method
+from tests.support.loading import data_for, loaders_for, placement_file, same
 
 METHODS = [
     ((0, 1, 2), Method(policy="pipeoptim")),
@@ -22,7 +22,7 @@ METHODS = [
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 @pytest.mark.parametrize(("accelerators", "method"), METHODS)

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, NotFinite
-from drlpp.measurement import Measurement
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, EarlyStopping
-from drlpp.runtime.checkpoint_file import read_checkpoint
-from drlpp.task import ModelReference
-from tests.runtime.loading import train
-from tests.runtime.placement_files import file_of
-from tests.runtime.plain import in_a_row
+from drlpp.runtime.ipc.tensor_file import read_checkpoint
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.loading import train
+from tests.support.pipelines import in_a_row
+from tests.support.placement_files import file_of
 
 HUGE = OptimizerSpec(name="sgd", options={"lr": 1e38, "momentum": 0.0})
 
@@ -38,7 +38,7 @@ def one_minibatch(
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 def poisoned(

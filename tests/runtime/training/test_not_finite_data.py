@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.data import Data, Samples
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, NotFinite
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.models.task import ModelReference, Task
 from drlpp.runtime import Observer, PipelineTrainer
-from drlpp.runtime.finite_data import bad_samples, is_finite
-from drlpp.task import ModelReference, Task
-from tests.runtime.placement_files import file_of
-from tests.runtime.plain import in_a_row
+from drlpp.runtime.loading.finite_data import bad_samples, is_finite
+from drlpp.specs.data import Data, Samples
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.pipelines import in_a_row
+from tests.support.placement_files import file_of
 
 TINY = OptimizerSpec(name="sgd", options={"lr": 1e-6, "momentum": 0.0})
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
-from drlpp.runtime.commands import RunResult
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.forked import POLICIES, order, placements, samples
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.forked import POLICIES, order, placements, samples
 
 MINIBATCHES = 14
 
@@ -39,7 +39,7 @@ OPTIMIZERS = {
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:forked"))
+    return capture(ModelReference.named("tests.support.models:forked"))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_resuming_keeps_what_predictions_are_made_from(
 
 def test_a_cut_through_the_gradients_of_an_update_keeps_their_sum(tmp_path: Path) -> None:
     """On 1-4-1 with updates of three minibatches, stage 0 stops behind a backward of the next."""
-    captured = capture(ModelReference.named("tests.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models:perceptron"))
     operators = len(captured.graph)
     placement = Placement.from_assignment(
         [3 * i // operators for i in range(operators)], (0, 1, 1, 1, 1, 2)

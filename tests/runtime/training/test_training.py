@@ -6,24 +6,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from drlpp.capturing import CapturedModel, capture
-from drlpp.data import Data, Samples, load_data
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput, TrialTimeout
-from drlpp.learning_rate import LearningRateSchedule
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.models.task import ModelReference
 from drlpp.runtime import Observer
-from drlpp.runtime.checkpoint_file import read_checkpoint
-from drlpp.runtime.samples_in_memory import SamplesInMemory
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.killing import killed_after_saving
-from tests.runtime.loading import DATA, placement_file, same, train
-from tests.runtime.placement_files import ADAM
+from drlpp.runtime.ipc.tensor_file import read_checkpoint
+from drlpp.runtime.training.samples_in_memory import SamplesInMemory
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data, Samples, load_data
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.killing import killed_after_saving
+from tests.support.loading import DATA, placement_file, same, train
+from tests.support.placement_files import ADAM
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_any_seed_of_torch_orders_the_samples(
 
 
 def test_large_samples_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drlpp.runtime.samples_in_memory._MOST_HASHED_BYTES", 1000)
+    monkeypatch.setattr("drlpp.runtime.training.samples_in_memory._MOST_HASHED_BYTES", 1000)
 
     def fingerprint(inputs: Tensor, targets: Tensor) -> str | None:
         samples = Samples((inputs,), targets)

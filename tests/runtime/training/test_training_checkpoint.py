@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, NotFinite
-from drlpp.runtime.checkpoint_file import read_checkpoint, write_checkpoint
-from drlpp.runtime.training_checkpoint import check_finite, read_training_checkpoint
-from drlpp.task import ModelReference
-from tests.runtime.killing import killed_after_saving
-from tests.runtime.loading import DATA, placement_file, train
+from drlpp.models.task import ModelReference
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
+from drlpp.runtime.training.checkpoint import check_finite, read_training_checkpoint
+from tests.support.killing import killed_after_saving
+from tests.support.loading import DATA, placement_file, train
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.optimizers import build_optimizer, load_optimizer_state, named_optimizer_state
-from drlpp.runtime.prediction import has_rule, predict_weights_
+from drlpp.runtime.weights.optimizers import (
+    build_optimizer,
+    load_optimizer_state,
+    named_optimizer_state,
+)
+from drlpp.runtime.weights.update_rules import has_rule, predict_weights_
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 NAMES = ["matrix", "vector", "scalar", "untouched"]
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.optimizers import build_optimizer
-from drlpp.runtime.prediction import (
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.weights.update_rules import (
     adam_direction,
     has_first_moment,
     has_rule,
@@ -19,6 +18,7 @@ from drlpp.runtime.prediction import (
     predict_weights_,
     smoothed_gradient,
 )
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 def _number(low: float, high: float) -> st.SearchStrategy[float]:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from drlpp.capturing import capture
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference, Option
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.task import ModelReference, Option
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells peak memory")
 
@@ -61,7 +61,7 @@ class Meter:
 @pytest.fixture(scope="module")
 def meter() -> Iterator[Meter]:
     options: dict[str, Option] = {"layers": len(LAYERS), "width": 2912}
-    model = capture(ModelReference.named("tests.models:perceptron", **options))
+    model = capture(ModelReference.named("tests.support.models:perceptron", **options))
     with ClusterSession(model, workers=DEPTH) as session:
         yield Meter(session)
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.capturing import capture
-from drlpp.measurement import FailedMeasurement
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement
 from drlpp.runtime import ClusterSession
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from tests.runtime.plain import in_a_row
+from drlpp.schedule.method import Method
+from tests.support.pipelines import in_a_row
 
 WIDTH = 6
 
@@ -68,7 +68,7 @@ def fails_with_gradients() -> tuple[nn.Module, Tensor]:
 )
 def test_an_error_ends_the_measurement(factory: str, reason: str) -> None:
     """The second of three stages fails, and the others wait for what it will never send."""
-    reference = ModelReference.named(f"tests.runtime.test_model_errors:{factory}")
+    reference = ModelReference.named(f"tests.runtime.worker.test_model_errors:{factory}")
     # Capturing would refuse it already.
     captured = capture(reference, check=False)
     method = Method(schedule="gpipe", policy="sync", microbatches=4, recompute=True)

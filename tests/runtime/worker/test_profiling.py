@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from drlpp.capturing import capture
+from drlpp.capturing.capture import capture
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.measurement import Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.profile import Profile
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.commands import LinkTimes, OperatorTimes, StageTimes
-from drlpp.runtime.profile_commands import profile_of
-from drlpp.runtime.session_links import link_of
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from drlpp.workload import Workload
+from drlpp.runtime.ipc.commands import LinkTimes, OperatorTimes, StageTimes
+from drlpp.runtime.session.link_measurement import link_of
+from drlpp.runtime.session.profile_commands import profile_of
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 def wide(batch_size: int = 8) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -33,7 +33,7 @@ def wide(batch_size: int = 8) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return module, (torch.randn(batch_size, 16),)
 
 
-WIDE = ModelReference.named("tests.runtime.test_profiling:wide")
+WIDE = ModelReference.named("tests.runtime.worker.test_profiling:wide")
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_no_link_is_much_faster_than_its_large_message_was(small: float, large: 
 def test_slower_workers_take_their_time() -> None:
     """However busy the machine is, a pass takes its processor time over the speed at least."""
     with ClusterSession(
-        capture(ModelReference.named("tests.runtime.test_profiling:wide", batch_size=64)),
+        capture(ModelReference.named("tests.runtime.worker.test_profiling:wide", batch_size=64)),
         workers=2,
         optimizer=OptimizerSpec(name="sgd"),
         speeds=(1.0, 0.1),

@@ -4,13 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import pickle
 from multiprocessing import connection
 from drlpp.runtime import ClusterSession
 
-with ClusterSession("tests.models:perceptron", workers=1) as session:
+with ClusterSession("tests.support.models:perceptron", workers=1) as session:
     session._workers.prepare()
     (host,) = session._workers.hosts.hosts
     host._channels[0].connection.send_bytes(pickle.dumps(session.folder / "message-gone"))
