@@ -19,7 +19,8 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -q -m slow
 
-# Type checkers do not follow the mapping of folders to packages; a tree of links shows it to them.
+# Type checkers and the contracts of imports do not follow the mapping of folders to packages; a tree
+# of links shows it to them.
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,6 +28,7 @@ lint: $(VENV)/installed
 	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
 	ln -s $(addprefix $(CURDIR)/,benchmarks examples train_agent.py) .typecheck/
 	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp -p benchmarks -p examples -m train_agent
+	cd .typecheck && PYTHONPATH=. ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
 
 # Timings, which have no place in the tests.
 bench: $(VENV)/installed

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from drlpp.agents import AgentHyperparameters
+    from drlpp.comparison.comparison_file import Comparison
     from drlpp.costs.profile import Profile
     from drlpp.envs import Declared, MeasurementMemory
     from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.placement.placement import Placement
-    from drlpp.runtime import ClusterSession, Comparison
+    from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
 
@@ -121,9 +122,10 @@ def main(
     # Imported here, so that --help and errors in arguments do not wait for torch.
     from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capturing.capture import capture
+    from drlpp.comparison.contenders import RIVALS
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
-    from drlpp.runtime import RIVALS, ClusterSession, restarted, usual_workers
+    from drlpp.runtime import ClusterSession, restarted, usual_workers
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -270,9 +272,11 @@ def _compare(
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
     from drlpp.cli.tables import describe
+    from drlpp.comparison.compare import compare
+    from drlpp.comparison.contenders import Contender
     from drlpp.comparison.race import RaceRules
+    from drlpp.comparison.rivals import rival_heats
     from drlpp.errors import RunFailure
-    from drlpp.runtime import Contender, compare, rival_heats
 
     if memory.best() is None:
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
@@ -304,8 +308,8 @@ def _export_best(
     job: Job, session: ClusterSession, comparison: Comparison, cluster: Cluster
 ) -> None:
     """Write the simplest of the placements that are as good as the best one."""
+    from drlpp.comparison.placement_export import export
     from drlpp.errors import RunFailure
-    from drlpp.runtime import export
 
     verdict = comparison.verdict
     if verdict is None or verdict.placement is None:
@@ -323,7 +327,8 @@ def _export_best_so_far(
     job: Job, session: ClusterSession, memory: MeasurementMemory, cluster: Cluster
 ) -> None:
     """After Ctrl-C, or without a host: write the fastest placement that has been measured."""
-    from drlpp.runtime import Contender, export
+    from drlpp.comparison.contenders import Contender
+    from drlpp.comparison.placement_export import export
 
     best = memory.best()
     if best is None:

@@ -46,3 +46,6 @@ __all__ = [
     "RecurrentPartitioner",
     "PipelineScheduler",
 ]
+
+# By name for the paper's agent too, which does not import what stands on it.
+DRLPP.policy_aliases["TransferPolicy"] = TransferPolicy

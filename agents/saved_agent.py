@@ -47,12 +47,21 @@ _PARTS = {
 }
 """What an agent's pickles consist of, by module; since numpy 2 its core has another name."""
 
+_HOMES = {
+    module.replace(room, ""): module
+    for module in _PARTS
+    for room in ("paper.", "transfer.", "capturing.", "model_based.")
+    if room in module
+}
+"""Where modules are that agents saved by version 0.1 name by their old place."""
+
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """One of the parts, by exactly its name."""
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _read_tensors
+        module = _HOMES.get(module, module)
         if name not in _PARTS.get(module.replace("numpy._core", "numpy.core"), ()):
             raise pickle.UnpicklingError(f"{module}.{name} is no part of an agent")
         return super().find_class(module, name)

@@ -31,9 +31,9 @@ from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferPolicy
 from drlpp.agents.transfer.weights import PRETRAINED
 from drlpp.cli.command_line import build_console, run_program
-from drlpp.cli.tables import seconds_text
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
+from drlpp.io.formatting import seconds_text
 from drlpp.specs.cluster import Link, local_cluster
 
 BEGIN, END = "<!-- agent-speed begin -->", "<!-- agent-speed end -->"

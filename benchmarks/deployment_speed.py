@@ -25,9 +25,9 @@ from rich.table import Table
 
 from benchmarks.process_facts import ProcessFacts, facts_of
 from drlpp.cli.command_line import Size, SizeOption, build_console, run_program
-from drlpp.cli.tables import seconds_text
 from drlpp.errors import InvalidInput
-from drlpp.models.task import ModelReference
+from drlpp.io.formatting import seconds_text
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.session.deployment import DeploymentTimes

@@ -5,14 +5,14 @@ from __future__ import annotations
 from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
 from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
-from drlpp.comparison.compare import Comparison
+from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender, Heat
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs.measurements_file import Entry, Header
 from drlpp.io.documents import Document, document_kinds
 from drlpp.io.run_folder import RunRecord
 from drlpp.io.trust_memory import TrustRecord
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile

@@ -33,8 +33,8 @@ from benchmarks.fault_trials import FaultTrials, Trial
 from benchmarks.faults import EXPECTED, SURVIVED
 from benchmarks.temporary_files import temporary_files_in
 from drlpp.cli.command_line import build_console, run_program
-from drlpp.cli.tables import seconds_text
-from drlpp.models.task import ModelReference
+from drlpp.io.formatting import seconds_text
+from drlpp.models.model_reference import ModelReference
 
 _UNMEASURED = ("nan", "disk")
 _EPOCHS = 2

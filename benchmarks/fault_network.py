@@ -20,7 +20,7 @@ from benchmarks.fault_trials import Trial
 from drlpp.capturing.capture import capture
 from drlpp.errors import RunFailure
 from drlpp.io.documents import write_document
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import Observer, PipelineTrainer, join_launch

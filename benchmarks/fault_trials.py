@@ -22,7 +22,7 @@ from benchmarks.leftovers import descendants, everything_gone, unfinished_in, wa
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import HostLost, RunFailure, WorkerLost
 from drlpp.io.documents import write_document
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement

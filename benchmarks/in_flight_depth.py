@@ -22,11 +22,11 @@ from rich.table import Table
 
 from benchmarks.markdown_document import table, write_between
 from drlpp.cli.command_line import build_console, run_program
-from drlpp.cli.planning_input import read_profile
-from drlpp.cli.tables import seconds_text
+from drlpp.cli.planning.planning_input import read_profile
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
+from drlpp.io.formatting import seconds_text
 from drlpp.planners import PlanningProblem, plan
 from drlpp.schedule.method import Method
 from drlpp.simulator import Depth, simulate_depths, smallest_depth

@@ -16,11 +16,11 @@ from typing import ClassVar
 
 from benchmarks.speed_models import placement_of
 from drlpp.cli.command_line import run_program
-from drlpp.cli.tables import seconds_text
 from drlpp.costs.profile import Profile
 from drlpp.errors import RunFailure
 from drlpp.io.documents import Document, Record, write_document
-from drlpp.models.task import ModelReference
+from drlpp.io.formatting import seconds_text
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession

@@ -26,19 +26,16 @@ from rich.console import Console
 from benchmarks.live_report import PAPER, LiveRow, live_row, live_tables, write_live_tables
 from drlpp.agents import hyperparameters_of, learn_placement
 from drlpp.cli.command_line import build_console, run_program
+from drlpp.comparison.compare import compare
+from drlpp.comparison.contenders import Contender
 from drlpp.comparison.race import RaceRules
+from drlpp.comparison.rivals import rival_heats
 from drlpp.costs.memory import MemoryModel
 from drlpp.envs import Declared, MeasurementMemory
 from drlpp.errors import InvalidInput
 from drlpp.io.run_folder import open_run_folder
-from drlpp.models.task import ModelReference
-from drlpp.runtime import (
-    ClusterSession,
-    Contender,
-    compare,
-    kept_profile,
-    rival_heats,
-)
+from drlpp.models.model_reference import ModelReference
+from drlpp.runtime import ClusterSession, kept_profile
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

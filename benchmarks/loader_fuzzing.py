@@ -26,7 +26,7 @@ from drlpp.envs.measurements_file import Entry, Header, append, read_measurement
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_any_document, read_document, write_document
 from drlpp.io.run_folder import RunRecord
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement

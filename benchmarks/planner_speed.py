@@ -26,11 +26,11 @@ from rich.table import Table
 from benchmarks.markdown_document import table, write_between
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console, run_program
-from drlpp.cli.tables import seconds_text
 from drlpp.costs.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.models.task import ModelReference
+from drlpp.io.formatting import seconds_text
+from drlpp.models.model_reference import ModelReference
 from drlpp.models.zoo import ZOO
 from drlpp.planners import PLANNERS, PlanningProblem, tractability
 from drlpp.simulator import simulate

@@ -16,9 +16,9 @@ import typer
 from rich.table import Table
 
 from drlpp.cli.command_line import Size, SizeOption, build_console, run_program
-from drlpp.cli.tables import seconds_text
 from drlpp.costs.workload import Workload
-from drlpp.models.task import ModelReference
+from drlpp.io.formatting import seconds_text
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.planners import BASELINES, PLANNERS, PlanningProblem
 from drlpp.runtime import ClusterSession

@@ -28,9 +28,9 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from drlpp.cli.command_line import build_console, run_program
-from drlpp.cli.tables import seconds_text
 from drlpp.costs.analytic_model import predict
 from drlpp.costs.workload import Transfer, Workload
+from drlpp.io.formatting import seconds_text
 from drlpp.placement.placement import Placement, Stage
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link

@@ -32,7 +32,7 @@ from benchmarks.soak_report import Sample, TurnSpeed, findings_of, machine_text,
 from benchmarks.temporary_files import temporary_files_in
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import RunFailure
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Observer, ProgressReport

@@ -24,7 +24,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.speed_models import stage_module
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.worker.worker_process import keep_freed_memory

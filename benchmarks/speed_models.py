@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.models.task import ModelReference, Option, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Option, Task
 from drlpp.placement.placement import Placement
 
 BLOCKS = 8

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.speed_samples import ASYNCHRONOUS, DEEPER, Case, Contender, Sample, SpeedSamples
-from drlpp.cli.tables import seconds_text
+from drlpp.io.formatting import seconds_text
 from drlpp.schedule.method import Method
 
 STRAIGHT_GOAL = 1.03

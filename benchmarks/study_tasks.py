@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from benchmarks.study_text import VOCABULARY, topics_text
 from drlpp.capturing.graph import OpGraph
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.models.zoo.classification import is_correct
 from drlpp.placement.placement import Placement
 from drlpp.specs.data import Data, digits

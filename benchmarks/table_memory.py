@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from benchmarks.table_rows import WORKERS, TableMethod
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.commands import RunResult

@@ -24,11 +24,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 from benchmarks.reward_curves import RewardCurves, read_curves, save
 from drlpp.agents import DRLPP, hyperparameters_of
 from drlpp.cli.command_line import build_console, run_program
-from drlpp.cli.tables import seconds_text
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.io.documents import read_document
+from drlpp.io.formatting import seconds_text
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import PLAIN, RIVALS
 from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime import PLAIN, RIVALS, Comparison
 
 ROOT = Path(__file__).parent.parent
 MODEL = ["--model", "tests.support.models:perceptron", "--workers", "2", "--minibatches", "4"]

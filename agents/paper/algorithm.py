@@ -22,7 +22,6 @@ from drlpp.agents.paper.policy import PlacementPolicy, TrajectoryPolicy
 from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals, log_updates
 from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
 from drlpp.agents.paper.update import Batch, Update, evaluate_batch, mean
-from drlpp.agents.transfer.transfer_policy import TransferPolicy
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
 
@@ -84,10 +83,7 @@ class DRLPP(OnPolicyAlgorithm):
             agent was saved with, or if a rollout does not divide by the number of environments.
     """
 
-    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
-        "PlacementPolicy": PlacementPolicy,
-        "TransferPolicy": TransferPolicy,
-    }
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"PlacementPolicy": PlacementPolicy}
     policy: TrajectoryPolicy  # type: ignore[assignment]
     rollout_buffer: TrajectoryBuffer  # type: ignore[assignment]
     clip_range: Schedule

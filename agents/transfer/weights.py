@@ -11,7 +11,7 @@ from torch import nn
 
 from drlpp.errors import InvalidFile
 
-PRETRAINED = Path(__file__).parent / "pretrained" / "transfer.safetensors"
+PRETRAINED = Path(__file__).parents[1] / "pretrained" / "transfer.safetensors"
 """The weights that come with this package; their metadata tells the command that made them."""
 
 

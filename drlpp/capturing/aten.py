@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
+EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
+"""In the ``meta`` of nodes that a model runs with autocast disabled."""
+
 # Views are recognised by their schema; these copy or create, but do no arithmetic.
 _FREE_OF_WORK = frozenset(
     {

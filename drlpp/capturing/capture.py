@@ -21,7 +21,8 @@ from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
 from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
 from drlpp.capturing.ties import tie_notes
 from drlpp.errors import InvalidInput, InvalidModel, ModelNote
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 
 __all__ = ["CapturedModel", "capture", "capture_microbatch"]
 

@@ -21,13 +21,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing.aten import is_call, operator_type, viewed, written
+from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST, is_call, operator_type, viewed, written
 from drlpp.capturing.dropped import noticing_dropped
 from drlpp.capturing.function_capture import insert_functions, recorded_functions
 from drlpp.errors import InvalidModel
-
-EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
-"""In the ``meta`` of nodes that a model runs with autocast disabled."""
 
 _HINT = (
     "torch.export has to see the same operators whatever the values of the tensors are, and "
@@ -108,7 +105,7 @@ def _reason(error: Exception) -> str:
     """The first line of the message, and the place in the user's code."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0].rstrip(".;: ") if lines else "no reason given"
-    ours = {Path(torch.__file__).parent, Path(contextlib.__file__), Path(__file__).parent}
+    ours = {Path(torch.__file__).parent, Path(contextlib.__file__), Path(__file__).parents[1]}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_file() and not ours & {path, *path.parents}:

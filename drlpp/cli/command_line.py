@@ -18,7 +18,8 @@ from rich.console import Console
 
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
 from drlpp.io.trust import named_in, require_trust
-from drlpp.models.task import ModelReference, Option
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Option
 from drlpp.schedule.method import DeviceChoice, checked_timeout
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from drlpp.cli.command_line import (
     run_program,
     settle_imports,
 )
-from drlpp.cli.planning_commands import cluster_app, plan_placement, profile_model
-from drlpp.cli.timeline_command import show_timeline
+from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
+from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 
@@ -65,7 +65,6 @@ def capture_model(
 @app.command()
 def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> None:
     """Describe a graph, profile, cluster, placement, comparison, run or file of measurements."""
-    import drlpp.comparison.compare  # noqa: F401 - defines a kind of document
     from drlpp.cli.measurements_table import describe_measurements
     from drlpp.cli.tables import describe
     from drlpp.io.documents import read_any_document

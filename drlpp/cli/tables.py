@@ -1,28 +1,24 @@
-"""Readable tables: any file of the project, and placements side by side."""
+"""Readable tables of any file of the project."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import singledispatch
 
-from matplotlib.ticker import EngFormatter
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.pretty import Pretty
 from rich.table import Table
 
 from drlpp.capturing.graph import OpGraph, TensorSpec
+from drlpp.cli.comparison_table import describe_comparison
+from drlpp.comparison.comparison_file import Comparison
 from drlpp.costs.profile import Profile
 from drlpp.io.documents import Document
+from drlpp.io.formatting import seconds_text
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.specs.cluster import Cluster, Link
-
-seconds_text = EngFormatter(unit="s", places=2)
 
 
 @singledispatch
@@ -188,71 +184,4 @@ def _measurement_text(measurement: Measurement | None) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
-    """One of what was compared.
-
-    Attributes:
-        found_by: the agent or the planner that it comes from, such as ``pipedream``.
-        configuration: replicas per stage, or what says how it ran.
-        seconds: per minibatch, of each round; empty if it could not be measured.
-    """
-
-    found_by: str
-    configuration: str
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self) -> float | None:
-        """Median of the rounds, None if there are none."""
-        return statistics.median(self.seconds) if self.seconds else None
-
-
-def comparison_table(
-    rows: Sequence[ComparisonRow], references: Mapping[str, Sequence[float]]
-) -> Table:
-    """What was compared side by side, the fastest by median of those with most rounds marked.
-
-    Those with fewer dropped out of the race before its end. The spread is given as the fastest and
-    the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
-    the reference divided by the row's.
-
-    Args:
-        rows: in the order in which to print them.
-        references: what ratios are given over, a column each, with the seconds of every round.
-    """
-    rounds = max((len(row.seconds) for row in rows), default=0)
-    finished = [row for row in rows if row.seconds and len(row.seconds) == rounds]
-    fastest = min((row.median or 0.0 for row in finished), default=None)
-    title = f"time per minibatch, median and range of at most {rounds} rounds"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("found by", no_wrap=True)
-    table.add_column("configuration", no_wrap=True)
-    for column in ("median", "fastest", "slowest"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for name in references:
-        table.add_column(f"over\n{name}", justify="right")
-    for row in rows:
-        if row.median is None:
-            cells = ["failed", "–", "–", *("–" for _ in references)]
-        else:
-            cells = [
-                seconds_text(row.median),
-                seconds_text(min(row.seconds)),
-                seconds_text(max(row.seconds)),
-                *(_ratio_text(seconds, row.median) for seconds in references.values()),
-            ]
-        style = "bold green" if row in finished and row.median == fastest else None
-        table.add_row(row.found_by, row.configuration, *cells, style=style)
-    return table
-
-
-def confidence_text(probability: float) -> str:
-    """A probability in percent, never rounded up to certainty."""
-    if probability > 0.999:
-        return "over 99.9%"
-    return f"{probability:.1%}" if probability > 0.99 else f"{probability:.0%}"
-
-
-def _ratio_text(reference: Sequence[float], median: float) -> str:
-    return f"{statistics.median(reference) / median:.2f}×" if reference else "–"
+describe.register(Comparison, describe_comparison)

@@ -1,141 +1,22 @@
-"""Racing placements against each other on live workers, and the file of what was measured."""
+"""Racing placements against each other on live workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import ClassVar
 
-from rich.console import Group, RenderableType
-
-from drlpp.cli.tables import ComparisonRow, comparison_table, describe, seconds_text
-from drlpp.comparison.contenders import PLAIN, Contender, Heat
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import Contender, Heat
 from drlpp.comparison.plain import PlainPyTorch
 from drlpp.comparison.race import RaceRules, heat, race
-from drlpp.comparison.verdict import Entrant, Verdict, best_rival, judge, verdict_lines
 from drlpp.errors import InvalidInput
-from drlpp.io.documents import Document, read_document, write_document
-from drlpp.io.quantities import Count
+from drlpp.io.documents import read_document, write_document
 from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.runtime.session.session import ClusterSession
 
 _HEAT_SHARE = 3
 """A measurement of the race has this many times the minibatches of one of a heat."""
-
-
-class Comparison(Document):
-    """What was measured side by side, of one model on the same workers.
-
-    Attributes:
-        model: its name.
-        minibatches: of a measurement in the race.
-        contenders: of the race; those that qualified in a heat are the last.
-        heats: in which rivals qualified, of each kind one.
-    """
-
-    kind: ClassVar[str] = "comparison"
-
-    model: str
-    minibatches: Count
-    contenders: tuple[Contender, ...]
-    heats: tuple[Heat, ...] = ()
-
-    @property
-    def alike(self) -> tuple[tuple[int, ...], ...]:
-        """The contenders by index, together where they run the same."""
-        found: dict[Hashable, list[int]] = {}
-        for index, contender in enumerate(self.contenders):
-            found.setdefault(contender.key, []).append(index)
-        return tuple(map(tuple, found.values()))
-
-    @property
-    def entrants(self) -> tuple[Entrant, ...]:
-        """What a verdict is about; numbers are those of :attr:`alike`."""
-        return tuple(
-            _entrant([self.contenders[index] for index in indices]) for indices in self.alike
-        )
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """What the race says; None if nothing could be measured."""
-        return judge(self.entrants)
-
-    def contender(self, number: int) -> Contender:
-        """The first of those that are alike, by the number of :attr:`alike`."""
-        return self.contenders[self.alike[number][0]]
-
-    def with_outcome(self, indices: Sequence[int], outcome: Outcome) -> Comparison:
-        """The same with one more outcome of contenders that are alike."""
-        contenders = list(self.contenders)
-        for index in indices:
-            contenders[index] = contenders[index].with_outcome(outcome)
-        return self.model_copy(update={"contenders": tuple(contenders)})
-
-    def with_heat(self, number: int, changed: Heat) -> Comparison:
-        """The same with another state of a heat; the best of all join the contenders at its end."""
-        heats = list(self.heats)
-        heats[number] = changed
-        after = self.model_copy(update={"heats": tuple(heats)})
-        if not after.qualified:
-            return after
-        entrants = tuple(heat.entrant for heat in heats)
-        return after.model_copy(update={"contenders": (*self.contenders, *entrants)})
-
-    @property
-    def qualified(self) -> bool:
-        """Whether all heats are over, and their best among the contenders."""
-        return all(heat.best is not None for heat in self.heats)
-
-    @property
-    def unmeasured(self) -> Comparison:
-        """The same before the first measurement."""
-        count = len(self.contenders) - len(self.heats) * self.qualified
-        return self.model_copy(
-            update={
-                "contenders": tuple(c.unmeasured for c in self.contenders[:count]),
-                "heats": tuple(heat.unmeasured for heat in self.heats),
-            }
-        )
-
-
-def _entrant(alike: Sequence[Contender]) -> Entrant:
-    names = dict.fromkeys(c.found_by for c in sorted(alike, key=lambda c: c.is_rival))
-    return Entrant(
-        found_by=tuple(names),
-        configuration=alike[0].configuration,
-        rival=any(c.is_rival for c in alike),
-        learned=not all(c.is_rival for c in alike),
-        simplicity=alike[0].simplicity,
-        seconds=alike[0].seconds,
-    )
-
-
-@describe.register
-def _(comparison: Comparison) -> RenderableType:
-    contenders, entrants = comparison.contenders, comparison.entrants
-    rows = [ComparisonRow(c.found_by, c.configuration, c.seconds) for c in contenders]
-    best = best_rival(entrants)
-    references = {
-        "best\nrival": entrants[best].seconds if best is not None else (),
-        "plain\nPyTorch": next((c.seconds for c in contenders if c.found_by == PLAIN), ()),
-    }
-    verdict = comparison.verdict
-    lines = [] if verdict is None else list(verdict_lines(verdict, entrants))
-    failures = [f"{c.found_by}: {c.failure}" for c in contenders if c.failure]
-    heats = [_heat_text(heat) for heat in comparison.heats if len(heat.candidates) > 1]
-    return Group(comparison_table(rows, references), *lines, *failures, *heats)
-
-
-def _heat_text(heat: Heat) -> str:
-    """Who ran for a kind's place in the race, the fastest of those that came furthest first."""
-    ranked = sorted(heat.candidates, key=lambda c: (-len(c.seconds), median(c.seconds or [0.0])))
-    tried = "; ".join(
-        f"{c.configuration}: {seconds_text(median(c.seconds)) if c.seconds else 'failed'}"
-        for c in ranked
-    )
-    return f"tried as {heat.kind}: {tried}"
 
 
 def compare(

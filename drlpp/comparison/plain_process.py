@@ -24,7 +24,8 @@ from torch.optim import Optimizer
 
 from drlpp.capturing.capture import mean_square
 from drlpp.errors import DRLPPError, InvalidModel, ModelError, OutOfMemory
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, moved
 from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on

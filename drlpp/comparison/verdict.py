@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
-from drlpp.cli.tables import confidence_text
 from drlpp.comparison.race import DEFAULT_RULES, Lead, Standing
+from drlpp.io.formatting import confidence_text
 
 LEAST_GAIN = 0.03
 LEAST_CONFIDENCE = 0.9

@@ -17,7 +17,7 @@ from drlpp.io.documents import Document, Record, read_document
 from drlpp.io.quantities import Count
 from drlpp.io.trust import trusted_packages, trusting
 from drlpp.io.trust_memory import remembered_trust
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.method import Method

@@ -39,48 +39,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.device.devices import DeviceFacts
-
-Backend = Literal["gloo", "nccl"]
-Way = tuple[int, int]
-"""From one worker to another."""
+from drlpp.runtime.ipc.transport_choice import Backend, Transport, Way
 
 _MOST_BLOCKS = 4
 """That an operation of NCCL may occupy of a GPU."""
-
-
-@dataclass(frozen=True)
-class Transport:
-    """How the workers of a placement exchange tensors.
-
-    Attributes:
-        backend: the library.
-        directed: a group for each direction of each pair, instead of tags in a group of all.
-        staged: tensors are copied to the host's memory and back.
-    """
-
-    backend: Backend = "gloo"
-    directed: bool = False
-    staged: bool = False
-
-
-def transport_of(devices: Iterable[DeviceFacts]) -> Transport:
-    """NCCL where every worker has a GPU of its own, Gloo everywhere else.
-
-    Two workers on one GPU cannot be in one group of NCCL.
-    """
-    known = list(devices)
-    gpus = {device.identity for device in known if device.type == "cuda"}
-    if len(gpus) == len(known) > 1:
-        return Transport("nccl", directed=True)
-    return Transport(staged=bool(gpus))
 
 
 class Staging:

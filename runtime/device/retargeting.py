@@ -20,7 +20,7 @@ def retarget(module: Callable[..., Any] | None, device: torch.device) -> None:
     """Let everything that a graph makes be on ``device``, and its constants too; in place.
 
     Args:
-        module: a graph module as :func:`drlpp.runtime.stage.stages.portable` makes it; None for
+        module: a graph module as ``stage_cutting.portable`` makes it; None for
         none.
         device: where weights, buffers and inputs will be.
     """

@@ -7,48 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from drlpp.runtime.ipc.commands import Answer, Command
-
-
-@dataclass(frozen=True)
-class StoreAddress:
-    """Where the workers of a session find each other.
-
-    Attributes:
-        address: of the machine with the store.
-        port: of the store.
-        token: the prefix of everything that the session keeps there, so that no other session
-            meets it by mistake. The store itself has no password.
-    """
-
-    address: str
-    port: int
-    token: str = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Post:
-    """What a worker is told when it starts.
-
-    Attributes:
-        worker: its number.
-        place: its number among the workers of its host.
-        address: of its host, where other workers reach it.
-        store: where it finds them.
-        speed: below 1 it sleeps after every pass, as if it took so much longer.
-        core: that it computes on; None leaves it to the system.
-    """
-
-    worker: int
-    place: int
-    address: str
-    store: StoreAddress
-    speed: float = 1.0
-    core: int | None = None
+from drlpp.runtime.ipc.post import Post
 
 
 @dataclass(frozen=True)

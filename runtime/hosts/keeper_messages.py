@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drlpp.runtime.hosts.host import Post
 from drlpp.runtime.ipc.commands import Command
 from drlpp.runtime.ipc.handshake import SignedConnection
+from drlpp.runtime.ipc.post import Post
 
 SILENCE_SECONDS = 30
 """Without a sign of life from another machine, after which it counts as lost."""

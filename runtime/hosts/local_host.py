@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.errors import HostLost, InvalidInput, WorkerLost
-from drlpp.runtime.hosts.host import Answered, Ended, Event, Post, WorkerHost
+from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.commands import Command, Stop
+from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from drlpp.runtime.worker.worker_process import worker_main
 

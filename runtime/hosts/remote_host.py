@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
-from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, Post, WorkerHost
+from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, WorkerHost
 from drlpp.runtime.hosts.keeper_messages import (
     SILENCE_SECONDS,
     Clock,
@@ -34,6 +34,7 @@ from drlpp.runtime.hosts.keeper_messages import (
 )
 from drlpp.runtime.ipc.commands import Command, RunResult
 from drlpp.runtime.ipc.handshake import SignedConnection
+from drlpp.runtime.ipc.post import Post
 
 _CLOCK_READINGS = 5
 _START_SECONDS = 120

@@ -5,15 +5,16 @@ Files are named in the session's folder, of which every host has its own.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from drlpp import errors
 from drlpp.errors import NotFinite
-from drlpp.runtime.comm.transport import Transport, Way
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.stage.stage_runner import RunPlan
+from drlpp.runtime.ipc.run_plan import RunPlan
+from drlpp.runtime.ipc.transport_choice import Transport, Way
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import Action, Part
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -239,6 +240,10 @@ class Reading:
 
     wanted: int
     oldest_needed: int
+
+
+NOTHING_READ = Reading(wanted=-1, oldest_needed=sys.maxsize)
+"""Of a worker whose stage needs neither inputs nor targets."""
 
 
 @dataclass(frozen=True)

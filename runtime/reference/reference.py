@@ -22,18 +22,12 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.reference.random_delays import RandomDelays
 from drlpp.runtime.reference.reference_weights import StageHistory, Weights
 from drlpp.runtime.session.run_commands import RunOptions
+from drlpp.runtime.session.stage_cutting import cut_stages
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.passes import as_sent
 from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.stage.randomness import begin_pass
-from drlpp.runtime.stage.stages import (
-    Argument,
-    Buffer,
-    ModelInput,
-    StageOutput,
-    Weight,
-    cut_stages,
-)
+from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import (
     AllReduce,

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.runtime.ipc.commands import Run, RunResult, Stream
+from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.runtime.session.deployment import Deployment
+from drlpp.runtime.session.stage_cutting import cut_stages, portable
 from drlpp.runtime.stage.generated_sources import sources_forgotten
-from drlpp.runtime.stage.stage_runner import RunPlan
-from drlpp.runtime.stage.stages import cut_stages, portable
 from drlpp.schedule.schedule import Part, build_schedule
 
 

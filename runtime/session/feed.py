@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
@@ -14,9 +13,6 @@ from drlpp.specs.data import Samples
 _AHEAD = 4
 _CHUNK_BYTES = 1 << 20
 _MOST_MINIBATCHES = 16
-
-NOTHING_READ = Reading(wanted=-1, oldest_needed=sys.maxsize)
-"""Of a worker whose stage needs neither inputs nor targets."""
 
 
 def chunk_minibatches(bytes_: int) -> int:

@@ -13,16 +13,9 @@ from typing import Any
 import torch.distributed as dist
 
 from drlpp.errors import HostLost, RunFailure, TrialTimeout, WorkerLost
-from drlpp.runtime.hosts.host import (
-    Answered,
-    Ended,
-    Event,
-    Interrupted,
-    Post,
-    StoreAddress,
-    WorkerHost,
-)
+from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, WorkerHost
 from drlpp.runtime.ipc.commands import Answer, Command, Failed, Progress, Reading, Working
+from drlpp.runtime.ipc.post import Post, StoreAddress
 from drlpp.runtime.ipc.store import new_token, open_store
 from drlpp.runtime.session.feed import Feed
 

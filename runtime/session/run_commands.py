@@ -9,7 +9,7 @@ from itertools import dropwhile, takewhile
 from torch import Tensor
 
 from drlpp.runtime.ipc.commands import Run, Stream
-from drlpp.runtime.stage.stage_runner import RunPlan
+from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.schedule.cut import Segment, cut_schedule
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import (

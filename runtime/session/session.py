@@ -16,7 +16,7 @@ from drlpp.capturing.capture import CapturedModel, capture, capture_microbatch
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
 from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, WorkerLost
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.runtime.device.devices import choice_for

@@ -16,7 +16,6 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidInput
 from drlpp.io.disk_errors import telling_of_storage
-from drlpp.runtime.comm.transport import Transport, transport_of
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.session_hosts import hosts_for, release_hosts
@@ -31,6 +30,7 @@ from drlpp.runtime.ipc.commands import (
 )
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.tensor_file import write_tree
+from drlpp.runtime.ipc.transport_choice import Transport, transport_of
 from drlpp.runtime.loading.loaders import loader_processes_may_die
 from drlpp.runtime.session.feed import Feed, chunk_minibatches
 from drlpp.runtime.session.pool import WorkerPool

@@ -10,8 +10,8 @@ from torch._ops import OpOverload
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
+from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST
 from drlpp.capturing.autograd_functions import CapturedFunction
-from drlpp.capturing.export import EXEMPT_FROM_AUTOCAST
 from drlpp.runtime.device.devices import PROCESSOR, device_among
 from drlpp.runtime.stage.randomness import seeded
 from drlpp.schedule.method import Precision

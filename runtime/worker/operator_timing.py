@@ -24,10 +24,11 @@ from torch import Tensor
 from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.device.retargeting import retarget
 from drlpp.runtime.ipc.commands import OperatorTimes, ProfileOperators, StageTimes, Working
+from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.runtime.stage.generated_sources import sources_forgotten
 from drlpp.runtime.stage.minibatches import Minibatches
-from drlpp.runtime.stage.passes import Loss
-from drlpp.runtime.stage.stage_runner import Received, RunPlan, StageRunner
+from drlpp.runtime.stage.passes import Loss, Received
+from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.weights.policies import Displaced
 from drlpp.schedule.method import Method

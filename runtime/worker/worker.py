@@ -29,7 +29,6 @@ from drlpp.runtime.comm.connections import Connections
 from drlpp.runtime.comm.link_timing import answer_messages, time_messages
 from drlpp.runtime.comm.mailbox import Mailbox, broken_connection, build_group
 from drlpp.runtime.comm.transport import (
-    Backend,
     BuildGroup,
     Links,
     build_links,
@@ -46,9 +45,9 @@ from drlpp.runtime.device.devices import (
 )
 from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.device.retargeting import retarget
-from drlpp.runtime.hosts.host import Post
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.commands import (
+    NOTHING_READ,
     Answer,
     Collect,
     Command,
@@ -66,8 +65,9 @@ from drlpp.runtime.ipc.commands import (
     RunResult,
     TimeLink,
 )
+from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
-from drlpp.runtime.session.feed import NOTHING_READ
+from drlpp.runtime.ipc.transport_choice import Backend
 from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
 from drlpp.runtime.stage.generated_sources import sources_forgotten
 from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource

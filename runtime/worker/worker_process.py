@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from drlpp.errors import StorageFailure
-from drlpp.runtime.hosts.host import Post
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.commands import Stop
+from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.ipc.store import join_store
 from drlpp.runtime.worker.worker import Worker

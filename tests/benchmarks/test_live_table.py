@@ -26,10 +26,11 @@ from benchmarks.live_report import (
     write_live_tables,
 )
 from benchmarks.live_table import Settings, measure_row
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import PLAIN, RIVALS, Contender
 from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.runtime import PLAIN, RIVALS, Comparison, Contender
 from drlpp.schedule.method import Method
 
 WHOLE = Placement.from_assignment([0] * 4, [0] * 4)

@@ -13,7 +13,7 @@ from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import run_program, told_how_to_go_on
 from drlpp.cli.main import main
 from drlpp.io.documents import write_document
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from tests.support.pipelines import in_a_row
 from tests.support.placement_files import file_of
 from tests.support.tiny_models import TINY

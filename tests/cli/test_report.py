@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.cli.tables import ComparisonRow, comparison_table, confidence_text, describe
+from drlpp.cli.comparison_table import ComparisonRow, comparison_table
+from drlpp.cli.tables import describe
 from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
-from drlpp.models.task import ModelReference
+from drlpp.io.formatting import confidence_text
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile

@@ -9,7 +9,7 @@ import pytest
 
 from drlpp.capturing.capture import capture
 from drlpp.io.documents import write_document
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.method import Method

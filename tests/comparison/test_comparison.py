@@ -10,12 +10,14 @@ import pytest
 from rich.console import Console
 
 from drlpp.cli.tables import describe
+from drlpp.comparison.compare import compare
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import PLAIN, Contender, Heat
 from drlpp.comparison.race import RaceRules
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
-from drlpp.runtime import PLAIN, Comparison, Contender, Heat, compare
 from drlpp.schedule.method import Method
 
 PIPELINE = Method()

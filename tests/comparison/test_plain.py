@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import capture
+from drlpp.comparison.plain import PlainPyTorch
 from drlpp.comparison.plain_process import PlainRun, shapes_of, train
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, PlainPyTorch
+from drlpp.runtime import ClusterSession
 from drlpp.runtime.device.devices import Processor
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method, choose_method
@@ -220,7 +222,8 @@ def test_a_process_that_is_killed_is_a_failure_and_another_takes_its_place() -> 
 
 PROGRAM = """
 import sys, time
-from drlpp.runtime import ClusterSession, PlainPyTorch
+from drlpp.runtime import ClusterSession
+from drlpp.comparison.plain import PlainPyTorch
 
 MODEL = "tests.support.models:perceptron"
 with ClusterSession(MODEL, 1) as session, PlainPyTorch(session) as contender:

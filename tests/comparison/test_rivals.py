@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from drlpp.comparison.rivals import MOST_CANDIDATES
+from drlpp.comparison.contenders import PLAIN, RIVALS, Heat
+from drlpp.comparison.rivals import MOST_CANDIDATES, rival_heats
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
-from drlpp.runtime import PLAIN, RIVALS, Heat, rival_heats
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster

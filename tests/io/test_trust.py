@@ -17,7 +17,7 @@ from drlpp.errors import InvalidInput
 from drlpp.io.run_folder import open_run_folder
 from drlpp.io.trust import trusted_packages
 from drlpp.io.trust_memory import remember_trust, remembered_trust
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime import PipelineTrainer

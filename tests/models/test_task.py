@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from drlpp.errors import InvalidModel
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 
 FACTORIES = """
 import torch

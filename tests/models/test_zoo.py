@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 from drlpp.capturing.aten import operator_type, owner
 from drlpp.capturing.capture import capture, capture_microbatch
 from drlpp.errors import InvalidInput, InvalidModel
-from drlpp.models.task import ModelReference, Option
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Option
 from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.awd_lm import regularized_loss
 from drlpp.models.zoo.bert import masked_accuracy, pretraining_loss

@@ -12,9 +12,10 @@ from drlpp.models.task import Task
 from drlpp.models.zoo import ZOO
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, run_reference
+from drlpp.runtime.session.stage_cutting import cut_stages
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.randomness import begin_pass
-from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight, cut_stages
+from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.pipelines import assert_state, draw, in_a_row, train

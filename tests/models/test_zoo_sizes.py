@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from drlpp.errors import InvalidInput, InvalidModel
-from drlpp.models.task import ModelReference, Option
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Option
 from drlpp.models.zoo import ZOO
 from tests.support.tiny_models import tiny
 

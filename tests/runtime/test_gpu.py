@@ -8,12 +8,13 @@ import torch
 import torch.distributed as dist
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
-from drlpp.runtime.comm.transport import Backend, Transport, build_nccl_group, build_sum_group
+from drlpp.runtime.comm.transport import build_nccl_group, build_sum_group
 from drlpp.runtime.device.devices import accelerator_of
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
+from drlpp.runtime.ipc.transport_choice import Backend, Transport
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.forked import SHAPES, largest_difference, order, placements, samples

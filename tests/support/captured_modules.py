@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import is_call
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 
 REFERENCE = ModelReference.named("tests:model")
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 
 BATCH, SAMPLES, WIDTH, WORDS, CLASSES = 8, 40, 6, 10, 3
 REFERENCE = ModelReference.named("tests.support.gathering:gathering")

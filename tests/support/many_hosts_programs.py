@@ -17,7 +17,8 @@ from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.cli.command_line import run_program
 from drlpp.io.documents import write_document
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.runtime import ClusterSession, RunOptions

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 
 BATCH, SAMPLES, WIDTH, WORDS, CLASSES = 8, 40, 8, 20, 5

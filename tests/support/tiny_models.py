@@ -2,7 +2,8 @@
 
 import pytest
 
-from drlpp.models.task import ModelReference, Option
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Option
 
 _IMAGES: dict[str, Option] = {"batch_size": 4, "input_size": 33, "classes": 10, "width": 0.05}
 _SENTENCES: dict[str, Option] = {

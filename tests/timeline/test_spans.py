@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.cli.timeline_sources import PASS_UNITS, Recording
+from drlpp.cli.timeline.timeline_sources import PASS_UNITS, Recording
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from drlpp.agents.pretraining.__main__ import app
 from drlpp.agents.pretraining.canonical import with_latest_cuts
 from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import FAMILIES, ProblemStream, SolvedProblem
@@ -18,6 +17,7 @@ from drlpp.agents.pretraining.reinforcement import evaluate_rollout, sample_roll
 from drlpp.agents.pretraining.training import greedy_gaps
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import load_weights
+from drlpp.cli.pretrain import app
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.search.random_search import random_placement

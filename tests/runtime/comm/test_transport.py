@@ -8,19 +8,18 @@ import torch
 from hypothesis import given, settings
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.comm.transport import (
     DirectedLinks,
     Staging,
     TaggedLinks,
-    Transport,
     build_links,
     build_sum_group,
-    transport_of,
 )
 from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.ipc.transport_choice import Transport, transport_of
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drlpp.errors import InvalidInput
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.device import devices
 from drlpp.runtime.device.devices import (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import HostLost, WorkerLost
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference

@@ -15,7 +15,7 @@ import pytest
 from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime.hosts import keeper as keeper_module
 from drlpp.runtime.hosts import local_host as local_host_module
-from drlpp.runtime.hosts.host import Answered, Post, StoreAddress
+from drlpp.runtime.hosts.host import Answered
 from drlpp.runtime.hosts.keeper_messages import (
     SILENCE_SECONDS,
     Clock,
@@ -26,6 +26,7 @@ from drlpp.runtime.hosts.keeper_messages import (
 )
 from drlpp.runtime.hosts.remote_host import RemoteHost
 from drlpp.runtime.ipc.commands import Collect, Failed, Release, RunResult
+from drlpp.runtime.ipc.post import Post, StoreAddress
 from drlpp.runtime.ipc.store import open_store
 from drlpp.runtime.session.pool import WorkerPool
 

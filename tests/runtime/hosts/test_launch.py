@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import HostLost, InvalidInput
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, leave_launch

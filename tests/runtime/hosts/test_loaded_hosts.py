@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.hosts import keeper as keeper_module
 from drlpp.schedule.method import Method

@@ -22,7 +22,7 @@ from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import WorkerLost
 from drlpp.io.documents import read_document
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, plan
 from drlpp.runtime import Minibatches, run_reference

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from drlpp.capturing.capture import capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.ipc.store import join_store, new_token, open_store

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from benchmarks.strangers import listening_ports
 from drlpp.capturing.capture import capture
 from drlpp.errors import HostLost
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, PipelineTrainer, RunOptions
 from drlpp.runtime.session.feed import Feed
 from drlpp.schedule.method import Method

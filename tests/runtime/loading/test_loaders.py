@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, InvalidInput
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, Observer, PipelineTrainer, ProgressReport, RunOptions
 from drlpp.runtime.session.feed import Feed
 from drlpp.schedule.method import Method

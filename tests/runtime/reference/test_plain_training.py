@@ -13,7 +13,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import capture
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.random_delays import DelaySampler, RandomDelays

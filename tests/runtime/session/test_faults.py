@@ -13,7 +13,7 @@ from benchmarks.fault_trials import FaultTrials, Trial
 from benchmarks.faults import EXPECTED, SURVIVED
 from benchmarks.leftovers import everything_gone
 from benchmarks.temporary_files import temporary_files_in
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.leftovers import wait_until_gone
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts import local_host

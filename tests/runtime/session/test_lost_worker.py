@@ -11,20 +11,15 @@ import pytest
 
 from benchmarks.faults import workers_of_this_process
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.comparison.compare import compare
+from drlpp.comparison.contenders import Contender
 from drlpp.comparison.race import RaceRules
 from drlpp.envs import MeasurementMemory
 from drlpp.envs.measurements_file import Entry
 from drlpp.errors import OutOfMemory, WorkerLost
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
-from drlpp.runtime import (
-    ClusterSession,
-    Contender,
-    Observer,
-    PipelineTrainer,
-    ProgressReport,
-    compare,
-)
+from drlpp.runtime import ClusterSession, Observer, PipelineTrainer, ProgressReport
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
 from tests.support.loading import data_for

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from drlpp.errors import HostLost, RunFailure, TrialTimeout
-from drlpp.runtime.hosts.host import Event, Post, WorkerHost
+from drlpp.runtime.hosts.host import Event, WorkerHost
 from drlpp.runtime.ipc.commands import Release
+from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.session.pool import WorkerPool
 
 

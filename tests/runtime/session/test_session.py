@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cli.timeline_sources import Recording
+from drlpp.cli.timeline.timeline_sources import Recording
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions

@@ -20,7 +20,7 @@ from benchmarks.leftovers import descendants, wait_until_gone
 from benchmarks.process_facts import children_of
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout, WorkerLost
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.runtime import ClusterSession, PipelineTrainer
 from drlpp.runtime.hosts import local_host

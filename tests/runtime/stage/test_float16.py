@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import NotFinite
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime import (
     ClusterSession,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.capturing.capture import capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.ipc.commands import RunResult

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import capture
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
+from drlpp.runtime.session.stage_cutting import cut_stages
 from drlpp.runtime.stage.randomness import begin_pass
-from drlpp.runtime.stage.stages import cut_stages
 
 
 class FromNothing(nn.Module):

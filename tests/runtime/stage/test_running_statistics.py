@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import capture
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -12,14 +12,15 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.ipc.run_plan import RunPlan
+from drlpp.runtime.session.stage_cutting import cut_stages, portable
 from drlpp.runtime.stage import stage_runner
 from drlpp.runtime.stage.gradients import SharedGradients
 from drlpp.runtime.stage.minibatches import Minibatches
-from drlpp.runtime.stage.stage_runner import RunPlan, StageRunner
-from drlpp.runtime.stage.stages import cut_stages, portable
+from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_versions import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec

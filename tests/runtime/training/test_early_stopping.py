@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import EarlyStopping, EpochReport, Observer, PipelineTrainer
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.killing import killed_after_saving

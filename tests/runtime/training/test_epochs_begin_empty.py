@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.ipc.commands import Run
 from drlpp.runtime.session import session as session_module
 from drlpp.runtime.session.run_commands import run_commands

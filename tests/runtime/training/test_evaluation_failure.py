@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, StorageFailure
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import (
     ClusterSession,
     EarlyStopping,

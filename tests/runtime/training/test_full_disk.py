@@ -13,7 +13,7 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import StorageFailure
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, Observer
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_state_dict
 from tests.support.loading import train

@@ -17,7 +17,7 @@ from torch.utils.data import (
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import PipelineTrainer, TrainingResult
 from drlpp.schedule.method import Method
 from tests.support.killing import killed_after_saving

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import PipelineTrainer
 from drlpp.schedule.method import Method
 from tests.support.loading import data_for, loaders_for, placement_file, same

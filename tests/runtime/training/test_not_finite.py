@@ -7,7 +7,7 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, NotFinite
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, EarlyStopping
 from drlpp.runtime.ipc.tensor_file import read_checkpoint

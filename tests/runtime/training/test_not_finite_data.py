@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, NotFinite
-from drlpp.models.task import ModelReference, Task
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
 from drlpp.runtime import Observer, PipelineTrainer
 from drlpp.runtime.loading.finite_data import bad_samples, is_finite
 from drlpp.specs.data import Data, Samples

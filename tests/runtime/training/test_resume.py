@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.ipc.commands import RunResult

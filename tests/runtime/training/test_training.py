@@ -8,7 +8,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput, TrialTimeout
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import Observer
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory

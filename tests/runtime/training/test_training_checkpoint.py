@@ -8,7 +8,7 @@ import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, NotFinite
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.runtime.training.checkpoint import check_finite, read_training_checkpoint
 from tests.support.killing import killed_after_saving

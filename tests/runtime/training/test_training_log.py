@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drlpp.capturing.capture import capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import Observer, PipelineTrainer, ProgressReport
 from drlpp.specs.learning_rate import LearningRateSchedule
 from tests.support.killing import killed_after_saving

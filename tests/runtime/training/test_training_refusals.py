@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.specs.data import Data, Samples, load_data

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.models.task import ModelReference, Option
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Option
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import capture
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method

@@ -9,10 +9,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from drlpp.cli.tables import seconds_text
-from drlpp.cli.timeline_sources import Recording
+from drlpp.cli.timeline.timeline_sources import Recording
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import replacing, write_atomically
+from drlpp.io.formatting import seconds_text
 from drlpp.timeline.chrome_trace import trace_of
 from drlpp.timeline.figure import draw
 from drlpp.timeline.spans import KINDS, spans_of, time_use

@@ -137,8 +137,8 @@ def plan_placement(
     """Plan a placement, without running it, and explain it."""
     from dataclasses import replace
 
-    from drlpp.cli.planning_input import PlanningInput
-    from drlpp.cli.planning_report import plan_record, plan_report, plans_table, write_plan
+    from drlpp.cli.planning.planning_input import PlanningInput
+    from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
     from drlpp.costs.memory import MemoryModel
     from drlpp.planners import PLANNERS, plan
     from drlpp.schedule.method import Method, choose_method

@@ -75,9 +75,9 @@ def show_timeline(
     trust: TrustOption = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Show what every worker of a placement does when, and how much of its time that takes."""
-    from drlpp.cli.planning_input import read_cluster, read_speeds
-    from drlpp.cli.timeline_report import check_ending, time_use_table, write_timeline
-    from drlpp.cli.timeline_sources import from_run, from_schedule, from_simulator
+    from drlpp.cli.planning.planning_input import read_cluster, read_speeds
+    from drlpp.cli.timeline.timeline_report import check_ending, time_use_table, write_timeline
+    from drlpp.cli.timeline.timeline_sources import from_run, from_schedule, from_simulator
     from drlpp.placement.placement_file import read_placement
     from drlpp.schedule.method import choose_method
 

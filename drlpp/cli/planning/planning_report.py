@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 
-from drlpp.cli.planning_input import PlanningInput
-from drlpp.cli.tables import seconds_text
+from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
+from drlpp.io.formatting import seconds_text
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.plan import Plan
 from drlpp.schedule.method import Method

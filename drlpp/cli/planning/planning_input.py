@@ -13,7 +13,7 @@ from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput
 from drlpp.io.documents import first_problem, read_document, read_mapping
-from drlpp.models.task import ModelReference
+from drlpp.models.model_reference import ModelReference
 from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method

@@ -1,0 +1,106 @@
+"""Placements side by side: the table of a comparison, and what it says."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import PLAIN, Heat
+from drlpp.comparison.verdict import best_rival, verdict_lines
+from drlpp.io.formatting import seconds_text
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One of what was compared.
+
+    Attributes:
+        found_by: the agent or the planner that it comes from, such as ``pipedream``.
+        configuration: replicas per stage, or what says how it ran.
+        seconds: per minibatch, of each round; empty if it could not be measured.
+    """
+
+    found_by: str
+    configuration: str
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float | None:
+        """Median of the rounds, None if there are none."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+
+def comparison_table(
+    rows: Sequence[ComparisonRow], references: Mapping[str, Sequence[float]]
+) -> Table:
+    """What was compared side by side, the fastest by median of those with most rounds marked.
+
+    Those with fewer dropped out of the race before its end. The spread is given as the fastest and
+    the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
+    the reference divided by the row's.
+
+    Args:
+        rows: in the order in which to print them.
+        references: what ratios are given over, a column each, with the seconds of every round.
+    """
+    rounds = max((len(row.seconds) for row in rows), default=0)
+    finished = [row for row in rows if row.seconds and len(row.seconds) == rounds]
+    fastest = min((row.median or 0.0 for row in finished), default=None)
+    title = f"time per minibatch, median and range of at most {rounds} rounds"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("found by", no_wrap=True)
+    table.add_column("configuration", no_wrap=True)
+    for column in ("median", "fastest", "slowest"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name in references:
+        table.add_column(f"over\n{name}", justify="right")
+    for row in rows:
+        if row.median is None:
+            cells = ["failed", "–", "–", *("–" for _ in references)]
+        else:
+            cells = [
+                seconds_text(row.median),
+                seconds_text(min(row.seconds)),
+                seconds_text(max(row.seconds)),
+                *(_ratio_text(seconds, row.median) for seconds in references.values()),
+            ]
+        style = "bold green" if row in finished and row.median == fastest else None
+        table.add_row(row.found_by, row.configuration, *cells, style=style)
+    return table
+
+
+def _ratio_text(reference: Sequence[float], median: float) -> str:
+    return f"{statistics.median(reference) / median:.2f}×" if reference else "–"
+
+
+def describe_comparison(comparison: Comparison) -> RenderableType:
+    """Everyone in it, what it says, and who was tried in the heats."""
+    contenders, entrants = comparison.contenders, comparison.entrants
+    rows = [ComparisonRow(c.found_by, c.configuration, c.seconds) for c in contenders]
+    best = best_rival(entrants)
+    references = {
+        "best\nrival": entrants[best].seconds if best is not None else (),
+        "plain\nPyTorch": next((c.seconds for c in contenders if c.found_by == PLAIN), ()),
+    }
+    verdict = comparison.verdict
+    lines = [] if verdict is None else list(verdict_lines(verdict, entrants))
+    failures = [f"{c.found_by}: {c.failure}" for c in contenders if c.failure]
+    heats = [_heat_text(heat) for heat in comparison.heats if len(heat.candidates) > 1]
+    return Group(comparison_table(rows, references), *lines, *failures, *heats)
+
+
+def _heat_text(heat: Heat) -> str:
+    """Who ran for a kind's place in the race, the fastest of those that came furthest first."""
+    ranked = sorted(heat.candidates, key=lambda c: (-len(c.seconds), median(c.seconds or [0.0])))
+    tried = "; ".join(
+        f"{c.configuration}: {seconds_text(median(c.seconds)) if c.seconds else 'failed'}"
+        for c in ranked
+    )
+    return f"tried as {heat.kind}: {tried}"

@@ -1,0 +1,27 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+_PREFIXES = {9: "G", 6: "M", 3: "k", 0: "", -3: "m", -6: "µ", -9: "n", -12: "p"}
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with a prefix and two digits after the point, such as ``25.30 ms``."""
+    if not seconds or not math.isfinite(seconds):
+        return f"{seconds:.2f} s"
+    exponent = min(
+        max(math.floor(math.log10(abs(seconds)) / 3) * 3, min(_PREFIXES)), max(_PREFIXES)
+    )
+    # What rounds to a thousand has the next prefix.
+    if round(abs(seconds) / 10.0**exponent, 2) >= 1000 and exponent < max(_PREFIXES):
+        exponent += 3
+    return f"{seconds / 10.0**exponent:.2f} {_PREFIXES[exponent]}s"
+
+
+def confidence_text(probability: float) -> str:
+    """A probability in percent, never rounded up to certainty."""
+    if probability > 0.999:
+        return "over 99.9%"
+    return f"{probability:.1%}" if probability > 0.99 else f"{probability:.0%}"

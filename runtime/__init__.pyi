@@ -1,0 +1,22 @@
+# What users import from here, each when it is first used.
+from .hosts.launch import join_launch as join_launch
+from .hosts.launch import leave_launch as leave_launch
+from .hosts.launch import restarted as restarted
+from .hosts.launch import usual_workers as usual_workers
+from .reference.random_delays import RandomDelays as RandomDelays
+from .reference.reference import ReferenceExecutor as ReferenceExecutor
+from .reference.reference import ReferenceResult as ReferenceResult
+from .reference.reference import run_reference as run_reference
+from .session.deployment import Deployment as Deployment
+from .session.evaluation_commands import Evaluation as Evaluation
+from .session.kept_profile import kept_profile as kept_profile
+from .session.run_commands import RunOptions as RunOptions
+from .session.session import ClusterSession as ClusterSession
+from .session.session import TimeSpent as TimeSpent
+from .stage.minibatches import Minibatches as Minibatches
+from .training.early_stopping import EarlyStopping as EarlyStopping
+from .training.training import PipelineTrainer as PipelineTrainer
+from .training.training import TrainingResult as TrainingResult
+from .training.training_reports import EpochReport as EpochReport
+from .training.training_reports import Observer as Observer
+from .training.training_reports import ProgressReport as ProgressReport

@@ -1,0 +1,49 @@
+"""A worker is one of many processes on a host: it imports what it needs and nothing else."""
+
+import json
+import subprocess
+import sys
+
+WORKER = "drlpp.runtime.worker.worker_process"
+DENIED = (
+    "matplotlib",
+    "rich",
+    "typer",
+    "scipy",
+    "highspy",
+    "gymnasium",
+    "stable_baselines3",
+    "torch_geometric",
+    "drlpp.planners",
+    "drlpp.simulator",
+    "drlpp.cli",
+    "drlpp.models",
+    "drlpp.capturing.capture",
+    "drlpp.runtime.session",
+)
+MOST_FILES = 60
+
+
+def modules_after(statement: str) -> set[str]:
+    """Names of all modules in a fresh process."""
+    code = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_a_worker_imports_little() -> None:
+    modules = modules_after(f"import {WORKER}")
+    assert WORKER in modules
+    assert not {
+        name for name in modules for denied in DENIED if f"{name}.".startswith(f"{denied}.")
+    }
+    # Rooms themselves are a sentence each.
+    files = [name for name in modules if name.startswith("drlpp.") and name.count(".") > 1]
+    rooms = {name.rpartition(".")[0] for name in files}
+    assert len(set(files) - rooms) <= MOST_FILES
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    modules = modules_after("import drlpp, drlpp.runtime")
+    assert "torch" not in modules
+    assert {name for name in modules if name.startswith("drlpp")} == {"drlpp", "drlpp.runtime"}
