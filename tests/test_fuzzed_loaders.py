@@ -1,6 +1,6 @@
 """Any bytes in any file that is read: an ordinary result, or one readable line; no code runs.
 
-`python -m benchmarks.fuzz_loaders` does the same a hundred thousand times.
+`python -m benchmarks.fuzzing` does the same a hundred thousand times.
 """
 
 import random
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.loader_fuzzing import HOSTILE, Loader, complaint_about, loaders, mutated
+from benchmarks.fuzzing.loaders import HOSTILE, Loader, complaint_about, loaders, mutated
 
 NAMES = (
     "placement",

@@ -9,12 +9,12 @@ import numpy
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import gap_instance
-from benchmarks.agent_gap import app
-from benchmarks.agent_study import Task, instance_of, profile_of, read_results
-from benchmarks.gap_instance import Instance, with_errors
-from benchmarks.gap_methods import METHODS, history_of
-from benchmarks.study_tables import Result, report
+from benchmarks.agent_study import instance as gap_instance
+from benchmarks.agent_study.comparison import Task, instance_of, profile_of, read_results
+from benchmarks.agent_study.gap import app
+from benchmarks.agent_study.instance import Instance, with_errors
+from benchmarks.agent_study.methods import METHODS, history_of
+from benchmarks.agent_study.tables import Result, report
 from drlpp.cluster import Link
 from drlpp.errors import InvalidInput
 from drlpp.files import write_document

@@ -6,16 +6,16 @@ from contextlib import nullcontext
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import deployment_speed
-from benchmarks.deployment_speed import (
+from benchmarks.models import reference
+from benchmarks.processes import ProcessFacts, facts_of
+from benchmarks.speed import deployment as deployment_speed
+from benchmarks.speed.deployment import (
     DeploymentReport,
     Held,
     deploy_again_and_again,
     some_placements,
     text_of,
 )
-from benchmarks.process_facts import ProcessFacts, facts_of
-from benchmarks.speed_models import reference
 from drlpp.command_line import build_console
 from drlpp.errors import InvalidInput
 from drlpp.measurement import Measurement

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks import in_flight_depth
-from benchmarks.in_flight_depth import HEADINGS, cells_of, compare
+from benchmarks.in_flight import simulated as in_flight_depth
+from benchmarks.in_flight.simulated import HEADINGS, cells_of, compare
 
 
 def test_rows_name_the_depth_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

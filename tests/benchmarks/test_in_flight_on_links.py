@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.emulated_cluster.names import name_in
-from benchmarks.in_flight_on_links import BEGIN, END, app, cluster_of, rates_of, row_of
-from benchmarks.in_flight_program import METHOD, DepthSamples, even_placement, orders
-from benchmarks.in_flight_report import HEADINGS, Row, as_plain, cells_of, markdown
-from benchmarks.speed_models import reference
+from benchmarks.in_flight.links import BEGIN, END, app, cluster_of, rates_of, row_of
+from benchmarks.in_flight.program import METHOD, DepthSamples, even_placement, orders
+from benchmarks.in_flight.report import HEADINGS, Row, as_plain, cells_of, markdown
+from benchmarks.models import reference
 from drlpp.capturing import capture
 from drlpp.errors import InvalidInput
 from drlpp.estimated_profile import estimate_profile
@@ -147,7 +147,7 @@ def test_depths_are_measured_on_a_link_and_nothing_is_left(tmp_path: Path) -> No
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_an_interrupted_run_leaves_nothing(number: signal.Signals) -> None:
-    program = [sys.executable, "-m", "benchmarks.in_flight_on_links", "--short"]
+    program = [sys.executable, "-m", "benchmarks.in_flight.links", "--short"]
     with subprocess.Popen(program, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as running:
         try:
             end = time.monotonic() + 120

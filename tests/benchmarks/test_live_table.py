@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.live_report import (
+from benchmarks.live_table.__main__ import Settings, measure_row
+from benchmarks.live_table.report import (
     AGENT,
     BEGIN,
     CONFIGURATION_HEADINGS,
@@ -25,7 +26,6 @@ from benchmarks.live_report import (
     seconds_rows,
     write_live_tables,
 )
-from benchmarks.live_table import Settings, measure_row
 from drlpp.errors import InvalidInput
 from drlpp.measurement import Measurement
 from drlpp.placement import Placement

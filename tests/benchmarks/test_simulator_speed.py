@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from benchmarks import simulator_speed
-from benchmarks.simulator_speed import table_of, time_simulation
+from benchmarks.speed import simulator as simulator_speed
+from benchmarks.speed.simulator import table_of, time_simulation
 
 
 def test_a_row_says_what_was_played(monkeypatch: pytest.MonkeyPatch) -> None:

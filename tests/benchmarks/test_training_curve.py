@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import reward_curves, training_curve
+from benchmarks.reward_curves import drawing as reward_curves
+from benchmarks.reward_curves import training as training_curve
 from drlpp.agents import AGENTS
 from drlpp.cluster import Link, local_cluster
 from drlpp.envs import MeasurementMemory, PlacementEnv

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.zero_shot import Row, gaps, made_up_problems, markdown, zoo_problems
+from benchmarks.zero_shot.__main__ import Row, gaps, made_up_problems, markdown, zoo_problems
 from drlpp.agents.pretraining.problems import draw_problem
 from drlpp.agents.transfer_policy import TransferNetwork
 from drlpp.errors import InvalidInput

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import workers_of_this_process
+from benchmarks.faults.strikes import workers_of_this_process
 from drlpp.capturing import CapturedModel, capture
 from drlpp.data import Data, Samples
 from drlpp.envs import MeasurementMemory

@@ -16,8 +16,8 @@ import pytest
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.leftovers import descendants, wait_until_gone
-from benchmarks.process_facts import children_of
+from benchmarks.faults.leftovers import descendants, wait_until_gone
+from benchmarks.processes import children_of
 from drlpp.capturing import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout, WorkerLost
 from drlpp.measurement import FailedMeasurement, Measurement

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from benchmarks.strangers import listening_ports
+from benchmarks.faults.strangers import listening_ports
 from drlpp.capturing import capture
 from drlpp.errors import HostLost
 from drlpp.measurement import Measurement

@@ -1,0 +1,181 @@
+"""How long do agents take to sample placements and to learn from them?
+
+    python -m benchmarks.speed.agent --document docs/agent.md
+
+On one core (torch runs on one thread). Episodes are sampled one at a time, and many in step; an
+update is PPO's on as many episodes, four passes over all of them. Models are made up: layers of one
+to four operators, on four accelerators. Seconds are the processor's, the fastest of some runs
+of the same episodes; of single episodes the mean over 16.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from gymnasium import spaces
+from rich import box
+from rich.table import Table
+
+from benchmarks.report import table, write_between
+from drlpp.agents.context import PlacementContext
+from drlpp.agents.policy import PlacementPolicy, TrajectoryPolicy
+from drlpp.agents.trajectory import Trajectory
+from drlpp.agents.transfer_policy import TransferPolicy
+from drlpp.agents.update import Batch, evaluate_batch
+from drlpp.agents.weights import PRETRAINED
+from drlpp.cluster import Link, local_cluster
+from drlpp.command_line import build_console, run_program
+from drlpp.generated import generate
+from drlpp.report import seconds_text
+from drlpp.workload import Workload
+
+BEGIN, END = "<!-- agent-speed begin -->", "<!-- agent-speed end -->"
+SIZES = (20, 200, 1000)
+EPISODES = 64
+PASSES = 4
+_SINGLES = 16
+_ACCELERATORS = 4
+_LEAST_SECONDS = 4.0
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds of one policy on one model.
+
+    Attributes:
+        policy: ``PlacementPolicy`` or ``TransferPolicy``.
+        operators: of the model.
+        choices: of an episode, in the mean.
+        one: of sampling one episode, the mean over ``_SINGLES`` of them.
+        many: of sampling ``EPISODES`` episodes in step.
+        update: of learning from them.
+    """
+
+    policy: str
+    operators: int
+    choices: float
+    one: float
+    many: float
+    update: float
+
+
+@app.command()
+def main(
+    document: Annotated[
+        Path | None, typer.Option(help="Write the table into this page, between its marks.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON.")] = False,
+) -> None:
+    """Time both policies at 20, 200 and 1,000 operators."""
+    torch.set_num_threads(1)
+    rows = [
+        time_policy(policy, operators)
+        for policy in ("PlacementPolicy", "TransferPolicy")
+        for operators in SIZES
+    ]
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        build_console().print(_table(rows))
+    if document is not None:
+        write_between(document, BEGIN, END, "\n".join(table(_HEADINGS, map(_line, rows))) + "\n")
+
+
+def time_policy(name: str, operators: int) -> Row:
+    """Time one policy on one model."""
+    torch.manual_seed(0)
+    policy = _policy(name, operators)
+    episodes = policy.sample(EPISODES)
+    return Row(
+        policy=name,
+        operators=operators,
+        choices=sum(len(e.walk.decisions) for e in episodes) / EPISODES + _ACCELERATORS,
+        one=_fastest(lambda: _sample(policy, _SINGLES, 1)) / _SINGLES,
+        many=_fastest(lambda: _sample(policy, 1, EPISODES)),
+        update=_fastest(lambda: update(policy, episodes)),
+    )
+
+
+def update(policy: TrajectoryPolicy, trajectories: list[Trajectory]) -> None:
+    """PPO's update, as ``DRLPP.train`` does it."""
+    walks = [trajectory.walk for trajectory in trajectories]
+    advantages = torch.randn(len(trajectories))
+    batch = Batch(walks, advantages, trajectories, advantages)
+    for _ in range(PASSES):
+        found = evaluate_batch(batch, policy.evaluate(walks, trajectories), clip_range=0.2)
+        loss = found.policy_gradient_loss - 0.01 * found.partitioner_entropy
+        policy.optimizer.zero_grad()
+        loss.backward()
+        policy.optimizer.step()
+
+
+def _policy(name: str, operators: int) -> TrajectoryPolicy:
+    profile = generate("layered", operators, seed=0)
+    observations = spaces.Box(0.0, 1.0, (1,))
+    actions = spaces.MultiDiscrete([_ACCELERATORS] * (operators + _ACCELERATORS))
+    if name == "PlacementPolicy":
+        # Learning rates of 0: every run has the same work.
+        return PlacementPolicy(observations, actions, lambda _: 0.0, graph=profile.graph)
+    cluster = local_cluster(_ACCELERATORS, Link(bandwidth_bytes_per_second=1.25e9))
+    return TransferPolicy(
+        observations,
+        actions,
+        lambda _: 0.0,
+        graph=profile.graph,
+        context=PlacementContext.of_workload(Workload.of(profile), cluster),
+        pretrained=PRETRAINED,
+    )
+
+
+def _sample(policy: TrajectoryPolicy, times: int, episodes: int) -> None:
+    """Always the same episodes: the fastest of different ones would be the shortest."""
+    torch.manual_seed(0)
+    for _ in range(times):
+        policy.sample(episodes)
+
+
+def _fastest(call: Callable[[], object]) -> float:
+    """Seconds of the fastest of some calls: the others were disturbed."""
+    times: list[float] = []
+    while sum(times) < _LEAST_SECONDS or len(times) < 2:
+        begin = time.process_time()
+        call()
+        times.append(time.process_time() - begin)
+    return min(times)
+
+
+_HEADINGS = (
+    "policy",
+    "operators",
+    "choices of an episode",
+    "sample 1 episode",
+    f"sample {EPISODES} in step",
+    f"update on {EPISODES}",
+)
+
+
+def _line(row: Row) -> list[str]:
+    seconds = [seconds_text(value) for value in (row.one, row.many, row.update)]
+    return [row.policy, f"{row.operators:,}", f"{row.choices:.0f}", *seconds]
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    found = Table(title="One core", title_justify="left", box=box.SIMPLE)
+    for number, heading in enumerate(_HEADINGS):
+        found.add_column(heading, justify="right" if number else "left")
+    for row in rows:
+        found.add_row(*_line(row))
+    return found
+
+
+if __name__ == "__main__":
+    run_program(app, "agent_speed.py")

@@ -1,0 +1,255 @@
+"""How long planning takes: the zoo at operator level, and up to 1,024 accelerators.
+
+    python -m benchmarks.speed.planners --document docs/planning.md
+
+The zoo's graphs are those of the small sizes, which have the operators of the published ones. Their
+costs are made up from sizes (every byte that an operator reads or writes takes its time), since
+what is timed here is the planner.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.filesize import decimal
+from rich.table import Table
+
+from benchmarks.report import table, write_between
+from drlpp.capturing import capture
+from drlpp.cluster import Cluster, Host, Link
+from drlpp.command_line import build_console, run_program
+from drlpp.errors import InvalidInput
+from drlpp.estimated_profile import estimate_profile
+from drlpp.planners import PLANNERS, PlanningProblem, tractability
+from drlpp.report import seconds_text
+from drlpp.simulator import simulate
+from drlpp.task import ModelReference
+from drlpp.workload import Workload
+from drlpp.zoo import ZOO
+
+BEGIN = "<!-- speed: written by benchmarks/planner_speed.py -->"
+END = "<!-- end of speed -->"
+
+SIZES = (4, 16, 64, 256, 1024)
+SCALE_MODELS = ("vgg16", "gnmt8")
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """Planning a model for 16 accelerators; seconds of the planners, None where one refuses."""
+
+    model: str
+    operators: int
+    contracted: int
+    downsets: int | None
+    exact_seconds: float
+    proven: bool
+    pipedream_seconds: float | None
+    pipedream_graph_seconds: float | None
+    code_seconds: float | None
+
+
+@dataclass(frozen=True)
+class ScaleRow:
+    """Planning a model for many accelerators, and playing the plan.
+
+    ``peak_bytes`` are those of Python's and numpy's memory while the exact planner runs.
+    """
+
+    model: str
+    accelerators: int
+    configuration: str
+    exact_seconds: float
+    peak_bytes: int
+    pipedream_seconds: float
+    simulation_seconds: float
+
+
+@app.command()
+def main(
+    models: Annotated[str, typer.Option(help="Names in the zoo.")] = ",".join(ZOO),
+    sizes: Annotated[str, typer.Option(help="Numbers of accelerators.")] = ",".join(
+        map(str, SIZES)
+    ),
+    document: Annotated[
+        Path | None, typer.Option(help="Write the tables into this page, between its marks.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time the planners."""
+    console = build_console()
+    rows = []
+    for model in models.split(","):
+        with console.status(model):
+            rows.append(plan_model(model))
+    scale = [
+        plan_at_scale(model, workload, int(size))
+        for model in SCALE_MODELS
+        if model in models.split(",")
+        for workload in [workload_of(model)]
+        for size in sizes.split(",")
+        if size
+    ]
+    if as_json:
+        print(
+            json.dumps({"models": [asdict(r) for r in rows], "scale": [asdict(r) for r in scale]})
+        )
+    else:
+        console.print(Group(_rich(*_models_table(rows)), _rich(*_scale_table(scale))))
+    if document is not None:
+        tables = (_models_table(rows), _scale_table(scale))
+        text = "\n\n".join("\n".join(table(*parts)) for parts in tables)
+        write_between(document, BEGIN, END, text)
+
+
+def plan_model(model: str) -> ModelRow:
+    """Time planners on 16 accelerators of one host."""
+    workload = workload_of(model)
+    found = tractability(workload)
+    problem = PlanningProblem(workload, _cluster(hosts=1, accelerators=16))
+    begin = time.perf_counter()
+    solution = PLANNERS["exact"](problem)
+    return ModelRow(
+        model=model,
+        operators=found.operators,
+        contracted=found.contracted,
+        downsets=found.downsets,
+        exact_seconds=time.perf_counter() - begin,
+        proven=solution.proven_optimal,
+        pipedream_seconds=_seconds("pipedream", problem),
+        pipedream_graph_seconds=_seconds("pipedream-graph", problem),
+        code_seconds=_seconds("pipedream-code", problem),
+    )
+
+
+def plan_at_scale(model: str, workload: Workload, accelerators: int) -> ScaleRow:
+    """Time planning for hosts of eight accelerators, and playing what was planned."""
+    hosts = max(1, accelerators // 8)
+    problem = PlanningProblem(workload, _cluster(hosts, accelerators // hosts))
+    begin = time.perf_counter()
+    solution = PLANNERS["exact"](problem)
+    exact_seconds = time.perf_counter() - begin
+    tracemalloc.start()
+    PLANNERS["exact"](problem)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    begin = time.perf_counter()
+    simulate(workload, problem.cluster, solution.placement, minibatches=8)
+    simulation_seconds = time.perf_counter() - begin
+    pipedream_seconds = _seconds("pipedream", problem)
+    assert pipedream_seconds is not None
+    return ScaleRow(
+        model=model,
+        accelerators=accelerators,
+        configuration=solution.placement.configuration,
+        exact_seconds=exact_seconds,
+        peak_bytes=peak_bytes,
+        pipedream_seconds=pipedream_seconds,
+        simulation_seconds=simulation_seconds,
+    )
+
+
+def workload_of(model: str) -> Workload:
+    """The operators of a model of the zoo, with made-up costs."""
+    return Workload.of(estimate_profile(capture(ModelReference.named(model)).graph))
+
+
+def _cluster(hosts: int, accelerators: int) -> Cluster:
+    return Cluster(
+        hosts=(Host(name="host", count=hosts, accelerators=accelerators, device="cuda"),),
+        within_host=Link(bandwidth_bytes_per_second=1.2e10),
+        between_hosts=Link(bandwidth_bytes_per_second=1.25e9),
+    )
+
+
+def _seconds(planner: str, problem: PlanningProblem) -> float | None:
+    begin = time.perf_counter()
+    try:
+        PLANNERS[planner](problem)
+    except InvalidInput:
+        return None
+    return time.perf_counter() - begin
+
+
+_Table = tuple[Sequence[str], list[tuple[str, ...]]]
+
+
+def _models_table(rows: Sequence[ModelRow]) -> _Table:
+    headings = (
+        "model",
+        "operators",
+        "contracted",
+        "downsets",
+        "exact",
+        "proven",
+        "pipedream",
+        "pipedream-graph",
+        "pipedream-code",
+    )
+    return headings, [
+        (
+            row.model,
+            str(row.operators),
+            str(row.contracted),
+            "too many to count" if row.downsets is None else f"{row.downsets:,}",
+            seconds_text(row.exact_seconds),
+            "yes" if row.proven else "no",
+            *(
+                "–" if seconds is None else seconds_text(seconds)
+                for seconds in (
+                    row.pipedream_seconds,
+                    row.pipedream_graph_seconds,
+                    row.code_seconds,
+                )
+            ),
+        )
+        for row in rows
+    ]
+
+
+def _scale_table(rows: Sequence[ScaleRow]) -> _Table:
+    headings = (
+        "model",
+        "accelerators",
+        "stages",
+        "exact",
+        "memory of it",
+        "pipedream",
+        "simulating 8 minibatches",
+    )
+    return headings, [
+        (
+            row.model,
+            f"{row.accelerators:,}",
+            str(row.configuration.count("-") + 1),
+            seconds_text(row.exact_seconds),
+            decimal(row.peak_bytes),
+            seconds_text(row.pipedream_seconds),
+            seconds_text(row.simulation_seconds),
+        )
+        for row in rows
+    ]
+
+
+def _rich(headings: Sequence[str], rows: list[tuple[str, ...]]) -> Table:
+    found = Table(box=SIMPLE_HEAD)
+    for heading in headings:
+        found.add_column(heading)
+    for row in rows:
+        found.add_row(*row)
+    return found
+
+
+if __name__ == "__main__":
+    run_program(app, "planner_speed")
