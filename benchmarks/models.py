@@ -21,6 +21,18 @@ from drlpp.task import ModelReference, Option, Task
 BLOCKS = 8
 """Of every model here."""
 
+MODELS: dict[str, dict[str, Option]] = {
+    "convolutions": {"batch_size": 32, "channels": 32, "side": 16},
+    "feed_forwards": {"batch_size": 32, "hidden": 256, "tokens": 16},
+}
+"""Their options where figures are measured, by the name of the function."""
+
+SMALL_MODELS: dict[str, dict[str, Option]] = {
+    "convolutions": {"batch_size": 4, "channels": 4, "side": 8},
+    "feed_forwards": {"batch_size": 4, "hidden": 16, "tokens": 4},
+}
+"""Likewise, to see a study work."""
+
 
 class ConvolutionBlock(nn.Module):
     """Two 3 × 3 convolutions and a shortcut. Shapes: ``(batch, channels, side, side)``, kept."""

@@ -1,6 +1,6 @@
 """Every number of every document at its extremes: a result, or one readable line, in bounds.
 
-`python -m benchmarks.fuzzing.numbers` says how. Each child process has a limit of memory, and each
+`python -m benchmarks.fuzzing numbers` says how. Each child process has a limit of memory, and each
 document one of time.
 """
 
@@ -28,7 +28,7 @@ CHILDREN = (
 @pytest.mark.parametrize("kinds", CHILDREN)
 def test_numbers_at_their_extremes(kinds: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.fuzzing.numbers", *kinds],
+        [sys.executable, "-m", "benchmarks.fuzzing", "numbers", *kinds],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,6 +1,7 @@
 """Agents and searches at equal numbers of measurements, on many models, accelerators and links.
 
-    python -m benchmarks.agent_study.comparison --results runs/agent-study.jsonl --document docs/agent.md
+    python -m benchmarks.agent_study compare --results runs/agent-study.jsonl \\
+        --document docs/agent.md
 
 Four questions, each a set of runs in the simulator (``--questions``):
 
@@ -30,17 +31,17 @@ import torch
 import typer
 from rich.progress import track
 
+from benchmarks import PROFILES
 from benchmarks.agent_study.instance import Instance, with_errors
 from benchmarks.agent_study.methods import METHODS, history_of, variant
 from benchmarks.agent_study.tables import BEGIN, END, Result, report
 from benchmarks.report import write_between
 from drlpp.cluster import Link
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console
 from drlpp.files import read_document
 from drlpp.generated import FAMILIES, generate
 from drlpp.profile import Profile
 
-PROFILES = Path(__file__).parents[1] / "profiles"
 MODELS = (
     "alexnet",
     "vgg16",
@@ -76,8 +77,6 @@ ABLATIONS = (
     "guided without neighbours",
 )
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-
 
 @dataclass(frozen=True)
 class Task:
@@ -91,7 +90,6 @@ class Task:
     seed: int
 
 
-@app.command()
 def main(
     results: Annotated[Path, typer.Option(help="JSON lines, appended to.")],
     questions: Annotated[str, typer.Option()] = "right,wrong,noise,ablation",
@@ -198,7 +196,3 @@ def profile_of(model: str) -> Profile:
         return read_document(PROFILES / f"{model}.json", Profile)
     family, operators, seed = model.rsplit("-", 2)
     return generate(family, int(operators), int(seed))
-
-
-if __name__ == "__main__":
-    run_program(app, "agent_study.py")

@@ -1,7 +1,7 @@
 """How far from the optimum an agent is after so many measurements, on any profile.
 
-    python benchmarks/agent_gap.py --profile benchmarks/profiles/vgg16.json --accelerators 4 \
-        --bandwidth 1.25e9 --agent guided --measurements 50,100,200 --seeds 3
+    python -m benchmarks.agent_study gap --profile benchmarks/profiles/vgg16.json \\
+        --accelerators 4 --bandwidth 1.25e9 --agent guided --measurements 50,100,200 --seeds 3
 
 Placements are measured by the simulator with the profile; ``--speeds`` are not told to agents, and
 with ``--declared-profile`` agents and planners get another one. The optimum is what the exact
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,18 +24,13 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-# Also as a script, from any folder.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from benchmarks.agent_study.instance import Instance
 from benchmarks.agent_study.methods import METHODS, history_of
 from drlpp.cluster import Link
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console
 from drlpp.errors import InvalidInput
 from drlpp.planning_input import read_profile, read_speeds
 from drlpp.report import seconds_text
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,6 @@ class Gaps:
         return max(run.gap[measurements] for run in self.runs)
 
 
-@app.command()
 def main(
     profile: Annotated[
         Path, typer.Option(help="Costs as they are: of drlpp profile, or PipeDream.")
@@ -202,7 +195,3 @@ def _table(gaps: Gaps, budgets: Sequence[int]) -> Table:
     table.add_row("median", *(f"{gaps.median_gap(budget):+.1%}" for budget in budgets), "", "")
     table.add_row("worst", *(f"{gaps.worst_gap(budget):+.1%}" for budget in budgets), "", "")
     return table
-
-
-if __name__ == "__main__":
-    run_program(app, "agent_gap.py")

@@ -12,7 +12,7 @@ from scipy.stats import wilcoxon
 
 from benchmarks.report import table
 
-BEGIN = "<!-- study: written by benchmarks/agent_study.py -->"
+BEGIN = "<!-- study: written by benchmarks.agent_study -->"
 END = "<!-- end of study -->"
 
 OURS = "guided"

@@ -138,4 +138,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_program(app, "fault_injection.py")
+    run_program(app, "benchmarks.faults")

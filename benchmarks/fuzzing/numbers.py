@@ -2,10 +2,10 @@
 
 Which fields hold numbers is read off the documents' models, so a new field is tried by itself. A
 document may be refused in one readable line, or give a result; what takes a document goes on to
-what is cheap with it: showing it, planning on it, its timeline. Run as a program, it prints a line
-for everything else::
+what is cheap with it: showing it, planning on it, its timeline. A line is printed for everything
+else, and the exit code is 1 if there is any.
 
-    python -m benchmarks.fuzzing.numbers            # or only some kinds, such as placement
+    python -m benchmarks.fuzzing numbers            # or only some kinds, such as placement
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import resource
 import signal
-import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterator, Set
@@ -23,10 +22,13 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 from unittest.mock import patch
 
+import psutil
+import typer
 from pydantic import BaseModel
 from rich.console import Console
 
 from benchmarks.fuzzing.documents import every_document, measurement_lines
+from benchmarks.fuzzing.loaders import check_line
 from drlpp.capturing import CapturedModel, capture
 from drlpp.envs.measurements_report import describe_measurements
 from drlpp.errors import InvalidInput
@@ -46,8 +48,6 @@ MOST_SECONDS = 10
 
 MOST_MEMORY_BYTES = 3 * 2**30
 """Beyond what the program takes by itself."""
-
-_LONGEST_LINE = 1000
 
 NUMBERS = frozenset({int, float})
 
@@ -217,13 +217,7 @@ def _plan(profile: Path, cluster: Path) -> None:
         try:
             shown(plan_report(plan(planner, given.problem)))
         except InvalidInput as error:
-            _check_line(error)
-
-
-def _check_line(error: InvalidInput) -> None:
-    text = str(error)
-    if "\n" in text or not text or len(text) > _LONGEST_LINE:
-        raise ValueError(f"not one readable line: {text[:300]!r}")
+            check_line(error)
 
 
 def uses(folder: Path) -> dict[str, Callable[[Path], None]]:
@@ -279,7 +273,7 @@ def _tried(path: Path, use: Callable[[Path], None], what: str) -> Iterator[str]:
         use(path)
     except InvalidInput as error:
         try:
-            _check_line(error)
+            check_line(error)
         except ValueError as wrong:
             yield f"{what}: {wrong}"
     # Whatever else is raised is what is looked for.
@@ -297,13 +291,17 @@ def _too_slow(number: int, frame: object) -> None:
     raise TooSlow
 
 
-def main(kinds: list[str]) -> None:
-    """Try kinds of documents, or all, and print the complaints."""
+def main(
+    kinds: Annotated[
+        list[str] | None, typer.Argument(help="Kinds of documents, such as placement; else all.")
+    ] = None,
+) -> None:
+    """Try every number of documents at its extremes, and print the complaints."""
     documents = every_document()
     signal.signal(signal.SIGALRM, _too_slow)
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limit = taken + MOST_MEMORY_BYTES
+    limit = psutil.Process().memory_info().vms + MOST_MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    complained = False
     with tempfile.TemporaryDirectory(prefix="drlpp-numbers-") as name:
         for kind in kinds or [*documents, "measurements"]:
             found = (
@@ -312,8 +310,6 @@ def main(kinds: list[str]) -> None:
                 else complaints(kind, documents[kind], Path(name))
             )
             for complaint in found:
+                complained = True
                 print(complaint, flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    raise typer.Exit(1 if complained else 0)

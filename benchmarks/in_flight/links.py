@@ -1,7 +1,7 @@
 """What more minibatches in flight give on links of several speeds, measured beside simulated.
 
-    python -m benchmarks.in_flight.links --document docs/planning.md     # needs root
-    python -m benchmarks.in_flight.links --short --rates 1000            # to see it work
+    python -m benchmarks.in_flight links --document docs/planning.md     # needs root
+    python -m benchmarks.in_flight links --short --rates 1000            # to see it work
 
 For every speed, four emulated hosts with one accelerator each (``emulated_cluster/``) train an even
 straight pipeline under ``torchrun``, with NOAM and with one to three more in flight for each link,
@@ -24,30 +24,28 @@ from benchmarks.emulated_cluster import LEAST_SPEED, EmulatedCluster, ended_by_s
 from benchmarks.in_flight.program import METHOD, STAGES, DepthSamples, Settings, even_placement
 from benchmarks.in_flight.report import Row, as_plain, markdown, rich_table
 from benchmarks.in_flight.simulated import BITS_PER_SECOND, MOST_PER_LINK
-from benchmarks.models import reference
+from benchmarks.machine import this_machine
+from benchmarks.models import MODELS, SMALL_MODELS, reference
 from benchmarks.report import write_between
-from benchmarks.runtime_speed.__main__ import FULL, SHORT, this_machine
 from drlpp.cluster import Cluster, Host, Link
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console
 from drlpp.errors import InvalidInput
 from drlpp.files import read_document
 from drlpp.simulator import simulate_depths
 from drlpp.workload import Workload
 
-BEGIN = "<!-- in-flight depth on links: written by benchmarks/in_flight_on_links.py -->"
+BEGIN = "<!-- in-flight depth on links: written by benchmarks.in_flight -->"
 END = "<!-- end of in-flight depth on links -->"
 
 _MODEL = "convolutions"
+_RATES = ",".join(f"{bits / 1e6:g}" for bits in BITS_PER_SECOND)
 _WITHIN_HOST = Link(bandwidth_bytes_per_second=1.25e9)
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
-
-@app.command()
 def main(
     rates: Annotated[
         str, typer.Option(help="Of the links between hosts, in Mbit/s, with commas.")
-    ] = ",".join(f"{bits / 1e6:g}" for bits in BITS_PER_SECOND),
+    ] = _RATES,
     speed: Annotated[
         float, typer.Option(min=LEAST_SPEED, max=1, help="Of an accelerator, in cores.")
     ] = 0.2,
@@ -63,7 +61,7 @@ def main(
 ) -> None:
     """Measure a pipeline with several in-flight depths on emulated links of several speeds."""
     settings = Settings(
-        model=reference(_MODEL, (SHORT if short else FULL).models[_MODEL]),
+        model=reference(_MODEL, (SMALL_MODELS if short else MODELS)[_MODEL]),
         minibatches=1 if short else minibatches,
         repetitions=1 if short else repetitions,
         most_per_link=MOST_PER_LINK,
@@ -146,7 +144,3 @@ def row_of(cluster: Cluster, samples: DepthSamples) -> Row:
 
 def _tell(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    run_program(app, "in_flight_on_links.py")

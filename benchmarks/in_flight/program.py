@@ -141,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_program(main, "in_flight_program.py")
+    run_program(main, "benchmarks.in_flight.program")

@@ -1,6 +1,6 @@
 """What more minibatches in flight give on slow links, and what they cost: simulated.
 
-    python -m benchmarks.in_flight.simulated --document docs/planning.md
+    python -m benchmarks.in_flight simulated --document docs/planning.md
 
 Every model stands on four accelerators, one stage on each, cut as evenly as GPipe's planner does,
 so that only the links and the depth differ from row to row. The depth that ``drlpp plan --in-flight
@@ -20,9 +20,10 @@ from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
+from benchmarks import PROFILES
 from benchmarks.report import table, write_between
 from drlpp.cluster import Link, local_cluster
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console
 from drlpp.generated import generate
 from drlpp.planners import PlanningProblem, plan
 from drlpp.planning_input import read_profile
@@ -32,7 +33,7 @@ from drlpp.simulator import Depth, simulate_depths, smallest_depth
 from drlpp.training_options import Method
 from drlpp.workload import Workload
 
-BEGIN = "<!-- in-flight depth: written by benchmarks/in_flight_depth.py -->"
+BEGIN = "<!-- in-flight depth: written by benchmarks.in_flight -->"
 END = "<!-- end of in-flight depth -->"
 
 BITS_PER_SECOND = (1e8, 3e8, 1e9, 3e9, 1e10)
@@ -40,9 +41,6 @@ MOST_PER_LINK = 3
 
 _ACCELERATORS = 4
 _LATENCY_SECONDS = 5e-5
-_PROFILE = Path(__file__).parents[1] / "profiles" / "vgg16.json"
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,6 @@ class Row:
     chosen: int
 
 
-@app.command()
 def main(
     document: Annotated[
         Path | None, typer.Option(help="Write the table into this page, between its marks.")
@@ -108,7 +105,10 @@ def compare(most_per_link: int = MOST_PER_LINK) -> Iterator[Row]:
 
 def models() -> dict[str, Profile]:
     """VGG-16 as it was profiled, and a made-up chain."""
-    return {"VGG-16": read_profile(_PROFILE), "made up": generate("chain", 60, seed=1)}
+    return {
+        "VGG-16": read_profile(PROFILES / "vgg16.json"),
+        "made up": generate("chain", 60, seed=1),
+    }
 
 
 HEADINGS = (
@@ -144,7 +144,3 @@ def cells_of(row: Row) -> list[str]:
 def speed_text(bits: float) -> str:
     """Bits per second."""
     return f"{bits / 1e9:g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:g} Mbit/s"
-
-
-if __name__ == "__main__":
-    run_program(app, "in_flight_depth.py")

@@ -200,4 +200,4 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
 
 
 if __name__ == "__main__":
-    run_program(app, "live_table.py")
+    run_program(app, "benchmarks.live_table")

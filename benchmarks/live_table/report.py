@@ -16,7 +16,7 @@ from drlpp.report import confidence_text, seconds_text
 from drlpp.runtime import PLAIN, Comparison, Contender
 from drlpp.verdict import Finding, best_rival
 
-BEGIN = "<!-- live table: written by benchmarks/live_table.py -->"
+BEGIN = "<!-- live table: written by benchmarks.live_table -->"
 END = "<!-- end of live table -->"
 
 AGENT = "agent"

@@ -93,4 +93,4 @@ def measure_memory(console: Console) -> tuple[dict[MemoryKey, float], dict[Memor
 
 
 if __name__ == "__main__":
-    run_program(app, "methods_table.py")
+    run_program(app, "benchmarks.methods_table")

@@ -176,4 +176,4 @@ def _table(title: str, *columns: str) -> Table:
 
 
 if __name__ == "__main__":
-    run_program(app, "pipemare_theory")
+    run_program(app, "benchmarks.pipemare")

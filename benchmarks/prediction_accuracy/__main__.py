@@ -155,4 +155,4 @@ def branches(problem: PlanningProblem, placement: Placement) -> bool:
 
 
 if __name__ == "__main__":
-    run_program(app, "prediction_accuracy")
+    run_program(app, "benchmarks.prediction_accuracy")

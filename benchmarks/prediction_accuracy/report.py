@@ -16,7 +16,7 @@ from scipy.stats import pearsonr, spearmanr
 from benchmarks.report import table, write_between
 from drlpp.report import seconds_text
 
-BEGIN = "<!-- accuracy: written by benchmarks/prediction_accuracy.py -->"
+BEGIN = "<!-- accuracy: written by benchmarks.prediction_accuracy -->"
 END = "<!-- end of accuracy -->"
 
 

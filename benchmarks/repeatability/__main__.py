@@ -64,4 +64,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_program(app, "repeatability.py")
+    run_program(app, "benchmarks.repeatability")

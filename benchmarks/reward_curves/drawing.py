@@ -1,6 +1,6 @@
 """Rewards of several agents side by side, from the TensorBoard files of their runs.
 
-    python -m benchmarks.reward_curves.drawing tuned=runs/a/tensorboard drl-pp=runs/b/tensorboard \\
+    python -m benchmarks.reward_curves draw tuned=runs/a/tensorboard drl-pp=runs/b/tensorboard \\
         --picture curves.png
 
 Left the mean reward of the placements of each training step, right the best time so far, both
@@ -21,10 +21,8 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console
 from drlpp.errors import InvalidInput
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class RewardCurves:
     invalid_share: NDArray[np.float64]
 
 
-@app.command()
 def main(
     runs: Annotated[list[str], typer.Argument(help="AGENT=FOLDER, with TensorBoard's files.")],
     picture: Annotated[Path, typer.Option(help="The picture to write.")],
@@ -115,7 +112,3 @@ def save(figure: Figure, path: Path) -> None:
     """Write a picture, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
-
-
-if __name__ == "__main__":
-    run_program(app, "reward_curves")

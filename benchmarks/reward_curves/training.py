@@ -1,6 +1,6 @@
 """drl-pp's figure 5: reward and baseline while the agent learns to place VGG-16.
 
-    python -m benchmarks.reward_curves.training        # a few minutes; --help for other models and links
+    python -m benchmarks.reward_curves train    # a few minutes; --help for other models, links
 
 A training step is a rollout and PPO's update on it: with ``--agent drl-pp`` eight partition schemes
 with four placements each that can run, and those drawn before them that could not. Placements are
@@ -21,10 +21,11 @@ from rich import box
 from rich.table import Table
 from stable_baselines3.common.callbacks import BaseCallback
 
+from benchmarks import PROFILES
 from benchmarks.reward_curves.drawing import RewardCurves, read_curves, save
 from drlpp.agents import DRLPP, hyperparameters_of
 from drlpp.cluster import Cluster, Link, local_cluster
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.files import read_document
 from drlpp.measurement import Measurement
@@ -35,13 +36,9 @@ from drlpp.report import seconds_text
 from drlpp.simulator import SimulatedCluster
 from drlpp.workload import Workload
 
-PROFILES = Path(__file__).parents[1] / "profiles"
 COMPARED = ("data-parallel", "pipedream", "exact")
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
-
-@app.command()
 def main(
     profile: Annotated[Path, typer.Option(help="Of the model.")] = PROFILES / "vgg16.json",
     accelerators: Annotated[int, typer.Option(min=1, help="Of one host.")] = 4,
@@ -149,7 +146,3 @@ def table_of(
     for name, (placement, seconds) in planned.items():
         add(name, placement.configuration, seconds)
     return table
-
-
-if __name__ == "__main__":
-    run_program(app, "training_curve")

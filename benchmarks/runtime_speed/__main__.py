@@ -1,6 +1,6 @@
 """How fast is the runtime, against what its workers compute, and against torch's own means?
 
-    python benchmarks/runtime_speed.py --json                       # an hour; goes on
+    python -m benchmarks.runtime_speed --json                       # an hour; goes on
     python -m benchmarks.runtime_speed --emulation control-groups   # needs root
     python -m benchmarks.runtime_speed --short                      # a minute, to see it work
 
@@ -16,23 +16,17 @@ goal is not met.
 from __future__ import annotations
 
 import json
-import os
-import platform
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-# Called by its path, it finds the files beside it, but not their package.
-sys.path.append(str(Path(__file__).resolve().parents[2]))
-
-import torch
 import typer
 from rich.console import Console, Group
 
+from benchmarks.machine import this_machine
+from benchmarks.models import MODELS, SMALL_MODELS
 from benchmarks.runtime_speed.report import (
     NUMERICS_GOAL,
     rows_of,
@@ -44,7 +38,6 @@ from benchmarks.runtime_speed.runner import SideBySide, side_by_side
 from benchmarks.runtime_speed.samples import (
     Case,
     Contender,
-    Machine,
     Sample,
     Settings,
     SpeedSamples,
@@ -206,19 +199,6 @@ def check_numerics(
     return found
 
 
-def this_machine() -> Machine:
-    """Where and when."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return Machine(
-        processor=names[0] if names else platform.machine(),
-        cores=len(os.sched_getaffinity(0)),
-        python=platform.python_version(),
-        torch=torch.__version__,
-        date=datetime.now(UTC).date().isoformat(),
-    )
-
-
 def as_plain(document: SpeedSamples) -> dict[str, Any]:
     """Samples with medians, ratios and verdicts, as JSON has them."""
     rows = rows_of(document)
@@ -243,10 +223,7 @@ def as_plain(document: SpeedSamples) -> dict[str, Any]:
 
 
 FULL = Settings(
-    models={
-        "convolutions": {"batch_size": 32, "channels": 32, "side": 16},
-        "feed_forwards": {"batch_size": 32, "hidden": 256, "tokens": 16},
-    },
+    models=MODELS,
     straight=(
         (4, 4),
         (3, 5),
@@ -272,10 +249,7 @@ FULL = Settings(
 )
 SHORT = FULL.model_copy(
     update={
-        "models": {
-            "convolutions": {"batch_size": 4, "channels": 4, "side": 8},
-            "feed_forwards": {"batch_size": 4, "hidden": 16, "tokens": 4},
-        },
+        "models": SMALL_MODELS,
         "straight": ((4, 4), (3, 2, 2, 1)),
         "replicated": (((4, 2, 2), (2, 1, 1)),),
         "microbatches": (2,),
@@ -286,4 +260,4 @@ SHORT = FULL.model_copy(
 
 
 if __name__ == "__main__":
-    run_program(app, "runtime_speed.py")
+    run_program(app, "benchmarks.runtime_speed")

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from benchmarks.machine import Machine
 from benchmarks.runtime_speed.baselines import BaselineName
 from drlpp.files import Document, Record
 from drlpp.optimizer_spec import OptimizerSpec
@@ -144,26 +145,6 @@ class Settings(Record):
             yield Contender(theirs="pipelining gpipe", microbatches=microbatches)
             yield Contender(theirs="pipelining 1f1b", microbatches=microbatches)
         yield Contender(theirs="data parallel")
-
-
-class Machine(Record):
-    """Where samples were taken, and when that began."""
-
-    processor: str
-    cores: int
-    python: str
-    torch: str
-    date: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.processor}, {self.cores} cores; Python {self.python}, torch {self.torch}; "
-            f"{self.date}"
-        )
-
-    def is_like(self, other: Machine) -> bool:
-        """Whether samples of both can be compared: all but the date is the same."""
-        return self.model_copy(update={"date": other.date}) == other
 
 
 class SpeedSamples(Document):

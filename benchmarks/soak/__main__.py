@@ -27,8 +27,9 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.machine import this_machine
 from benchmarks.processes import ProcessFacts, children_of, facts_of
-from benchmarks.soak.report import Sample, TurnSpeed, findings_of, machine_text, table_of
+from benchmarks.soak.report import Sample, TurnSpeed, findings_of, table_of
 from benchmarks.temporary_files import temporary_files_in
 from drlpp.command_line import build_console, run_program
 from drlpp.data import Data, digits
@@ -203,7 +204,7 @@ def soak(hours: float, out: Path, sample_seconds: float = 60) -> list[Sample]:
         ClusterSession(ModelReference.named("alexnet"), _WORKERS, optimizer=_OPTIMIZER) as session,
         out.open("w") as file,
     ):
-        file.write(json.dumps({"machine": machine_text(), "hours": hours}) + "\n")
+        file.write(json.dumps({"machine": str(this_machine()), "hours": hours}) + "\n")
         task = session.captured.task
         state = Soak(session, digits(task.inputs), Path(folder))
         begin, next_sample, kills = time.monotonic(), 0.0, 0
@@ -238,4 +239,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_program(app, "soak.py")
+    run_program(app, "benchmarks.soak")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
 
-import torch
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -198,14 +195,6 @@ def _findings_of_kills(samples: Sequence[Sample]) -> list[str]:
 
 def _was_killed(failure: str) -> bool:
     return "was killed by SIGKILL" in failure
-
-
-def machine_text() -> str:
-    """What the figures were measured on."""
-    return (
-        f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, "
-        f"{os.cpu_count()} cores"
-    )
 
 
 def _bytes(value: float) -> str:

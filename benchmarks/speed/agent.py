@@ -1,6 +1,6 @@
 """How long do agents take to sample placements and to learn from them?
 
-    python -m benchmarks.speed.agent --document docs/agent.md
+    python -m benchmarks.speed agent --document docs/agent.md
 
 On one core (torch runs on one thread). Episodes are sampled one at a time, and many in step; an
 update is PPO's on as many episodes, four passes over all of them. Models are made up: layers of one
@@ -11,8 +11,7 @@ of the same episodes; of single episodes the mean over 16.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +23,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.report import table, write_between
+from benchmarks.speed.fastest import fastest_seconds
 from drlpp.agents.context import PlacementContext
 from drlpp.agents.policy import PlacementPolicy, TrajectoryPolicy
 from drlpp.agents.trajectory import Trajectory
@@ -31,7 +31,7 @@ from drlpp.agents.transfer_policy import TransferPolicy
 from drlpp.agents.update import Batch, evaluate_batch
 from drlpp.agents.weights import PRETRAINED
 from drlpp.cluster import Link, local_cluster
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console
 from drlpp.generated import generate
 from drlpp.report import seconds_text
 from drlpp.workload import Workload
@@ -43,8 +43,6 @@ PASSES = 4
 _SINGLES = 16
 _ACCELERATORS = 4
 _LEAST_SECONDS = 4.0
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class Row:
     update: float
 
 
-@app.command()
 def main(
     document: Annotated[
         Path | None, typer.Option(help="Write the table into this page, between its marks.")
@@ -99,9 +96,9 @@ def time_policy(name: str, operators: int) -> Row:
         policy=name,
         operators=operators,
         choices=sum(len(e.walk.decisions) for e in episodes) / EPISODES + _ACCELERATORS,
-        one=_fastest(lambda: _sample(policy, _SINGLES, 1)) / _SINGLES,
-        many=_fastest(lambda: _sample(policy, 1, EPISODES)),
-        update=_fastest(lambda: update(policy, episodes)),
+        one=fastest_seconds(lambda: _sample(policy, _SINGLES, 1), _LEAST_SECONDS) / _SINGLES,
+        many=fastest_seconds(lambda: _sample(policy, 1, EPISODES), _LEAST_SECONDS),
+        update=fastest_seconds(lambda: update(policy, episodes), _LEAST_SECONDS),
     )
 
 
@@ -143,16 +140,6 @@ def _sample(policy: TrajectoryPolicy, times: int, episodes: int) -> None:
         policy.sample(episodes)
 
 
-def _fastest(call: Callable[[], object]) -> float:
-    """Seconds of the fastest of some calls: the others were disturbed."""
-    times: list[float] = []
-    while sum(times) < _LEAST_SECONDS or len(times) < 2:
-        begin = time.process_time()
-        call()
-        times.append(time.process_time() - begin)
-    return min(times)
-
-
 _HEADINGS = (
     "policy",
     "operators",
@@ -175,7 +162,3 @@ def _table(rows: Sequence[Row]) -> Table:
     for row in rows:
         found.add_row(*_line(row))
     return found
-
-
-if __name__ == "__main__":
-    run_program(app, "agent_speed.py")

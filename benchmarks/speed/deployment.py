@@ -1,7 +1,7 @@
 """How long does deploying a placement on running workers take, and what does it leave behind?
 
-    python -m benchmarks.speed.deployment              # AlexNet, 60 M parameters; --json
-    python -m benchmarks.speed.deployment --size small --deployments 20
+    python -m benchmarks.speed deployment              # AlexNet, 60 M parameters; --json
+    python -m benchmarks.speed deployment --size small --deployments 20
 
 Placements take turns, straight and replicated ones. Times are medians over the deployments after
 the first of each. What a worker holds after the second deployment of a placement is compared with
@@ -24,7 +24,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from benchmarks.processes import ProcessFacts, facts_of
-from drlpp.command_line import Size, SizeOption, build_console, run_program
+from drlpp.command_line import Size, SizeOption, build_console
 from drlpp.errors import InvalidInput
 from drlpp.placement import Placement
 from drlpp.report import seconds_text
@@ -34,8 +34,6 @@ from drlpp.task import ModelReference
 
 SECONDS_GOAL = 1.0
 GROWTH_GOAL = 0.01
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,6 @@ class DeploymentReport:
         }
 
 
-@app.command()
 def main(
     model: Annotated[str, typer.Option(help="A name in the zoo.")] = "alexnet",
     size: SizeOption = Size.PUBLISHED,
@@ -217,7 +214,3 @@ def text_of(report: DeploymentReport) -> Group:
         )
     lines = [f"{text}: {'met' if met else 'not met'}" for text, met in report.verdicts.items()]
     return Group(times, held, *lines)
-
-
-if __name__ == "__main__":
-    run_program(app, "deployment_speed.py")

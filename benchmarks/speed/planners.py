@@ -1,6 +1,6 @@
 """How long planning takes: the zoo at operator level, and up to 1,024 accelerators.
 
-    python -m benchmarks.speed.planners --document docs/planning.md
+    python -m benchmarks.speed planners --document docs/planning.md
 
 The zoo's graphs are those of the small sizes, which have the operators of the published ones. Their
 costs are made up from sizes (every byte that an operator reads or writes takes its time), since
@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks.report import table, write_between
 from drlpp.capturing import capture
 from drlpp.cluster import Cluster, Host, Link
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console
 from drlpp.errors import InvalidInput
 from drlpp.estimated_profile import estimate_profile
 from drlpp.planners import PLANNERS, PlanningProblem, tractability
@@ -36,13 +36,11 @@ from drlpp.task import ModelReference
 from drlpp.workload import Workload
 from drlpp.zoo import ZOO
 
-BEGIN = "<!-- speed: written by benchmarks/planner_speed.py -->"
+BEGIN = "<!-- speed: written by benchmarks.speed -->"
 END = "<!-- end of speed -->"
 
 SIZES = (4, 16, 64, 256, 1024)
 SCALE_MODELS = ("vgg16", "gnmt8")
-
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,6 @@ class ScaleRow:
     simulation_seconds: float
 
 
-@app.command()
 def main(
     models: Annotated[str, typer.Option(help="Names in the zoo.")] = ",".join(ZOO),
     sizes: Annotated[str, typer.Option(help="Numbers of accelerators.")] = ",".join(
@@ -249,7 +246,3 @@ def _rich(headings: Sequence[str], rows: list[tuple[str, ...]]) -> Table:
     for row in rows:
         found.add_row(*row)
     return found
-
-
-if __name__ == "__main__":
-    run_program(app, "planner_speed")

@@ -1,6 +1,6 @@
 """How fast is the simulator, and how do its time and memory grow with the cluster?
 
-    python -m benchmarks.speed.simulator            # a few minutes; --json for programs
+    python -m benchmarks.speed simulator            # a few minutes; --json for programs
 
 Every row is one placement in a process of its own: even stages of a made-up model on hosts of eight
 accelerators. *First* includes writing the schedule and compiling it; *again* is another simulation
@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import platform
 import random
 import resource
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -27,8 +24,10 @@ from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
+from benchmarks.machine import this_machine
+from benchmarks.speed.fastest import fastest_seconds
 from drlpp.cluster import Cluster, Host, Link
-from drlpp.command_line import build_console, run_program
+from drlpp.command_line import build_console
 from drlpp.placement import Placement, Stage
 from drlpp.prediction import predict
 from drlpp.report import seconds_text
@@ -55,8 +54,6 @@ _OPERATORS = 128
 _LEAST_SECONDS = 0.5
 _ACCELERATORS_OF_A_HOST = 8
 
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-
 
 @dataclass(frozen=True)
 class Row:
@@ -78,7 +75,6 @@ class Row:
     over_prediction: float
 
 
-@app.command()
 def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON.")] = False,
 ) -> None:
@@ -94,9 +90,7 @@ def main(
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
     console.print(table_of(rows))
-    console.print(
-        f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"
-    )
+    console.print(str(this_machine()))
 
 
 def time_simulation(stages: int, replicas: int, minibatches: int) -> Row:
@@ -120,23 +114,14 @@ def time_simulation(stages: int, replicas: int, minibatches: int) -> Row:
         steps=sum(map(len, program.steps)),
         messages=len(program.route_of),
         first_seconds=first,
-        again_seconds=_fastest(
-            lambda: simulate(workload, cluster, placement, minibatches=minibatches)
+        again_seconds=fastest_seconds(
+            lambda: simulate(workload, cluster, placement, minibatches=minibatches),
+            _LEAST_SECONDS,
         ),
         memory_bytes=grown * 1024,
         seconds_per_minibatch=simulation.seconds_per_minibatch,
         over_prediction=simulation.seconds_per_minibatch / predicted,
     )
-
-
-def _fastest(call: Callable[[], object]) -> float:
-    """Seconds of the fastest of some calls: the others were disturbed."""
-    times: list[float] = []
-    while sum(times) < _LEAST_SECONDS or len(times) < 2:
-        begin = time.process_time()
-        call()
-        times.append(time.process_time() - begin)
-    return min(times)
 
 
 def made_up(accelerators: int) -> tuple[Workload, Cluster]:
@@ -216,7 +201,3 @@ def table_of(rows: list[Row]) -> Table:
             f"{row.over_prediction:.3f}",
         )
     return table
-
-
-if __name__ == "__main__":
-    run_program(app, "simulator_speed.py")

@@ -111,4 +111,4 @@ def _run(jobs: Sequence[Job], results: Path, processes: int) -> None:
 
 
 if __name__ == "__main__":
-    run_program(app, "statistical_efficiency.py")
+    run_program(app, "benchmarks.statistical_efficiency")

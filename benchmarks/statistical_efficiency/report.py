@@ -21,7 +21,7 @@ from benchmarks.statistical_efficiency.orderings import (
 from benchmarks.statistical_efficiency.runs import DEPTHS, OPTIONS, SEARCH_SEED, Result
 from benchmarks.statistical_efficiency.tasks import TASKS
 
-BEGIN = "<!-- results: written by benchmarks/statistical_efficiency.py report -->"
+BEGIN = "<!-- results: written by benchmarks.statistical_efficiency -->"
 END = "<!-- end of results -->"
 
 OPTIMIZER_TITLES: dict[str, str] = {"sgd": "SGDM", "adam": "Adam", "adamw": "AdamW"}

@@ -210,4 +210,4 @@ def _group_lines(title: str, rows: Iterable[Row]) -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-    run_program(app, "zero_shot.py")
+    run_program(app, "benchmarks.zero_shot")

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from benchmarks.models import reference
 from benchmarks.processes import ProcessFacts, facts_of
 from benchmarks.speed import deployment as deployment_speed
+from benchmarks.speed.__main__ import app
 from benchmarks.speed.deployment import (
     DeploymentReport,
     Held,
@@ -63,7 +64,7 @@ def test_a_missed_goal_is_told_by_the_exit_code(
     )
     monkeypatch.setattr(deployment_speed, "ClusterSession", lambda *_: nullcontext())
     monkeypatch.setattr(deployment_speed, "deploy_again_and_again", lambda *_: report)
-    result = CliRunner().invoke(deployment_speed.app, [])
+    result = CliRunner().invoke(app, ["deployment"])
     assert result.exit_code == code, result.output
 
 

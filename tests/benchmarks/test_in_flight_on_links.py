@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.emulated_cluster.names import name_in
-from benchmarks.in_flight.links import BEGIN, END, app, cluster_of, rates_of, row_of
+from benchmarks.in_flight.__main__ import app
+from benchmarks.in_flight.links import BEGIN, END, cluster_of, rates_of, row_of
 from benchmarks.in_flight.program import METHOD, DepthSamples, even_placement, orders
 from benchmarks.in_flight.report import HEADINGS, Row, as_plain, cells_of, markdown
 from benchmarks.models import reference
@@ -124,7 +125,7 @@ def test_depths_are_measured_on_a_link_and_nothing_is_left(tmp_path: Path) -> No
     document = tmp_path / "page.md"
     document.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     arguments = ["--short", "--rates", "1000", "--json", "--document", str(document)]
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(app, ["links", *arguments], catch_exceptions=False)
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     (row,) = found["rows"]
@@ -147,7 +148,7 @@ def test_depths_are_measured_on_a_link_and_nothing_is_left(tmp_path: Path) -> No
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_an_interrupted_run_leaves_nothing(number: signal.Signals) -> None:
-    program = [sys.executable, "-m", "benchmarks.in_flight.links", "--short"]
+    program = [sys.executable, "-m", "benchmarks.in_flight", "links", "--short"]
     with subprocess.Popen(program, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as running:
         try:
             end = time.monotonic() + 120

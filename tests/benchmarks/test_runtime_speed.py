@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from benchmarks.machine import this_machine
 from benchmarks.models import placement_of, reference
 from benchmarks.runtime_speed import __main__ as runtime_speed
 from benchmarks.runtime_speed.__main__ import (
@@ -16,7 +17,6 @@ from benchmarks.runtime_speed.__main__ import (
     as_plain,
     check_numerics,
     measure,
-    this_machine,
 )
 from benchmarks.runtime_speed.report import NUMERICS_GOAL, rows_of, verdicts_of
 from benchmarks.runtime_speed.runner import check_cores
