@@ -1,12 +1,17 @@
-"""What Linux tells about a process: its memory, open files, threads and processor time."""
+"""Processes: what they hold, which there are, and whether they are gone."""
 
 from __future__ import annotations
 
-import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+import psutil
+
+_TORCHS = "torchinductor*"
+"""Torch's cache is there for everyone."""
 
 
 @dataclass(frozen=True)
@@ -31,35 +36,55 @@ class ProcessFacts:
 
 
 def facts_of(process_id: int) -> ProcessFacts:
-    """Of a process that runs.
+    """What a running process holds.
 
     Raises:
-        OSError: it has ended, or the system does not tell.
+        psutil.Error: it has ended, or the system does not tell.
     """
-    folder = Path(f"/proc/{process_id}")
-    sizes = {}
-    for line in (folder / "smaps_rollup").read_text().splitlines()[1:]:
-        name, _, value = line.partition(":")
-        sizes[name] = int(value.split()[0]) * 1024
-    # The name, in brackets, may hold spaces.
-    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    process = psutil.Process(process_id)
+    # Exact, where the kernel's own sum (memory_info) may lag behind.
+    maps = process.memory_maps()
+    times = process.cpu_times()
     return ProcessFacts(
-        memory_bytes=sizes["Rss"],
-        private_bytes=sizes["Private_Dirty"],
-        open_files=len(list((folder / "fd").iterdir())),
-        threads=int(fields[17]),
-        processor_seconds=(int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND,
+        memory_bytes=sum(one.rss for one in maps),
+        private_bytes=sum(one.private_dirty for one in maps),
+        open_files=process.num_fds(),
+        threads=process.num_threads(),
+        processor_seconds=times.user + times.system,
     )
 
 
 def children_of(process_id: int) -> list[int]:
-    """Processes that it started and that run, or that it has not waited for.
+    """Processes that it started and that run, or that it has not waited for."""
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(process_id).children()]
+    return []
 
-    Raises:
-        OSError: it has ended.
-    """
-    return [
-        int(child)
-        for thread in Path(f"/proc/{process_id}/task").iterdir()
-        for child in (thread / "children").read_text().split()
-    ]
+
+def workers_of(controller: int) -> list[int]:
+    """The worker processes of all its sessions: children of the server that forks them."""
+    return [worker for child in children_of(controller) for worker in children_of(child)]
+
+
+def descendants(process_id: int) -> set[int]:
+    """All processes that descend from one."""
+    with suppress(psutil.NoSuchProcess):
+        return {child.pid for child in psutil.Process(process_id).children(recursive=True)}
+    return set()
+
+
+def wait_until_gone(family: Iterable[int], temporary: Path, seconds: float = 30) -> list[str]:
+    """Wait for processes, and all files in a folder, to go; what is left after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = [f"process {process}" for process in family if _runs(process)]
+        left += [path.name for path in temporary.iterdir() if not path.match(_TORCHS)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+
+
+def _runs(process_id: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
+    return False

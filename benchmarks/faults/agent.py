@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.faults.leftovers import descendants, unfinished_in, wait_until_gone
+from benchmarks.faults.leftovers import unfinished_in
 from benchmarks.faults.trials import Trial
-from benchmarks.processes import children_of
+from benchmarks.processes import descendants, wait_until_gone, workers_of
 from drlpp.envs.measurements_file import Entry, read_measurements
 from drlpp.errors import InvalidFile
 from drlpp.measurement import FailedMeasurement
@@ -60,7 +60,7 @@ class AgentTrials:
                 run.kill()
                 run.wait()
             else:
-                os.kill(chance.choice(_workers_of(run)), signal.SIGKILL)
+                os.kill(chance.choice(workers_of(run.pid)), signal.SIGKILL)
             before = _entries(out)
             run.wait(_LONGEST_SECONDS)
         left = wait_until_gone(family, temporary)
@@ -121,11 +121,6 @@ def _log_of(out: Path) -> Path:
 def _last_words(out: Path) -> str:
     lines = _log_of(out).read_text(errors="replace").split("\n")
     return next((line for line in reversed(lines) if line.strip()), "nothing")
-
-
-def _workers_of(run: subprocess.Popen[bytes]) -> list[int]:
-    """Children of the server that forks them."""
-    return [worker for child in children_of(run.pid) for worker in children_of(child)]
 
 
 def _entries(out: Path) -> list[Entry]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
-_LISTENING = "0A"
+import psutil
+
 _CONNECT_SECONDS = 2.0
 _HTTP = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 # What a TCPStore takes for a client's greeting, before the number of a query.
@@ -18,29 +17,14 @@ _GREETING_OF_STORES = b"\x00" + struct.pack("<I", 0x3C85F7CE)
 
 
 def listening_ports(processes: Iterable[int]) -> dict[int, str]:
-    """TCP ports that any of these processes listens on, with the address, as the system writes it.
-
-    ``0100007F`` is 127.0.0.1, ``00000000`` everywhere.
-    """
-    own = {socket_ for process in processes for socket_ in _sockets_of(process)}
+    """TCP ports that any of these processes listens on, with the address: 0.0.0.0 is everywhere."""
     found = {}
-    for table in ("tcp", "tcp6"):
-        with suppress(FileNotFoundError):
-            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTENING and f"socket:[{fields[9]}]" in own:
-                    address, _, port = fields[1].rpartition(":")
-                    found[int(port, 16)] = address
+    for process in processes:
+        with suppress(psutil.Error):
+            for connection in psutil.Process(process).net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found[connection.laddr.port] = connection.laddr.ip
     return found
-
-
-def _sockets_of(process: int) -> list[str]:
-    found = []
-    with suppress(OSError):
-        for link in Path(f"/proc/{process}/fd").iterdir():
-            with suppress(OSError):
-                found.append(os.readlink(link))
-    return [name for name in found if name.startswith("socket:")]
 
 
 def utterances(chance: random.Random) -> list[bytes]:

@@ -21,11 +21,12 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 
 from benchmarks.faults.strangers import bother
-from benchmarks.processes import children_of
+from benchmarks.processes import children_of, workers_of
 from drlpp.errors import (
     ModelError,
     NotFinite,
@@ -74,11 +75,6 @@ _SLOW_SECONDS = 20.0
 _strangers: list[socket.socket] = []
 
 
-def workers_of_this_process() -> list[int]:
-    """The worker processes of all sessions: children of the server that forks them."""
-    return [worker for child in children_of(os.getpid()) for worker in children_of(child)]
-
-
 def _server_of_this_process() -> int:
     """That forks the workers."""
     return next(child for child in children_of(os.getpid()) if children_of(child))
@@ -93,7 +89,7 @@ def strike(fault: str, triggers: Path, chance: random.Random) -> bool:
     if fault not in SIGNALS and fault not in ("disk", "strangers"):
         pull(triggers, fault)
         return True
-    workers = workers_of_this_process()
+    workers = workers_of(os.getpid())
     if not workers:
         return False
     match fault:
@@ -229,8 +225,7 @@ def _leak(leaked: list[Tensor]) -> None:
 
 
 def _limit_memory(more_bytes: int) -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[5])
-    limit = pages * resource.getpagesize() + more_bytes
+    limit = psutil.Process().memory_info().data + more_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

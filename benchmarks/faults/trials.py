@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.faults.leftovers import descendants, everything_gone, unfinished_in, wait_until_gone
+from benchmarks.faults.leftovers import everything_gone, unfinished_in
 from benchmarks.faults.strikes import EXPECTED, SURVIVED, allow_files, release, strike
+from benchmarks.processes import descendants, wait_until_gone
 from drlpp.capturing import CapturedModel, capture
 from drlpp.cluster import Link, local_cluster
 from drlpp.errors import HostLost, RunFailure, WorkerLost

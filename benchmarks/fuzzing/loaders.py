@@ -218,7 +218,6 @@ def complaint_about(loader: Loader, path: Path, inputs: int, seed: int) -> str |
         max_examples=inputs,
         deadline=None,
         database=None,
-        report_multiple_bugs=True,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     @hypothesis.given(damaged(loader.valid))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.leftovers import descendants
+from benchmarks.processes import descendants
 from drlpp.errors import InvalidInput
 from drlpp.runtime import session_folder
 from drlpp.runtime.session_folder import (

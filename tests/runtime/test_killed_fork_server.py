@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults.leftovers import wait_until_gone
+from benchmarks.processes import wait_until_gone
 from drlpp.capturing import CapturedModel, capture
 from drlpp.measurement import LOST_TWICE, FailedMeasurement, Measurement
 from drlpp.runtime import ClusterSession, local_host
