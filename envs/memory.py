@@ -8,10 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from drlpp.envs.measurements_file import Entry, Header, append, open_measurements, settled
+from drlpp.envs.measurements_file import Entry, Header, open_measurements, settled
 from drlpp.envs.measurer import Measurer
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.graph import OpGraph
+from drlpp.json_lines import append
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement import Placement
 

@@ -40,6 +40,7 @@ from drlpp.cluster import Link
 from drlpp.command_line import build_console
 from drlpp.files import read_document
 from drlpp.generated import FAMILIES, generate
+from drlpp.json_lines import cut_off, read_lines
 from drlpp.profile import Profile
 
 MODELS = (
@@ -148,11 +149,10 @@ def _key(result: Result) -> tuple[object, ...]:
 
 
 def read_results(path: Path) -> list[Result]:
-    """What was run so far."""
-    if not path.is_file():
-        return []
-    complete = path.read_text().rpartition("\n")[0]
-    return [Result(**json.loads(line)) for line in complete.split("\n") if line]
+    """What was run so far; a last line that was cut off while it was written is removed."""
+    lines, rest = read_lines(path)
+    cut_off(path, rest)
+    return [Result(**json.loads(line)) for line in lines if line]
 
 
 def run_task(task: Task) -> Result:

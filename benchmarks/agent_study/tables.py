@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
-import numpy
-from numpy.typing import NDArray
+from pandas import DataFrame, Series
 from scipy.stats import wilcoxon
 
-from benchmarks.report import table
+from benchmarks.report import markdown
 
 BEGIN = "<!-- study: written by benchmarks.agent_study -->"
 END = "<!-- end of study -->"
@@ -39,31 +37,22 @@ class Result:
     optimum_seconds: float
     planner_seconds: float
 
-    @property
-    def instance(self) -> tuple[str, int, float]:
-        """What does not depend on the method."""
-        return self.model, self.accelerators, self.bandwidth
 
-
-Runs = dict[str, dict[tuple[object, ...], Result]]
-"""By method, then by instance and seed."""
+_INSTANCE = ["model", "accelerators", "bandwidth"]
+_RUN = [*_INSTANCE, "seed"]
 
 
 def report(results: Sequence[Result], budgets: Sequence[int]) -> str:
     """All tables as Markdown."""
-    best_known: dict[tuple[str, int, float], float] = {}
-    for result in results:
-        known = best_known.get(result.instance, numpy.inf)
-        best_known[result.instance] = min(
-            known, result.optimum_seconds, result.planner_seconds, *result.best_seconds
-        )
-
-    def gap(result: Result, index: int) -> float:
-        return result.best_seconds[index] / best_known[result.instance] - 1
-
-    def saved(result: Result, index: int) -> float:
-        return result.planner_seconds / result.best_seconds[index] - 1
-
+    frame = DataFrame([asdict(result) | {"budget": list(budgets)} for result in results])
+    frame = frame.drop_duplicates(["question", "method", *_RUN], keep="last")
+    # A line for every run and budget.
+    frame = frame.explode(["best_seconds", "budget"]).astype({"best_seconds": float})
+    fastest = frame[["best_seconds", "optimum_seconds", "planner_seconds"]].min(axis=1)
+    best_known = fastest.groupby([frame[name] for name in _INSTANCE]).transform("min")
+    frame["gap"] = frame.best_seconds / best_known - 1
+    frame["gap_to_exact"] = frame.best_seconds / frame.optimum_seconds - 1
+    frame["saved"] = frame.planner_seconds / frame.best_seconds - 1
     parts: list[str] = []
     for question, title in (
         ("right", "What is declared is true: gap to the best known"),
@@ -71,130 +60,102 @@ def report(results: Sequence[Result], budgets: Sequence[int]) -> str:
         ("noise", "The same, with shared cores that nobody declared, and 3% of noise"),
         ("ablation", "The guided agent without each of its parts, costs declared wrongly"),
     ):
-        runs = _runs(r for r in results if r.question == question)
-        if runs:
-            shared = _of_all_methods(runs)
-            parts += [f"**{title}**", "", *_gaps(shared, budgets, gap), ""]
-            if shared != runs:
-                more = {m: found for m, found in runs.items() if len(found) > len(shared[m])}
-                parts += ["On all models, the large ones included:", ""]
-                parts += [*_gaps(more, budgets, gap), ""]
-            parts += [*_against_exact(runs, budgets), ""] if question == "right" else []
-            parts += [*_comparison(runs, budgets, gap), ""]
-        if question in ("wrong", "noise") and OURS in runs:
-            parts += [
-                "How much faster than the best planner's placement:",
-                "",
-                *_faster(runs, budgets, saved),
-                "",
-            ]
+        runs = frame[frame.question == question]
+        if len(runs):
+            of_all = runs.groupby(_RUN).method.transform("nunique") == runs.method.nunique()
+            parts += [f"**{title}**", "", _gaps(runs[of_all]), ""]
+            if not of_all.all():
+                more = runs[runs.method.isin(runs[~of_all].method)]
+                parts += ["On all models, the large ones included:", "", _gaps(more), ""]
+            parts += [_against_exact(runs), ""] if question == "right" else []
+            methods = set(runs.method)
+            parts += [_comparison(runs), ""] if OURS in methods and len(methods) > 1 else []
+        if question in ("wrong", "noise") and OURS in set(runs.method):
+            parts += ["How much faster than the best planner's placement:", "", _faster(runs), ""]
     return "\n".join(parts)
 
 
-def _runs(results: Iterable[Result]) -> Runs:
-    runs: Runs = defaultdict(dict)
-    for result in results:
-        runs[result.method][(*result.instance, result.seed)] = result
-    return dict(runs)
+def _by_method(
+    runs: DataFrame,
+    heading: str,
+    cells: Callable[[Series], str],
+    value: str,
+    at_budget: str = "",
+) -> DataFrame:
+    """A line for every method, a cell for every budget."""
+    return DataFrame(
+        {heading: method}
+        | {f"{budget}{at_budget}": cells(at[value]) for budget, at in found.groupby("budget")}
+        for method, found in runs.groupby("method", sort=False)
+    )
 
 
-def _of_all_methods(runs: Runs) -> Runs:
-    """The instances and seeds that every method has run."""
-    keys = set.intersection(*(set(found) for found in runs.values()))
-    return {
-        method: {key: found[key] for key in found if key in keys} for method, found in runs.items()
-    }
-
-
-def _gaps(runs: Runs, budgets: Sequence[int], gap: Callable[[Result, int], float]) -> Iterable[str]:
-    rows = []
-    for method, found in runs.items():
-        cells = []
-        for index in range(len(budgets)):
-            gaps = [gap(result, index) for result in found.values()]
-            cells.append(f"{numpy.median(gaps):.1%} / {max(gaps):.0%}")
-        looked = budgets.index(_LOOK_AT)
-        within = numpy.mean([gap(result, looked) <= 0.01 for result in found.values()])
-        measured = numpy.median([result.distinct for result in found.values()])
-        took = numpy.median([result.wall_seconds for result in found.values()])
-        rows.append(
-            [method, *cells, f"{within:.0%}", str(len(found)), f"{measured:.0f}", f"{took:.0f} s"]
-        )
-    headings = [
+def _gaps(runs: DataFrame) -> str:
+    table = _by_method(
+        runs,
         "method",
-        *(f"{budget}: median / worst" for budget in budgets),
-        f"within 1% after {_LOOK_AT}",
-        "runs",
-        "measured",
-        "took",
-    ]
-    return table(headings, rows)
+        lambda gaps: f"{gaps.median():.1%} / {gaps.max():.0%}",
+        "gap",
+        ": median / worst",
+    )
+    looked = runs[runs.budget == _LOOK_AT].groupby("method", sort=False)
+    within = [f"{(of_method.gap <= 0.01).mean():.0%}" for _, of_method in looked]
+    table[f"within 1% after {_LOOK_AT}"] = within
+    table["runs"] = [str(len(of_method)) for _, of_method in looked]
+    table["measured"] = [f"{of_method.distinct.median():.0f}" for _, of_method in looked]
+    table["took"] = [f"{of_method.wall_seconds.median():.0f} s" for _, of_method in looked]
+    return markdown(table)
 
 
-def _against_exact(runs: Runs, budgets: Sequence[int]) -> Iterable[str]:
+def _against_exact(runs: DataFrame) -> str:
     """The gap to the exact planner's placement, which is told everything; negative is faster."""
-    rows = []
-    for method, found in runs.items():
-        cells = []
-        for index in range(len(budgets)):
-            gaps = [r.best_seconds[index] / r.optimum_seconds - 1 for r in found.values()]
-            cells.append(f"{numpy.median(gaps):+.1%} / {max(gaps):+.0%}")
-        rows.append([method, *cells])
-    return table(["to the exact planner's", *(f"{b}: median / worst" for b in budgets)], rows)
+    return markdown(
+        _by_method(
+            runs,
+            "to the exact planner's",
+            lambda gaps: f"{gaps.median():+.1%} / {gaps.max():+.0%}",
+            "gap_to_exact",
+            ": median / worst",
+        )
+    )
 
 
-def _comparison(
-    runs: Runs, budgets: Sequence[int], gap: Callable[[Result, int], float]
-) -> Iterable[str]:
-    """Ours against every other method, instance by instance, each the median over its seeds."""
-    ours = runs.get(OURS, {})
-    rows = []
-    for method, found in runs.items():
-        shared = set(ours) & set(found)
-        if method == OURS or not shared:
-            continue
-        cells = []
-        for index in range(len(budgets)):
-            differences = _differences(ours, found, shared, lambda r: gap(r, index))  # noqa: B023
-            better, worse = int((differences < 0).sum()), int((differences > 0).sum())
-            equal = len(differences) - better - worse
-            cells.append(f"{better} / {equal} / {worse}{_p(differences)}")
-        rows.append([method, *cells])
-    headings = [f"{OURS} against", *(f"{b}: better / equal / worse" for b in budgets)]
-    return table(headings, rows)
+def _comparison(runs: DataFrame) -> str:
+    """Ours against every other method, instance by instance, each the median over its seeds.
+
+    Seeds of one instance are not independent of each other.
+    """
+    ours = runs[runs.method == OURS]
+    shared = runs[runs.method != OURS].merge(ours, on=[*_RUN, "budget"], suffixes=("", "_ours"))
+    shared["difference"] = shared.gap_ours - shared.gap
+    medians = shared.groupby(["method", *_INSTANCE, "budget"], sort=False)["difference"].median()
+    return markdown(
+        _by_method(
+            medians.reset_index(),
+            f"{OURS} against",
+            _better_or_worse,
+            "difference",
+            ": better / equal / worse",
+        )
+    )
 
 
-def _differences(
-    ours: dict[tuple[object, ...], Result],
-    others: dict[tuple[object, ...], Result],
-    shared: set[tuple[object, ...]],
-    gap: Callable[[Result], float],
-) -> NDArray[numpy.float64]:
-    """Median over the seeds of an instance; seeds of one are not independent of each other."""
-    by_instance: dict[object, list[float]] = defaultdict(list)
-    for key in shared:
-        by_instance[ours[key].instance].append(gap(ours[key]) - gap(others[key]))
-    medians = numpy.array([numpy.median(values) for values in by_instance.values()])
-    return numpy.where(numpy.abs(medians) < 1e-9, 0.0, medians)
+def _better_or_worse(differences: Series) -> str:
+    """With p of Wilcoxon's signed-rank test, one-sided: ours is not faster."""
+    different = differences[differences.abs() >= 1e-9]
+    better, worse = (different < 0).sum(), (different > 0).sum()
+    text = f"{better} / {len(differences) - len(different)} / {worse}"
+    if not len(different):
+        return text
+    return f"{text}, p = {wilcoxon(different, alternative='less').pvalue:.2g}"
 
 
-def _p(differences: NDArray[numpy.float64]) -> str:
-    """Of Wilcoxon's signed-rank test, one-sided: ours is not faster."""
-    if not differences.any():
-        return ""
-    p = float(wilcoxon(differences[differences != 0], alternative="less").pvalue)
-    return f", p = {p:.2g}"
-
-
-def _faster(
-    runs: Runs, budgets: Sequence[int], saved: Callable[[Result, int], float]
-) -> Iterable[str]:
-    rows = []
-    for method, found in runs.items():
-        cells = []
-        for index in range(len(budgets)):
-            values = [saved(result, index) for result in found.values()]
-            slower = numpy.mean([value < -1e-9 for value in values])
-            cells.append(f"{numpy.median(values):+.1%} (slower: {slower:.0%})")
-        rows.append([method, *cells])
-    return table(["method", *(f"{budget}" for budget in budgets)], rows)
+def _faster(runs: DataFrame) -> str:
+    return markdown(
+        _by_method(
+            runs,
+            "method",
+            lambda saved: f"{saved.median():+.1%} (slower: {(saved < -1e-9).mean():.0%})",
+            "saved",
+        )
+    )

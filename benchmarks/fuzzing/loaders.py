@@ -31,9 +31,10 @@ from drlpp.agents.weights import load_weights, save_weights
 from drlpp.capturing import capture
 from drlpp.cluster import Cluster, Link, local_cluster
 from drlpp.command_line import build_console
-from drlpp.envs.measurements_file import Entry, Header, append, read_measurements
+from drlpp.envs.measurements_file import Entry, Header, read_measurements
 from drlpp.errors import InvalidInput
 from drlpp.files import read_any_document, read_document, write_document
+from drlpp.json_lines import append
 from drlpp.measurement import FailedMeasurement
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.partitioning_instance import PartitioningInstance

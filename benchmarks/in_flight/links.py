@@ -22,11 +22,11 @@ import typer
 
 from benchmarks.emulated_cluster import LEAST_SPEED, EmulatedCluster, ended_by_signals
 from benchmarks.in_flight.program import METHOD, STAGES, DepthSamples, Settings, even_placement
-from benchmarks.in_flight.report import Row, as_plain, markdown, rich_table
+from benchmarks.in_flight.report import Row, as_plain, table_of
 from benchmarks.in_flight.simulated import BITS_PER_SECOND, MOST_PER_LINK
 from benchmarks.machine import this_machine
 from benchmarks.models import MODELS, SMALL_MODELS, reference
-from benchmarks.report import write_between
+from benchmarks.report import markdown, terminal, write_between
 from drlpp.cluster import Cluster, Host, Link
 from drlpp.command_line import build_console
 from drlpp.errors import InvalidInput
@@ -79,10 +79,10 @@ def main(
         print(json.dumps({**plain, "rows": as_plain(rows)}, indent=1))
     else:
         console = build_console()
-        console.print(rich_table(rows))
+        console.print(terminal(table_of(rows)))
         console.print(conditions)
     if document is not None:
-        write_between(document, BEGIN, END, markdown(rows, conditions))
+        write_between(document, BEGIN, END, f"{markdown(table_of(rows))}\n\n{conditions}")
 
 
 def rates_of(text: str) -> list[float]:

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich import box
-from rich.table import Table
+from pandas import DataFrame
 
-from benchmarks.in_flight.simulated import MOST_PER_LINK, speed_text
-from benchmarks.report import table
+from benchmarks.in_flight.simulated import speed_text
 from drlpp.report import seconds_text
 from drlpp.simulator import Depth, smallest_depth
 
@@ -75,46 +73,26 @@ class Row:
         return [[noam / seconds for seconds in deeper] for noam, *deeper in self.turns]
 
 
-HEADINGS = (
-    "links",
-    "one message (asked)",
-    "NOAM (simulated)",
-    *(f"{number} per link (simulated)" for number in range(1, MOST_PER_LINK + 1)),
-    "turns within",
-    "auto",
-)
+def table_of(rows: Iterable[Row]) -> DataFrame:
+    """The rows as text."""
+    return DataFrame(map(_texts, rows))
 
 
-def cells_of(row: Row) -> list[str]:
-    """The row as text."""
-    simulated_noam = row.simulated[0].seconds_per_minibatch
-    automatic = row.automatic
-    return [
-        speed_text(row.bits_per_second),
-        f"{seconds_text(row.message_seconds)} ({seconds_text(row.asked_message_seconds)})",
-        f"{seconds_text(row.noam_seconds)} ({seconds_text(simulated_noam)})",
-        *(
-            f"{measured:.2f}× ({simulated:.2f}×)"
-            for measured, simulated in zip(row.speed_ups, row.simulated_speed_ups, strict=True)
-        ),
-        f"{row.spread:.0%}",
-        f"{automatic.per_link} ({'-'.join(map(str, automatic.in_flight))})",
-    ]
-
-
-def rich_table(rows: Iterable[Row]) -> Table:
-    """For a terminal."""
-    rich = Table(box=box.SIMPLE, pad_edge=False)
-    for heading in HEADINGS:
-        rich.add_column(heading, justify="right")
-    for row in rows:
-        rich.add_row(*cells_of(row))
-    return rich
-
-
-def markdown(rows: Iterable[Row], conditions: str) -> str:
-    """For a page: the table, and how it was measured below."""
-    return "\n".join([*table(HEADINGS, map(cells_of, rows)), "", conditions])
+def _texts(row: Row) -> dict[str, str]:
+    noam, automatic = row.simulated[0].seconds_per_minibatch, row.automatic
+    asked = seconds_text(row.asked_message_seconds)
+    speed_ups = zip(row.speed_ups, row.simulated_speed_ups, strict=True)
+    return {
+        "links": speed_text(row.bits_per_second),
+        "one message (asked)": f"{seconds_text(row.message_seconds)} ({asked})",
+        "NOAM (simulated)": f"{seconds_text(row.noam_seconds)} ({seconds_text(noam)})",
+        **{
+            f"{number} per link (simulated)": f"{measured:.2f}× ({simulated:.2f}×)"
+            for number, (measured, simulated) in enumerate(speed_ups, 1)
+        },
+        "turns within": f"{row.spread:.0%}",
+        "auto": f"{automatic.per_link} ({'-'.join(map(str, automatic.in_flight))})",
+    }
 
 
 def as_plain(rows: Sequence[Row]) -> list[dict[str, Any]]:

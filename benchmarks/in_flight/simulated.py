@@ -10,18 +10,17 @@ auto`` takes is marked.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
+from pandas import DataFrame
 from rich.filesize import decimal
-from rich.table import Table
 
 from benchmarks import PROFILES
-from benchmarks.report import table, write_between
+from benchmarks.report import markdown, terminal, write_between
 from drlpp.cluster import Link, local_cluster
 from drlpp.command_line import build_console
 from drlpp.generated import generate
@@ -73,14 +72,9 @@ def main(
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
-        rich = Table(box=box.SIMPLE)
-        for heading in HEADINGS:
-            rich.add_column(heading, justify="left" if heading == "model" else "right")
-        for row in rows:
-            rich.add_row(*cells_of(row))
-        build_console().print(rich)
+        build_console().print(terminal(table_of(rows)))
     if document is not None:
-        write_between(document, BEGIN, END, "\n".join(table(HEADINGS, map(cells_of, rows))))
+        write_between(document, BEGIN, END, markdown(table_of(rows)))
 
 
 def compare(most_per_link: int = MOST_PER_LINK) -> Iterator[Row]:
@@ -111,34 +105,28 @@ def models() -> dict[str, Profile]:
     }
 
 
-HEADINGS = (
-    "model",
-    "links",
-    "rule",
-    "NOAM",
-    *(f"{number} per link" for number in range(1, MOST_PER_LINK + 1)),
-    "enough",
-    "faster by",
-    "memory",
-    "with NOAM",
-)
+def table_of(rows: Iterable[Row]) -> DataFrame:
+    """The rows as text."""
+    return DataFrame(map(_texts, rows))
 
 
-def cells_of(row: Row) -> list[str]:
-    """The row as text."""
-    chosen = row.depths[row.chosen]
-    noam = row.depths[0]
+def _texts(row: Row) -> dict[str, str]:
+    chosen, noam = row.depths[row.chosen], row.depths[0]
     gained = 1 - chosen.seconds_per_minibatch / noam.seconds_per_minibatch
-    return [
-        row.model,
-        speed_text(row.bits_per_second),
-        seconds_text(row.rule_seconds),
-        *(seconds_text(depth.seconds_per_minibatch) for depth in row.depths),
-        f"{chosen.per_link} ({'-'.join(map(str, chosen.in_flight))})",
-        f"{gained:.0%}",
-        decimal(round(chosen.memory_bytes)),
-        decimal(round(noam.memory_bytes)),
-    ]
+    return {
+        "model": row.model,
+        "links": speed_text(row.bits_per_second),
+        "rule": seconds_text(row.rule_seconds),
+        "NOAM": seconds_text(noam.seconds_per_minibatch),
+        **{
+            f"{number} per link": seconds_text(depth.seconds_per_minibatch)
+            for number, depth in enumerate(row.depths[1:], 1)
+        },
+        "enough": f"{chosen.per_link} ({'-'.join(map(str, chosen.in_flight))})",
+        "faster by": f"{gained:.0%}",
+        "memory": decimal(round(chosen.memory_bytes)),
+        "with NOAM": decimal(round(noam.memory_bytes)),
+    }
 
 
 def speed_text(bits: float) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from rich.box import SIMPLE_HEAD
+from pandas import DataFrame
 from rich.console import Group
-from rich.table import Table
 
-from benchmarks.report import table, write_between
+from benchmarks.report import markdown, terminal, write_between
 from drlpp.report import confidence_text, seconds_text
 from drlpp.runtime import PLAIN, Comparison, Contender
 from drlpp.verdict import Finding, best_rival
@@ -41,6 +40,10 @@ class PaperRow:
     model: str
     seconds: dict[str, float]
     configuration: str
+
+    def over(self, method: str) -> str:
+        """DRL-PP's speed-up over a method."""
+        return _ratio(self.seconds[method] / self.seconds[AGENT])
 
 
 def _paper_row(
@@ -129,64 +132,47 @@ def _median(contender: Contender) -> float | None:
     return median(contender.seconds) if contender.seconds else None
 
 
-HEADINGS = ("model", *METHODS.values())
+def tables(rows: Sequence[LiveRow]) -> dict[str, DataFrame]:
+    """All tables by their titles; drl-pp's Table 1 only of models that it has."""
 
+    def table(cells: Callable[[LiveRow], dict[str, str]]) -> DataFrame:
+        return DataFrame({"model": row.model, **cells(row)} for row in rows)
 
-def seconds_rows(rows: Sequence[LiveRow]) -> list[list[str]]:
-    """Seconds per minibatch."""
-    return [
-        [row.model, *(_seconds(row.cells[method].seconds) for method in METHODS)] for row in rows
-    ]
-
-
-RATIO_HEADINGS = ("model", "best rival", "DP", "PipeDream", "exact", "verdict, confidence")
-
-
-def ratio_rows(rows: Sequence[LiveRow]) -> list[list[str]]:
-    """What the agent's placement is faster by, and whether that is worth having."""
-    return [
-        [
-            row.model,
-            _ratio(row.over_best),
-            *(_ratio(row.over(method)) for method in ("data-parallel", "pipedream", "exact")),
-            row.verdict,
-        ]
-        for row in rows
-    ]
-
-
-CONFIGURATION_HEADINGS = ("model", *METHODS.values(), "paper's")
-
-
-def configuration_rows(rows: Sequence[LiveRow]) -> list[list[str]]:
-    """Replicas per stage of every method's placement, and of DRL-PP's in the paper."""
-    return [
-        [
-            row.model,
-            *(row.cells[method].configuration for method in METHODS),
-            PAPER[row.model].configuration if row.model in PAPER else "–",
-        ]
-        for row in rows
-    ]
-
-
-PAPER_HEADINGS = ("model", "DP", "GPipe", "PipeDream", "DRL-PP", "over DP", "over PipeDream")
-
-
-def paper_rows(rows: Sequence[LiveRow]) -> list[list[str]]:
-    """drl-pp Table 1, of the models in ``rows``: seconds on the paper's four GPUs."""
-    found = [PAPER[row.model] for row in rows if row.model in PAPER]
-    return [
-        [
-            paper.model,
-            *(f"{seconds:.3f}" for seconds in paper.seconds.values()),
-            *(
-                f"{paper.seconds[method] / paper.seconds[AGENT]:.2f}×"
-                for method in ("data-parallel", "pipedream")
-            ),
-        ]
-        for paper in found
-    ]
+    of_paper = [PAPER[row.model] for row in rows if row.model in PAPER]
+    found = {
+        "time per minibatch here": table(
+            lambda row: {
+                title: _seconds(row.cells[name].seconds) for name, title in METHODS.items()
+            }
+        ),
+        "the agent's speed-up over": table(
+            lambda row: {
+                "best rival": _ratio(row.over_best),
+                **{
+                    METHODS[n]: _ratio(row.over(n)) for n in ("data-parallel", "pipedream", "exact")
+                },
+                "verdict, confidence": row.verdict,
+            }
+        ),
+        "replicas per stage": table(
+            lambda row: {
+                **{title: row.cells[name].configuration for name, title in METHODS.items()},
+                "paper's": PAPER[row.model].configuration if row.model in PAPER else "–",
+            }
+        ),
+        "seconds per minibatch in the paper": DataFrame(
+            {
+                "model": paper.model,
+                **{METHODS[name]: f"{value:.3f}" for name, value in paper.seconds.items()},
+                **{
+                    f"over {METHODS[name]}": paper.over(name)
+                    for name in ("data-parallel", "pipedream")
+                },
+            }
+            for paper in of_paper
+        ).rename(columns={METHODS[AGENT]: "DRL-PP"}),
+    }
+    return {title: frame for title, frame in found.items() if len(frame)}
 
 
 def _seconds(seconds: float | None) -> str:
@@ -199,15 +185,13 @@ def _ratio(ratio: float | None) -> str:
 
 def live_tables(rows: Sequence[LiveRow], title: str) -> Group:
     """All tables for a terminal."""
-    tables = []
-    for name, headings, cells in _tables(rows):
-        shown = Table(title=name, title_justify="left", box=SIMPLE_HEAD)
-        for heading in headings:
-            shown.add_column(heading.replace(" ", "\n"))
-        for row in cells:
-            shown.add_row(*row)
-        tables.append(shown)
-    return Group(title, *tables)
+    return Group(
+        title,
+        *(
+            terminal(frame.rename(columns=lambda heading: heading.replace(" ", "\n")), name)
+            for name, frame in tables(rows).items()
+        ),
+    )
 
 
 def write_live_tables(document: Path, rows: Sequence[LiveRow], title: str) -> None:
@@ -217,15 +201,6 @@ def write_live_tables(document: Path, rows: Sequence[LiveRow], title: str) -> No
         InvalidInput: if it is not a file with both marks.
     """
     lines = [title, ""]
-    for name, headings, cells in _tables(rows):
-        lines += [f"{name[0].upper()}{name[1:]}:", "", *table(headings, cells), ""]
+    for name, frame in tables(rows).items():
+        lines += [f"{name[0].upper()}{name[1:]}:", "", markdown(frame), ""]
     write_between(document, BEGIN, END, "\n".join(lines))
-
-
-def _tables(rows: Sequence[LiveRow]) -> list[tuple[str, Sequence[str], list[list[str]]]]:
-    return [
-        ("time per minibatch here", HEADINGS, seconds_rows(rows)),
-        ("the agent's speed-up over", RATIO_HEADINGS, ratio_rows(rows)),
-        ("replicas per stage", CONFIGURATION_HEADINGS, configuration_rows(rows)),
-        ("seconds per minibatch in the paper", PAPER_HEADINGS, paper_rows(rows)),
-    ]

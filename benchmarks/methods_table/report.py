@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pandas import DataFrame
+
 from benchmarks.methods_table.differences import Cell
 from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, SHAPES
-from benchmarks.report import table
+from benchmarks.report import markdown
 
 BEGIN = "<!-- methods table: begin -->"
 END = "<!-- methods table: end -->"
@@ -59,12 +61,12 @@ def report(
         memory: resident memory over weights with SGDM.
         generic_memory: of PipeOptim with an optimizer that has no rule.
     """
-    lines = [_summary(cells, doubles), ""]
+    parts = [_summary(cells, doubles), ""]
     for shape in SHAPES:
-        lines += [f"### Differences: {shape}\n", *_differences(cells, shape), ""]
-    lines += ["### The same in float64\n", *_doubles(cells, doubles), ""]
-    lines += ["### Weight memory\n", *_memory(cells, memory, generic_memory), ""]
-    return "\n".join(lines)
+        parts += [f"### Differences: {shape}\n", markdown(_differences(cells, shape)), ""]
+    parts += ["### The same in float64\n", markdown(_doubles(cells, doubles)), ""]
+    parts += ["### Weight memory\n", markdown(_memory(cells, memory, generic_memory)), ""]
+    return "\n".join(parts)
 
 
 def worth_doubling(cells: Mapping[CellKey, Cell]) -> list[CellKey]:
@@ -87,12 +89,14 @@ def _summary(cells: Mapping[CellKey, Cell], doubles: Mapping[CellKey, Cell]) -> 
     )
 
 
-def _differences(cells: Mapping[CellKey, Cell], shape: str) -> list[str]:
-    rows = []
-    for method in METHODS:
-        found = [cells[method, optimizer, shape].difference for optimizer in OPTIMIZERS]
-        rows.append([method, *(_in_units(value) for value in [*found, max(found)])])
-    return table(["difference / 10⁻⁷", *OPTIMIZERS, "largest"], rows)
+def _differences(cells: Mapping[CellKey, Cell], shape: str) -> DataFrame:
+    found = DataFrame(
+        [[cells[method, name, shape].difference for name in OPTIMIZERS] for method in METHODS],
+        index=METHODS,
+        columns=OPTIMIZERS,
+    )
+    found["largest"] = found.max(axis=1)
+    return found.map(_in_units).rename_axis("difference / 10⁻⁷").reset_index()
 
 
 def _in_units(difference: float) -> str:
@@ -100,39 +104,39 @@ def _in_units(difference: float) -> str:
     return f"**{text}**" if difference > GOAL else text
 
 
-def _doubles(cells: Mapping[CellKey, Cell], doubles: Mapping[CellKey, Cell]) -> list[str]:
-    rows = [
-        [*key, f"{cells[key].difference:.1e}", f"{cell.difference:.1e}"]
-        for key, cell in doubles.items()
-    ]
-    return table(["method", "optimizer", "shape", "float32", "float64"], rows)
+def _doubles(cells: Mapping[CellKey, Cell], doubles: Mapping[CellKey, Cell]) -> DataFrame:
+    return DataFrame(
+        [
+            [*key, f"{cells[key].difference:.1e}", f"{c.difference:.1e}"]
+            for key, c in doubles.items()
+        ],
+        columns=["method", "optimizer", "shape", "float32", "float64"],
+    )
 
 
 def _memory(
     cells: Mapping[CellKey, Cell],
     memory: Mapping[MemoryKey, float],
     generic_memory: Mapping[MemoryKey, float],
-) -> list[str]:
+) -> DataFrame:
     shapes = sorted({shape for _, shape in memory}, key=list(SHAPES).index)
+
+    def line(
+        title: str, method: str, optimizers: Sequence[str], measured: Mapping[MemoryKey, float]
+    ) -> dict[str, str]:
+        def versions(shape: str) -> float:
+            return max(cells[method, name, shape].versions for name in optimizers)
+
+        return {
+            "method": title,
+            "papers": PAPERS_VERSIONS[method],
+            **{f"held: {shape}": f"{versions(shape):g}" for shape in SHAPES},
+            **{f"resident: {shape}": f"{measured[method, shape]:.2f}" for shape in shapes},
+        }
+
     rows = []
     for method in METHODS:
-        versions = [_versions(cells, method, list(OPTIMIZERS), shape) for shape in SHAPES]
-        measured = [f"{memory[method, shape]:.2f}" for shape in shapes]
-        rows.append([method, PAPERS_VERSIONS[method], *versions, *measured])
+        rows.append(line(method, method, list(OPTIMIZERS), memory))
         if (method, shapes[0]) in generic_memory:
-            versions = [_versions(cells, method, ["ASGD"], shape) for shape in SHAPES]
-            measured = [f"{generic_memory[method, shape]:.2f}" for shape in shapes]
-            rows.append([f"{method}, with ASGD", PAPERS_VERSIONS[method], *versions, *measured])
-    headings = [
-        "method",
-        "papers",
-        *(f"held: {shape}" for shape in SHAPES),
-        *(f"resident: {shape}" for shape in shapes),
-    ]
-    return table(headings, rows)
-
-
-def _versions(
-    cells: Mapping[CellKey, Cell], method: str, optimizers: Sequence[str], shape: str
-) -> str:
-    return f"{max(cells[method, name, shape].versions for name in optimizers):g}"
+            rows.append(line(f"{method}, with ASGD", method, ["ASGD"], generic_memory))
+    return DataFrame(rows)

@@ -23,10 +23,12 @@ from rich.progress import track
 
 from benchmarks.prediction_accuracy.report import (
     Prediction,
-    accuracy_table,
     draw_scatter,
+    each,
+    summary,
     write_accuracy,
 )
+from benchmarks.report import terminal
 from drlpp.command_line import build_console, run_program
 from drlpp.measurement import Measurement
 from drlpp.placement import Placement
@@ -83,7 +85,7 @@ def main(
     if as_json:
         print(json.dumps([asdict(prediction) for prediction in found], indent=1))
     else:
-        console.print(accuracy_table(found))
+        console.print(terminal(each(found), names=3), terminal(summary(found)))
     if document is not None:
         figure = document.parent / "figures" / "prediction-accuracy.png"
         draw_scatter(found, figure)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy
 from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
-from rich.table import Table
-from scipy.stats import pearsonr, spearmanr
+from pandas import DataFrame
 
-from benchmarks.report import table, write_between
+from benchmarks.report import markdown, write_between
 from drlpp.report import seconds_text
 
 BEGIN = "<!-- accuracy: written by benchmarks.prediction_accuracy -->"
@@ -42,65 +38,45 @@ class Prediction:
         return self.by_rule / self.measured - 1
 
 
-def accuracy_table(predictions: Sequence[Prediction]) -> RenderableType:
-    """Every placement, then the summary of every model."""
-    each = Table(box=SIMPLE_HEAD)
-    for heading in ("model", "configuration", "branching"):
-        each.add_column(heading)
-    for heading in ("measured", "simulated", "error", "rule", "error of it"):
-        each.add_column(heading, justify="right")
-    for p in predictions:
-        each.add_row(
-            p.model,
-            p.configuration,
-            "yes" if p.branching else "",
-            seconds_text(p.measured),
-            seconds_text(p.simulated),
-            f"{p.error:+.1%}",
-            seconds_text(p.by_rule),
-            f"{p.rule_error:+.1%}",
-        )
-    summary = Table(box=SIMPLE_HEAD)
-    for heading in HEADINGS:
-        summary.add_column(heading)
-    for row in summary_rows(predictions):
-        summary.add_row(*row)
-    return Group(each, summary)
+def each(predictions: Sequence[Prediction]) -> DataFrame:
+    """Every placement."""
+    return DataFrame(
+        {
+            "model": p.model,
+            "configuration": p.configuration,
+            "branching": "yes" if p.branching else "",
+            "measured": seconds_text(p.measured),
+            "simulated": seconds_text(p.simulated),
+            "error": f"{p.error:+.1%}",
+            "rule": seconds_text(p.by_rule),
+            "error of it": f"{p.rule_error:+.1%}",
+        }
+        for p in predictions
+    )
 
 
-HEADINGS = (
-    "model",
-    "placements",
-    "replicated",
-    "branching",
-    "median error",
-    "worst",
-    "correlation",
-    "rank correlation",
-    "median error of the rule",
-)
-
-
-def summary_rows(predictions: Sequence[Prediction]) -> Iterator[tuple[str, ...]]:
+def summary(predictions: Sequence[Prediction]) -> DataFrame:
     """Errors and correlations of every model, and of all."""
-    models = list(dict.fromkeys(p.model for p in predictions))
-    groups = {model: [p for p in predictions if p.model == model] for model in models}
+    found = DataFrame(predictions)
+    found["error"] = found.simulated / found.measured - 1
+    found["rule_error"] = found.by_rule / found.measured - 1
+    groups = dict(iter(found.groupby("model", sort=False)))
     if len(groups) > 1:
-        groups["all"] = list(predictions)
-    for name, group in groups.items():
-        measured = [p.measured for p in group]
-        simulated = [p.simulated for p in group]
-        yield (
-            name,
-            str(len(group)),
-            str(sum(set(p.configuration.split("-")) != {"1"} for p in group)),
-            str(sum(p.branching for p in group)),
-            f"{numpy.median([abs(p.error) for p in group]):.1%}",
-            f"{max((p.error for p in group), key=abs):+.1%}",
-            f"{pearsonr(measured, simulated).statistic:.3f}",
-            f"{spearmanr(measured, simulated).statistic:.3f}",
-            f"{numpy.median([abs(p.rule_error) for p in group]):.1%}",
-        )
+        groups["all"] = found
+    return DataFrame(
+        {
+            "model": name,
+            "placements": str(len(group)),
+            "replicated": str(sum(set(c.split("-")) != {"1"} for c in group.configuration)),
+            "branching": str(group.branching.sum()),
+            "median error": f"{group.error.abs().median():.1%}",
+            "worst": f"{max(group.error, key=abs):+.1%}",
+            "correlation": f"{group.measured.corr(group.simulated):.3f}",
+            "rank correlation": f"{group.measured.corr(group.simulated, 'spearman'):.3f}",
+            "median error of the rule": f"{group.rule_error.abs().median():.1%}",
+        }
+        for name, group in groups.items()
+    )
 
 
 def draw_scatter(predictions: Sequence[Prediction], path: Path) -> None:
@@ -142,22 +118,13 @@ def write_accuracy(document: Path, predictions: Sequence[Prediction], figure: Pa
     Raises:
         InvalidInput: if it is not a file with both marks.
     """
-    lines = table(HEADINGS, summary_rows(predictions))
-    relative = figure.relative_to(document.parent)
-    lines += ["", f"![Simulated over measured seconds per minibatch]({relative})", ""]
-    rows = (
-        (
-            p.model,
-            p.configuration,
-            "yes" if p.branching else "",
-            seconds_text(p.measured),
-            seconds_text(p.simulated),
-            f"{p.error:+.1%}",
-            f"{p.rule_error:+.1%}",
-        )
-        for p in sorted(predictions, key=lambda p: (p.model, p.measured))
+    ordered = sorted(predictions, key=lambda p: (p.model, p.measured))
+    placements = each(ordered).drop(columns="rule").rename(columns={"error of it": "rule"})
+    parts = (
+        markdown(summary(predictions)),
+        f"![Simulated over measured seconds per minibatch]({figure.relative_to(document.parent)})",
+        "<details><summary>Every placement</summary>",
+        markdown(placements),
+        "</details>",
     )
-    headings = ("model", "configuration", "branching", "measured", "simulated", "error", "rule")
-    lines += ["<details><summary>Every placement</summary>", "", *table(headings, rows)]
-    lines += ["", "</details>"]
-    write_between(document, BEGIN, END, "\n".join(lines))
+    write_between(document, BEGIN, END, "\n\n".join(parts))

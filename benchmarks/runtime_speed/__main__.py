@@ -27,6 +27,7 @@ from rich.console import Console, Group
 
 from benchmarks.machine import this_machine
 from benchmarks.models import MODELS, SMALL_MODELS
+from benchmarks.report import terminal
 from benchmarks.runtime_speed.report import (
     NUMERICS_GOAL,
     rows_of,
@@ -119,8 +120,8 @@ def text_of(document: SpeedSamples) -> Group:
     rows = rows_of(document)
     settings = document.settings
     return Group(
-        table_of(rows),
-        verdict_table(list(verdicts_of(rows))),
+        terminal(table_of(rows), "Steady state", names=2),
+        terminal(verdict_table(verdicts_of(rows)), "Verdicts", names=2),
         f"{document.machine}; accelerators of {settings.speed:g} cores by {settings.emulation}",
     )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich import box
-from rich.table import Table
+from pandas import DataFrame
 
 from benchmarks.runtime_speed.samples import (
     ASYNCHRONOUS,
@@ -134,45 +133,46 @@ def _median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(above, below, strict=False))
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    """What was measured."""
+def table_of(rows: Sequence[Row]) -> DataFrame:
+    """What was measured, as text."""
     known = {(row.case, row.contender): row for row in rows}
-    table = Table(title="Steady state", title_justify="left", box=box.SIMPLE)
-    for heading in ("case", "method"):
-        table.add_column(heading)
-    for heading in ("an update", "over the busiest", "samples/s", "1f1b vanilla is faster by"):
-        table.add_column(heading, justify="right")
-    before = None
-    for row in rows:
+
+    def texts(row: Row) -> dict[str, str]:
         vanilla = known.get((row.case, VANILLA))
         faster = _median_ratio(row.seconds, vanilla.seconds) if vanilla else None
-        table.add_row(
-            "" if row.case == before else str(row.case),
-            str(row.contender),
-            seconds_text(row.median_seconds),
-            f"{row.over_busiest:.3f} ×",
-            f"{row.samples_per_second:.1f}",
-            "–" if faster is None or row is vanilla else f"{faster:.3f} ×",
-        )
-        before = row.case
-    return table
+        return {
+            "case": str(row.case),
+            "method": str(row.contender),
+            "an update": seconds_text(row.median_seconds),
+            "over the busiest": f"{row.over_busiest:.3f} ×",
+            "samples/s": f"{row.samples_per_second:.1f}",
+            "1f1b vanilla is faster by": "–"
+            if faster is None or row is vanilla
+            else f"{faster:.3f} ×",
+        }
+
+    return _said_once(DataFrame(map(texts, rows)))
 
 
-def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """Every ratio beside its goal."""
-    table = Table(title="Verdicts", title_justify="left", box=box.SIMPLE)
-    for heading in ("question", "where"):
-        table.add_column(heading)
-    for heading in ("ratio", "goal", ""):
-        table.add_column(heading, justify="right")
-    before = None
-    for verdict in verdicts:
-        table.add_row(
-            "" if verdict.question == before else verdict.question,
-            verdict.subject,
-            f"{verdict.ratio:.3f}",
-            f"{'≤' if verdict.at_most else '≥'} {verdict.goal:.3f}",
-            "met" if verdict.met else "not met",
+def verdict_table(verdicts: Iterable[Verdict]) -> DataFrame:
+    """Every ratio beside its goal, as text."""
+    return _said_once(
+        DataFrame(
+            {
+                "question": verdict.question,
+                "where": verdict.subject,
+                "ratio": f"{verdict.ratio:.3f}",
+                "goal": f"{'≤' if verdict.at_most else '≥'} {verdict.goal:.3f}",
+                "": "met" if verdict.met else "not met",
+            }
+            for verdict in verdicts
         )
-        before = verdict.question
-    return table
+    )
+
+
+def _said_once(frame: DataFrame) -> DataFrame:
+    """Without what the first column repeats from the line above."""
+    if len(frame):
+        first = frame.iloc[:, 0]
+        frame.isetitem(0, first.where(first != first.shift(), ""))
+    return frame

@@ -29,6 +29,7 @@ import typer
 
 from benchmarks.machine import this_machine
 from benchmarks.processes import ProcessFacts, children_of, facts_of
+from benchmarks.report import terminal
 from benchmarks.soak.report import Sample, TurnSpeed, findings_of, table_of
 from benchmarks.temporary_files import temporary_files_in
 from drlpp.command_line import build_console, run_program
@@ -228,7 +229,9 @@ def main(
     """Train and redeploy for hours, and look for whatever grows."""
     console = build_console()
     samples = soak(hours, out)
-    console.print(table_of(samples))
+    last, kills = samples[-1], sum(sample.kills for sample in samples)
+    title = f"{last.turns} turns in {last.hours:.2f} h, {kills} workers killed"
+    console.print(terminal(table_of(samples), title))
     findings = findings_of(samples)
     for finding in findings:
         console.print(finding)

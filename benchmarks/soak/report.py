@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
 
+from pandas import DataFrame
 from rich.filesize import decimal
-from rich.table import Table
 
 from benchmarks.processes import ProcessFacts
 from drlpp.report import seconds_text
@@ -157,19 +157,18 @@ def _speeds(samples: Sequence[Sample], placement: str) -> list[TurnSpeed]:
     return [s for sample in samples for s in sample.speeds if s.placement == placement]
 
 
-def table_of(samples: Sequence[Sample]) -> Table:
-    """The beginning beside the end."""
-    last = samples[-1]
-    kills = sum(sample.kills for sample in samples)
-    table = Table(title=f"{last.turns} turns in {last.hours:.2f} h, {kills} workers killed")
-    for column in ("", "start", "end", "growth", "allowed"):
-        table.add_column(column)
-    for row in rows_of(samples):
-        allowed = "–" if row.most_growth is None else f"{row.most_growth:.0%}"
-        table.add_row(
-            row.name, row.text(row.start), row.text(row.end), f"{row.growth:+.1%}", allowed
-        )
-    return table
+def table_of(samples: Sequence[Sample]) -> DataFrame:
+    """The beginning beside the end, as text."""
+    return DataFrame(
+        {
+            "": row.name,
+            "start": row.text(row.start),
+            "end": row.text(row.end),
+            "growth": f"{row.growth:+.1%}",
+            "allowed": "–" if row.most_growth is None else f"{row.most_growth:.0%}",
+        }
+        for row in rows_of(samples)
+    )
 
 
 def findings_of(samples: Sequence[Sample]) -> list[str]:

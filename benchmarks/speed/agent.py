@@ -11,7 +11,7 @@ of the same episodes; of single episodes the mean over 16.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -19,10 +19,9 @@ from typing import Annotated
 import torch
 import typer
 from gymnasium import spaces
-from rich import box
-from rich.table import Table
+from pandas import DataFrame
 
-from benchmarks.report import table, write_between
+from benchmarks.report import markdown, terminal, write_between
 from benchmarks.speed.fastest import fastest_seconds
 from drlpp.agents.context import PlacementContext
 from drlpp.agents.policy import PlacementPolicy, TrajectoryPolicy
@@ -82,9 +81,9 @@ def main(
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
-        build_console().print(_table(rows))
+        build_console().print(terminal(table_of(rows), "One core"))
     if document is not None:
-        write_between(document, BEGIN, END, "\n".join(table(_HEADINGS, map(_line, rows))) + "\n")
+        write_between(document, BEGIN, END, markdown(table_of(rows)) + "\n")
 
 
 def time_policy(name: str, operators: int) -> Row:
@@ -140,25 +139,16 @@ def _sample(policy: TrajectoryPolicy, times: int, episodes: int) -> None:
         policy.sample(episodes)
 
 
-_HEADINGS = (
-    "policy",
-    "operators",
-    "choices of an episode",
-    "sample 1 episode",
-    f"sample {EPISODES} in step",
-    f"update on {EPISODES}",
-)
-
-
-def _line(row: Row) -> list[str]:
-    seconds = [seconds_text(value) for value in (row.one, row.many, row.update)]
-    return [row.policy, f"{row.operators:,}", f"{row.choices:.0f}", *seconds]
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    found = Table(title="One core", title_justify="left", box=box.SIMPLE)
-    for number, heading in enumerate(_HEADINGS):
-        found.add_column(heading, justify="right" if number else "left")
-    for row in rows:
-        found.add_row(*_line(row))
-    return found
+def table_of(rows: Iterable[Row]) -> DataFrame:
+    """The rows as text."""
+    return DataFrame(
+        {
+            "policy": row.policy,
+            "operators": f"{row.operators:,}",
+            "choices of an episode": f"{row.choices:.0f}",
+            "sample 1 episode": seconds_text(row.one),
+            f"sample {EPISODES} in step": seconds_text(row.many),
+            f"update on {EPISODES}": seconds_text(row.update),
+        }
+        for row in rows
+    )

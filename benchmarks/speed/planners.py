@@ -12,18 +12,16 @@ from __future__ import annotations
 import json
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from pandas import DataFrame
 from rich.filesize import decimal
-from rich.table import Table
 
-from benchmarks.report import table, write_between
+from benchmarks.report import markdown, terminal, write_between
 from drlpp.capturing import capture
 from drlpp.cluster import Cluster, Host, Link
 from drlpp.command_line import build_console
@@ -98,16 +96,15 @@ def main(
         for size in sizes.split(",")
         if size
     ]
+    tables = [table for table in (models_table(rows), scale_table(scale)) if len(table)]
     if as_json:
         print(
             json.dumps({"models": [asdict(r) for r in rows], "scale": [asdict(r) for r in scale]})
         )
     else:
-        console.print(Group(_rich(*_models_table(rows)), _rich(*_scale_table(scale))))
+        console.print(*map(terminal, tables))
     if document is not None:
-        tables = (_models_table(rows), _scale_table(scale))
-        text = "\n\n".join("\n".join(table(*parts)) for parts in tables)
-        write_between(document, BEGIN, END, text)
+        write_between(document, BEGIN, END, "\n\n".join(map(markdown, tables)))
 
 
 def plan_model(model: str) -> ModelRow:
@@ -179,70 +176,39 @@ def _seconds(planner: str, problem: PlanningProblem) -> float | None:
     return time.perf_counter() - begin
 
 
-_Table = tuple[Sequence[str], list[tuple[str, ...]]]
+def models_table(rows: Iterable[ModelRow]) -> DataFrame:
+    """The rows as text."""
 
+    def seconds(value: float | None) -> str:
+        return "–" if value is None else seconds_text(value)
 
-def _models_table(rows: Sequence[ModelRow]) -> _Table:
-    headings = (
-        "model",
-        "operators",
-        "contracted",
-        "downsets",
-        "exact",
-        "proven",
-        "pipedream",
-        "pipedream-graph",
-        "pipedream-code",
-    )
-    return headings, [
-        (
-            row.model,
-            str(row.operators),
-            str(row.contracted),
-            "too many to count" if row.downsets is None else f"{row.downsets:,}",
-            seconds_text(row.exact_seconds),
-            "yes" if row.proven else "no",
-            *(
-                "–" if seconds is None else seconds_text(seconds)
-                for seconds in (
-                    row.pipedream_seconds,
-                    row.pipedream_graph_seconds,
-                    row.code_seconds,
-                )
-            ),
-        )
+    return DataFrame(
+        {
+            "model": row.model,
+            "operators": str(row.operators),
+            "contracted": str(row.contracted),
+            "downsets": "too many to count" if row.downsets is None else f"{row.downsets:,}",
+            "exact": seconds_text(row.exact_seconds),
+            "proven": "yes" if row.proven else "no",
+            "pipedream": seconds(row.pipedream_seconds),
+            "pipedream-graph": seconds(row.pipedream_graph_seconds),
+            "pipedream-code": seconds(row.code_seconds),
+        }
         for row in rows
-    ]
-
-
-def _scale_table(rows: Sequence[ScaleRow]) -> _Table:
-    headings = (
-        "model",
-        "accelerators",
-        "stages",
-        "exact",
-        "memory of it",
-        "pipedream",
-        "simulating 8 minibatches",
     )
-    return headings, [
-        (
-            row.model,
-            f"{row.accelerators:,}",
-            str(row.configuration.count("-") + 1),
-            seconds_text(row.exact_seconds),
-            decimal(row.peak_bytes),
-            seconds_text(row.pipedream_seconds),
-            seconds_text(row.simulation_seconds),
-        )
+
+
+def scale_table(rows: Iterable[ScaleRow]) -> DataFrame:
+    """The rows as text."""
+    return DataFrame(
+        {
+            "model": row.model,
+            "accelerators": f"{row.accelerators:,}",
+            "stages": str(row.configuration.count("-") + 1),
+            "exact": seconds_text(row.exact_seconds),
+            "memory of it": decimal(row.peak_bytes),
+            "pipedream": seconds_text(row.pipedream_seconds),
+            "simulating 8 minibatches": seconds_text(row.simulation_seconds),
+        }
         for row in rows
-    ]
-
-
-def _rich(headings: Sequence[str], rows: list[tuple[str, ...]]) -> Table:
-    found = Table(box=SIMPLE_HEAD)
-    for heading in headings:
-        found.add_column(heading)
-    for row in rows:
-        found.add_row(*row)
-    return found
+    )

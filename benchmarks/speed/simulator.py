@@ -15,16 +15,17 @@ import multiprocessing
 import random
 import resource
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import numpy
 import typer
-from rich import box
+from pandas import DataFrame
 from rich.filesize import decimal
-from rich.table import Table
 
 from benchmarks.machine import this_machine
+from benchmarks.report import terminal
 from benchmarks.speed.fastest import fastest_seconds
 from drlpp.cluster import Cluster, Host, Link
 from drlpp.command_line import build_console
@@ -89,7 +90,7 @@ def main(
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    console.print(table_of(rows))
+    console.print(terminal(table_of(rows), "Simulating asynchronous 1F1B", names=0))
     console.print(str(this_machine()))
 
 
@@ -172,32 +173,22 @@ def even_placement(stages: int, replicas: int) -> Placement:
     )
 
 
-def table_of(rows: list[Row]) -> Table:
-    """The rows, and how time and memory grow with what is played."""
-    table = Table(title="Simulating asynchronous 1F1B", title_justify="left", box=box.SIMPLE)
-    table.add_column("accelerators", justify="right")
-    for column in (
-        "stages × replicas",
-        "steps and messages",
-        "first",
-        "for each",
-        "again",
-        "memory",
-        "for each",
-        "over the formula",
-    ):
-        table.add_column(column, justify="right")
+def table_of(rows: Iterable[Row]) -> DataFrame:
+    """The rows, and how time and memory grow with what is played, as text."""
+    lines = []
     for row in rows:
         played = row.steps + row.messages
-        table.add_row(
-            f"{row.accelerators:,}",
-            f"{row.stages} × {row.replicas}",
-            f"{played:,}",
-            seconds_text(row.first_seconds),
-            seconds_text(row.first_seconds / played),
-            seconds_text(row.again_seconds),
-            decimal(row.memory_bytes),
-            decimal(round(row.memory_bytes / played)),
-            f"{row.over_prediction:.3f}",
+        lines.append(
+            {
+                "accelerators": f"{row.accelerators:,}",
+                "stages × replicas": f"{row.stages} × {row.replicas}",
+                "steps and messages": f"{played:,}",
+                "first": seconds_text(row.first_seconds),
+                "first for each": seconds_text(row.first_seconds / played),
+                "again": seconds_text(row.again_seconds),
+                "memory": decimal(row.memory_bytes),
+                "memory for each": decimal(round(row.memory_bytes / played)),
+                "over the formula": f"{row.over_prediction:.3f}",
+            }
         )
-    return table
+    return DataFrame(lines)

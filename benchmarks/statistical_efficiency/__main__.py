@@ -17,9 +17,10 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.report import write_between
 from benchmarks.statistical_efficiency.methods import METHODS
+from benchmarks.statistical_efficiency.report import BEGIN, END, summary
 from benchmarks.statistical_efficiency.report import report as report_text
-from benchmarks.statistical_efficiency.report import summary, write_report
 from benchmarks.statistical_efficiency.runs import (
     SEEDS,
     Job,
@@ -89,9 +90,8 @@ def report(
 ) -> None:
     """Write the tables of all results into the document."""
     wanted = {*search_jobs(), *study_jobs(RATES, METHODS)}
-    write_report(
-        document, report_text(result for result in read_results(results) if result.job in wanted)
-    )
+    found = [result for result in read_results(results) if result.job in wanted]
+    write_between(document, BEGIN, END, report_text(found))
 
 
 def _run(jobs: Sequence[Job], results: Path, processes: int) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
-from benchmarks.report import table, write_between
+from pandas import DataFrame
+
+from benchmarks.report import markdown
 from benchmarks.statistical_efficiency.methods import METHODS
 from benchmarks.statistical_efficiency.orderings import (
     ORDERINGS,
@@ -30,15 +31,6 @@ Cell = tuple[str, str, str, int]
 """Task, optimizer, method, depth."""
 
 
-def write_report(document: Path, text: str) -> None:
-    """Put ``text`` between the two marks in ``document``.
-
-    Raises:
-        InvalidInput: if it is not a file with both marks.
-    """
-    write_between(document, BEGIN, END, text)
-
-
 def report(results: Iterable[Result]) -> str:
     """All sections of the report.
 
@@ -50,13 +42,13 @@ def report(results: Iterable[Result]) -> str:
     return "\n".join(
         [
             "### After training\n",
-            *_results_table(studied),
+            markdown(_results_table(studied)),
             "\n### The paper's Table IV\n",
-            *_table_iv(),
+            markdown(_table_iv()),
             "\n### The paper's orderings\n",
-            *_orderings_table(studied),
+            markdown(_orderings_table(studied)),
             "\n### Learning rates\n",
-            *_search_table([result for result in known if result.job.seed == SEARCH_SEED]),
+            markdown(_search_table([r for r in known if r.job.seed == SEARCH_SEED])),
             "",
         ]
     )
@@ -124,46 +116,49 @@ def comparison_of(
     return compare(first, second, alike_within=statistics.stdev(baseline.values()))
 
 
-def _results_table(cells: Mapping[Cell, Mapping[int, Result]]) -> list[str]:
-    rows = [
-        [
-            task.title,
-            OPTIMIZER_TITLES[optimizer],
-            str(depth),
-            *(
-                summary(list(cells.get((name, optimizer, method, depth), {}).values()))
+def _results_table(cells: Mapping[Cell, Mapping[int, Result]]) -> DataFrame:
+    return DataFrame(
+        {
+            "task": task.title,
+            "optimizer": OPTIMIZER_TITLES[optimizer],
+            "stages": str(depth),
+            **{
+                method: summary(list(cells.get((name, optimizer, method, depth), {}).values()))
                 for method in METHODS
-            ),
-        ]
+            },
+        }
         for name, task in TASKS.items()
         for optimizer in OPTIONS
         for depth in DEPTHS
-    ]
-    return table(["task", "optimizer", "stages", *METHODS], rows)
+    )
 
 
-def _table_iv() -> list[str]:
-    rows = [
-        [optimizer, model, *("–" if value is None else f"{value:.2f}" for value in values)]
-        for optimizer, model, values in TABLE_IV
-    ]
-    return table(["optimizer", "model, data", *TABLE_IV_METHODS], rows)
+def _table_iv() -> DataFrame:
+    return DataFrame(
+        [
+            [optimizer, model, *("–" if value is None else f"{value:.2f}" for value in values)]
+            for optimizer, model, values in TABLE_IV
+        ],
+        columns=["optimizer", "model, data", *TABLE_IV_METHODS],
+    )
 
 
-def _orderings_table(cells: Mapping[Cell, Mapping[int, Result]]) -> list[str]:
-    places = [(task, depth) for task in TASKS for depth in DEPTHS]
+def _orderings_table(cells: Mapping[Cell, Mapping[int, Result]]) -> DataFrame:
     rows = []
     for ordering in ORDERINGS:
-        found = [comparison_of(ordering, task, depth, cells) for task, depth in places]
+        found = {
+            f"{task}, {depth}": comparison_of(ordering, task, depth, cells)
+            for task in TASKS
+            for depth in DEPTHS
+        }
         rows.append(
-            [
-                ordering.text,
-                *(_comparison_text(comparison) for comparison in found),
-                tally([comparison for comparison in found if comparison is not None]),
-            ]
+            {
+                "statement": ordering.text,
+                **{place: _comparison_text(comparison) for place, comparison in found.items()},
+                "in all": tally([one for one in found.values() if one is not None]),
+            }
         )
-    headings = [f"{task}, {depth}" for task, depth in places]
-    return table(["statement", *headings, "in all"], rows)
+    return DataFrame(rows)
 
 
 def _comparison_text(comparison: Comparison | None) -> str:
@@ -172,18 +167,21 @@ def _comparison_text(comparison: Comparison | None) -> str:
     return f"{comparison.verdict} ({comparison.mean:+.3f} ± {comparison.standard_error:.3f})"
 
 
-def _search_table(results: Sequence[Result]) -> list[str]:
-    rows = [
+def _search_table(results: Sequence[Result]) -> DataFrame:
+    ordered = sorted(
+        results,
+        key=lambda r: (r.job.task, list(OPTIONS).index(r.job.optimizer), r.job.learning_rate),
+    )
+    return DataFrame(
         [
-            TASKS[result.job.task].title,
-            OPTIMIZER_TITLES[result.job.optimizer],
-            f"{result.job.learning_rate:g}",
-            "diverged" if result.diverged or result.loss is None else f"{result.loss:.4f}",
-            "" if result.accuracy is None else f"{100 * result.accuracy:.2f}",
-        ]
-        for result in sorted(
-            results,
-            key=lambda r: (r.job.task, list(OPTIONS).index(r.job.optimizer), r.job.learning_rate),
-        )
-    ]
-    return table(["task", "optimizer", "rate", "held-out loss", "accuracy in %"], rows)
+            [
+                TASKS[result.job.task].title,
+                OPTIMIZER_TITLES[result.job.optimizer],
+                f"{result.job.learning_rate:g}",
+                "diverged" if result.diverged or result.loss is None else f"{result.loss:.4f}",
+                "" if result.accuracy is None else f"{100 * result.accuracy:.2f}",
+            ]
+            for result in ordered
+        ],
+        columns=["task", "optimizer", "rate", "held-out loss", "accuracy in %"],
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -22,6 +21,7 @@ from drlpp.capturing import CapturedModel, capture
 from drlpp.data import Data
 from drlpp.errors import InvalidFile
 from drlpp.files import Record, first_problem
+from drlpp.json_lines import append, cut_off, read_lines
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import Minibatches, run_reference
 
@@ -221,12 +221,11 @@ def run_jobs(
     pool = ProcessPoolExecutor(
         processes, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)
     )
-    with path.open("a") as file, pool:
+    with pool:
         try:
             for future in as_completed([pool.submit(run_job, job) for job in waiting]):
                 result = future.result()
-                file.write(result.model_dump_json() + "\n")
-                file.flush()
+                append(path, result)
                 tell(result)
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -241,19 +240,15 @@ def read_results(path: Path) -> list[Result]:
     Raises:
         InvalidFile: if a line is no result.
     """
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    complete = content[: content.rfind(b"\n") + 1]
-    if complete != content:
-        os.truncate(path, len(complete))
+    lines, rest = read_lines(path)
+    cut_off(path, rest)
     results = []
-    for number, line in enumerate(complete.splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             results.append(Result.model_validate_json(line))
         except ValidationError as error:
             raise InvalidFile(
                 f"{path}, line {number}: {first_problem(error)}; expected a result that "
-                "statistical_efficiency.py wrote"
+                "benchmarks.statistical_efficiency wrote"
             ) from None
     return results

@@ -21,11 +21,10 @@ from typing import Annotated
 import numpy
 import torch
 import typer
-from rich import box
+from pandas import DataFrame
 from rich.progress import track
-from rich.table import Table
 
-from benchmarks.report import table, write_between
+from benchmarks.report import markdown, terminal, write_between
 from drlpp.agents.context_batch import ContextBatch
 from drlpp.agents.pretraining.problems import SolvedProblem, draw_problem, placement_of
 from drlpp.agents.transfer_policy import TransferNetwork
@@ -108,9 +107,10 @@ def main(
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
-        console.print(table_of(rows))
+        console.print(terminal(table_of(rows), "Gap to the optimum, %", names=2))
     if document is not None:
-        write_between(document, BEGIN, END, markdown(rows))
+        title = "Gap to the proven optimum in %; *simulated*: the best of the most samples, played."
+        write_between(document, BEGIN, END, f"{title}\n\n{markdown(table_of(rows))}\n")
 
 
 def made_up_problems(count: int, seed: int) -> Iterator[tuple[str, PlanningProblem]]:
@@ -174,39 +174,30 @@ def _simulated(problem: PlanningProblem, placement: Placement) -> float:
     return simulate(problem.workload, problem.cluster, placement).seconds_per_minibatch
 
 
-_HEADINGS = ("problems", "", "greedy", *(f"best of {count}" for count in SAMPLES), "simulated")
-
-
-def table_of(rows: Sequence[Row]) -> Table:
-    """Median, 90% and worst of every group, for a terminal."""
-    found = Table(title="Gap to the optimum, %", title_justify="left", box=box.SIMPLE)
-    for number, heading in enumerate(_HEADINGS):
-        found.add_column(heading, justify="right" if number > 1 else "left")
-    for line in _lines(rows):
-        found.add_row(*line)
-    return found
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """The same for a page."""
-    title = "Gap to the proven optimum in %; *simulated*: the best of the most samples, played.\n"
-    return "\n".join([title, *table(_HEADINGS, _lines(rows))]) + "\n"
-
-
-def _lines(rows: Sequence[Row]) -> Iterator[list[str]]:
+def table_of(rows: Sequence[Row]) -> DataFrame:
+    """Median, 90% and worst gap of every group in percent, as text."""
     groups = {row.group: [r for r in rows if r.group == row.group] for row in rows}
+    lines: list[dict[str, str]] = []
     for title, members in groups.items():
         several = [row for row in members if row.stages > 1]
-        yield from _group_lines(f"{title} ({len(members)})", members)
+        lines += _group_lines(f"{title} ({len(members)})", members)
         if 0 < len(several) < len(members):
-            yield from _group_lines(f"… of several stages ({len(several)})", several)
+            lines += _group_lines(f"… of several stages ({len(several)})", several)
+    return DataFrame(lines)
 
 
-def _group_lines(title: str, rows: Iterable[Row]) -> Iterator[list[str]]:
-    columns = numpy.array([[r.greedy, *r.samples.values(), r.simulated] for r in rows])
+def _group_lines(title: str, rows: Iterable[Row]) -> Iterator[dict[str, str]]:
+    gaps = DataFrame(
+        {
+            "greedy": row.greedy,
+            **{f"best of {count}": gap for count, gap in row.samples.items()},
+            "simulated": row.simulated,
+        }
+        for row in rows
+    )
     for name, quantile in (("median", 0.5), ("90%", 0.9), ("worst", 1.0)):
-        values = numpy.quantile(columns, quantile, axis=0)
-        yield [title if name == "median" else "", name, *(f"{value:.1f}" for value in values)]
+        values = gaps.quantile(quantile).map("{:.1f}".format)
+        yield {"problems": title if name == "median" else "", "": name, **values}
 
 
 if __name__ == "__main__":

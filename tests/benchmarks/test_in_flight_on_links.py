@@ -17,8 +17,9 @@ from benchmarks.emulated_cluster.names import name_in
 from benchmarks.in_flight.__main__ import app
 from benchmarks.in_flight.links import BEGIN, END, cluster_of, rates_of, row_of
 from benchmarks.in_flight.program import METHOD, DepthSamples, even_placement, orders
-from benchmarks.in_flight.report import HEADINGS, Row, as_plain, cells_of, markdown
+from benchmarks.in_flight.report import Row, as_plain, table_of
 from benchmarks.models import reference
+from benchmarks.report import markdown
 from drlpp.capturing import capture
 from drlpp.errors import InvalidInput
 from drlpp.estimated_profile import estimate_profile
@@ -67,7 +68,7 @@ def test_depths_take_turns_there_and_back() -> None:
 
 
 def test_a_row_as_text_and_as_json() -> None:
-    assert dict(zip(HEADINGS, cells_of(ROW), strict=True)) == {
+    assert dict(table_of([ROW]).loc[0]) == {
         "links": "300 Mbit/s",
         "one message (asked)": "81.20 ms (80.00 ms)",
         "NOAM (simulated)": "1.00 s (6.00 s)",
@@ -77,10 +78,9 @@ def test_a_row_as_text_and_as_json() -> None:
         "turns within": "62%",
         "auto": "2 (10-1)",
     }
-    lines = markdown([ROW], "On a machine.").splitlines()
-    assert len(lines) == 5
-    assert len({line.count("|") for line in lines[:3]}) == 1
-    assert lines[3:] == ["", "On a machine."]
+    lines = markdown(table_of([ROW])).splitlines()
+    assert len(lines) == 3
+    assert len({line.count("|") for line in lines}) == 1
     (plain,) = json.loads(json.dumps(as_plain([ROW])))
     assert plain["turns"] == [list(turn) for turn in ROW.turns]
     assert plain["speed_ups"] == pytest.approx([2.5, 3.0, 8.0])

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.report import write_between
 from benchmarks.statistical_efficiency import report as study_report
 from benchmarks.statistical_efficiency import runs as study_runs
 from benchmarks.statistical_efficiency.methods import METHODS
@@ -23,7 +24,6 @@ from benchmarks.statistical_efficiency.report import (
     report,
     score,
     summary,
-    write_report,
 )
 from benchmarks.statistical_efficiency.runs import (
     BATCH_SIZE,
@@ -300,11 +300,11 @@ def test_every_row_of_table_iv_is_complete() -> None:
 def test_the_report_goes_between_the_marks(tmp_path: Path) -> None:
     document = tmp_path / "study.md"
     document.write_text(f"before\n{study_report.BEGIN}\nold\n{study_report.END}\nafter\n")
-    write_report(document, "new")
-    write_report(document, "newer")
+    for text in ("new", "newer"):
+        write_between(document, study_report.BEGIN, study_report.END, text)
     assert document.read_text() == (
         f"before\n{study_report.BEGIN}\n\nnewer\n{study_report.END}\nafter\n"
     )
     document.write_text("no marks")
     with pytest.raises(InvalidInput, match="expected a Markdown file"):
-        write_report(document, "new")
+        write_between(document, study_report.BEGIN, study_report.END, "new")
