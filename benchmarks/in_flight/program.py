@@ -1,4 +1,4 @@
-"""What runs on the hosts of ``in_flight_on_links.py``: a pipeline measured with every depth.
+"""What runs on the hosts of ``python -m benchmarks.in_flight links``: a pipeline measured with every depth.
 
     torchrun … -m benchmarks.in_flight.program SETTINGS FILE
 
@@ -41,7 +41,7 @@ class Settings(Record):
     """What is measured.
 
     Attributes:
-        model: one of ``speed_models.py``.
+        model: one of :mod:`benchmarks.models`.
         minibatches: of a measurement, beside those that warm up.
         repetitions: of every depth, taken in turns.
         most_per_link: minibatches in flight beyond NOAM, for each link, of the deepest.
