@@ -15,17 +15,18 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
+from pandas import DataFrame
 from rich.table import Table
 
 from benchmarks.agent_study.instance import Instance
 from benchmarks.agent_study.methods import METHODS, history_of
+from benchmarks.report import terminal
 from drlpp.cluster import Link
 from drlpp.command_line import build_console
 from drlpp.errors import InvalidInput
@@ -172,26 +173,26 @@ def _summary(gaps: Gaps, budgets: Sequence[int]) -> dict[str, object]:
 
 
 def _table(gaps: Gaps, budgets: Sequence[int]) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD,
-        title=f"{gaps.agent} on {gaps.instance}, {gaps.accelerators} accelerators: "
+    def line(name: str, gap_of: Callable[[int], float], *rest: str) -> list[str]:
+        return [name, *(f"{gap_of(budget):+.1%}" for budget in budgets), *rest]
+
+    frame = DataFrame(
+        [
+            *(
+                line(
+                    str(run.seed), run.gap.__getitem__, str(run.distinct), f"{run.wall_seconds:.0f}"
+                )
+                for run in gaps.runs
+            ),
+            line("median", gaps.median_gap, "", ""),
+            line("worst", gaps.worst_gap, "", ""),
+        ],
+        columns=["seed", *(f"after {budget}" for budget in budgets), "measured", "seconds taken"],
+    )
+    return terminal(
+        frame,
+        f"{gaps.agent} on {gaps.instance}, {gaps.accelerators} accelerators: "
         f"optimum {seconds_text(gaps.optimum_seconds)}, "
         f"best known {seconds_text(gaps.best_known_seconds)}, "
         f"best planner {seconds_text(gaps.planner_seconds)}",
-        title_justify="left",
     )
-    table.add_column("seed")
-    for budget in budgets:
-        table.add_column(f"after {budget}", justify="right")
-    table.add_column("measured", justify="right")
-    table.add_column("seconds taken", justify="right")
-    for run in gaps.runs:
-        table.add_row(
-            str(run.seed),
-            *(f"{run.gap[budget]:+.1%}" for budget in budgets),
-            str(run.distinct),
-            f"{run.wall_seconds:.0f}",
-        )
-    table.add_row("median", *(f"{gaps.median_gap(budget):+.1%}" for budget in budgets), "", "")
-    table.add_row("worst", *(f"{gaps.worst_gap(budget):+.1%}" for budget in budgets), "", "")
-    return table

@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from pandas import DataFrame
 
 from benchmarks.emulated_cluster import EmulatedCluster, available
 from benchmarks.faults.agent import AgentTrials
 from benchmarks.faults.network import HOSTS, NetworkTrials
 from benchmarks.faults.strikes import EXPECTED, SURVIVED
 from benchmarks.faults.trials import FaultTrials, Trial
+from benchmarks.report import terminal
 from benchmarks.temporary_files import temporary_files_in
 from drlpp.command_line import build_console, run_program
 from drlpp.report import seconds_text
@@ -67,31 +67,22 @@ def attempted(kind: str, during: str, trial: Callable[[], Trial]) -> Trial:
         return Trial(kind, during, type(error).__name__, reason, 0.0, went_on=False)
 
 
-def table_of(trials: Sequence[Trial]) -> Table:
-    """A row for every kind of fault."""
-    table = Table(title="faults at random moments")
-    for column in ("fault", "during", "trials", "told", "median", "longest", "went on", "clean"):
-        table.add_column(column)
-    for during, kind in dict.fromkeys((trial.during, trial.kind) for trial in trials):
-        of_kind = [trial for trial in trials if (trial.during, trial.kind) == (during, kind)]
-        seconds = [trial.seconds for trial in of_kind]
-
-        def share(
-            holds: Callable[[Trial], object], of_kind: Sequence[Trial] = tuple(of_kind)
-        ) -> str:
-            return f"{sum(bool(holds(trial)) for trial in of_kind)} of {len(of_kind)}"
-
-        table.add_row(
-            kind,
-            during,
-            str(len(of_kind)),
-            ", ".join(sorted({trial.failure or "–" for trial in of_kind})),
-            seconds_text(median(seconds)),
-            seconds_text(max(seconds)),
-            share(lambda trial: trial.went_on),
-            share(lambda trial: not trial.left),
-        )
-    return table
+def table_of(trials: Sequence[Trial]) -> DataFrame:
+    """A line for every kind of fault, as text."""
+    found = DataFrame([asdict(trial) for trial in trials])
+    return DataFrame(
+        {
+            "fault": kind,
+            "during": during,
+            "trials": str(len(of_kind)),
+            "told": ", ".join(sorted(set(of_kind.failure.replace("", "–")))),
+            "median": seconds_text(of_kind.seconds.median()),
+            "longest": seconds_text(of_kind.seconds.max()),
+            "went on": f"{of_kind.went_on.sum()} of {len(of_kind)}",
+            "clean": f"{(of_kind.left.str.len() == 0).sum()} of {len(of_kind)}",
+        }
+        for (during, kind), of_kind in found.groupby(["during", "kind"], sort=False)
+    )
 
 
 def _trials(folder: str, count: int) -> Iterator[Trial]:
@@ -133,7 +124,7 @@ def main(
             file.flush()
             if not trial.as_expected:
                 console.print(f"not as expected: {trial}", markup=False)
-    console.print(table_of(found))
+    console.print(terminal(table_of(found), "faults at random moments", names=2))
     raise typer.Exit(0 if all(trial.as_expected for trial in found) else 1)
 
 

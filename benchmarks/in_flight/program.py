@@ -1,4 +1,4 @@
-"""What runs on the hosts of ``python -m benchmarks.in_flight links``: a pipeline measured with every depth.
+"""What runs on the hosts of ``benchmarks.in_flight links``: a pipeline with every depth, in turns.
 
     torchrun … -m benchmarks.in_flight.program SETTINGS FILE
 

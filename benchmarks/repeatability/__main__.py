@@ -13,8 +13,9 @@ import statistics
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from pandas import DataFrame
 
+from benchmarks.report import terminal
 from drlpp.command_line import Size, SizeOption, build_console, run_program
 from drlpp.measurement import Measurement
 from drlpp.planners import BASELINES, PLANNERS, PlanningProblem
@@ -48,18 +49,17 @@ def main(
                     seconds[name].append(outcome.seconds_per_minibatch)
         measurements = sum(len(values) for values in seconds.values())
         deploying = session.spent.deploying_seconds / max(measurements, 1)
-    table = Table(title=f"{model} on {workers} workers, {times} × {minibatches} minibatches")
-    for column in ("placement", "configuration", "median", "coefficient of variation"):
-        table.add_column(column)
-    for name, values in seconds.items():
-        variation = statistics.stdev(values) / statistics.mean(values)
-        table.add_row(
-            name,
-            placements[name].configuration,
-            seconds_text(statistics.median(values)),
-            f"{variation:.1%}",
-        )
-    console.print(table)
+    table = DataFrame(
+        {
+            "placement": name,
+            "configuration": placements[name].configuration,
+            "median": seconds_text(statistics.median(values)),
+            "coefficient of variation": f"{statistics.stdev(values) / statistics.mean(values):.1%}",
+        }
+        for name, values in seconds.items()
+    )
+    title = f"{model} on {workers} workers, {times} × {minibatches} minibatches"
+    console.print(terminal(table, title, names=2))
     console.print(f"deploying a placement: {seconds_text(deploying)} on average")
 
 

@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from rich import box
+from pandas import DataFrame
 from rich.console import Group
 from rich.filesize import decimal
-from rich.table import Table
 
 from benchmarks.processes import ProcessFacts, facts_of
+from benchmarks.report import terminal
 from drlpp.command_line import Size, SizeOption, build_console
 from drlpp.errors import InvalidInput
 from drlpp.placement import Placement
@@ -186,31 +186,29 @@ def _resources(session: ClusterSession) -> dict[str, ProcessFacts]:
 
 def text_of(report: DeploymentReport) -> Group:
     """Two tables and the verdicts."""
-    times = Table(
-        title=f"Deploying {report.model}, {decimal(report.parameter_bytes)} of weights",
-        title_justify="left",
-        box=box.SIMPLE,
-    )
     parts = ("total", "cutting", "loading", "connecting", "building")
-    for part in parts:
-        times.add_column(part, justify="right")
-    times.add_row(*(seconds_text(report.median(f"{part}_seconds")) for part in parts))
-    held = Table(title="Held after it, early and late", title_justify="left", box=box.SIMPLE)
-    for heading in ("placement", "process"):
-        held.add_column(heading)
-    for heading in ("memory", "late", "grown", "private", "late", "threads", "open files"):
-        held.add_column(heading, justify="right")
-    for row in report.held:
-        held.add_row(
-            row.configuration,
-            row.process,
-            decimal(row.early.memory_bytes),
-            decimal(row.late.memory_bytes),
-            f"{row.growth:.2%}",
-            decimal(row.early.private_bytes),
-            decimal(row.late.private_bytes),
-            f"{row.early.threads} → {row.late.threads}",
-            f"{row.early.open_files} → {row.late.open_files}",
-        )
+    times = DataFrame([{part: seconds_text(report.median(f"{part}_seconds")) for part in parts}])
+    held = DataFrame(
+        {
+            "placement": row.configuration,
+            "process": row.process,
+            "memory": decimal(row.early.memory_bytes),
+            "memory, late": decimal(row.late.memory_bytes),
+            "grown": f"{row.growth:.2%}",
+            "private": decimal(row.early.private_bytes),
+            "private, late": decimal(row.late.private_bytes),
+            "threads": f"{row.early.threads} → {row.late.threads}",
+            "open files": f"{row.early.open_files} → {row.late.open_files}",
+        }
+        for row in report.held
+    )
     lines = [f"{text}: {'met' if met else 'not met'}" for text, met in report.verdicts.items()]
-    return Group(times, held, *lines)
+    return Group(
+        terminal(
+            times,
+            f"Deploying {report.model}, {decimal(report.parameter_bytes)} of weights",
+            names=0,
+        ),
+        terminal(held, "Held after it, early and late", names=2),
+        *lines,
+    )
