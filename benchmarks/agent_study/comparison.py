@@ -22,7 +22,7 @@ import multiprocessing
 import os
 import time
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -34,7 +34,8 @@ from rich.progress import track
 from benchmarks import PROFILES
 from benchmarks.agent_study.instance import Instance, with_errors
 from benchmarks.agent_study.methods import METHODS, history_of, variant
-from benchmarks.agent_study.tables import BEGIN, END, Result, report
+from benchmarks.agent_study.tables import BEGIN, END, Result, Task, report
+from benchmarks.options import DocumentOption
 from benchmarks.report import write_between
 from drlpp.cluster import Link
 from drlpp.command_line import build_console
@@ -79,18 +80,6 @@ ABLATIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Task:
-    """One run: a method on a model, with accelerators and a link."""
-
-    question: str
-    model: str
-    accelerators: int
-    bandwidth: float
-    method: str
-    seed: int
-
-
 def main(
     results: Annotated[Path, typer.Option(help="JSON lines, appended to.")],
     questions: Annotated[str, typer.Option()] = "right,wrong,noise,ablation",
@@ -104,7 +93,7 @@ def main(
         bool, typer.Option(help="Also run the slow learners on models of more than 100 operators.")
     ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
-    document: Annotated[Path | None, typer.Option(help="Write the tables into this page.")] = None,
+    document: DocumentOption = None,
 ) -> None:
     """Run what is missing in the results, and report all of them."""
     console = build_console()
@@ -118,8 +107,8 @@ def main(
         for method in (ABLATIONS if question == "ablation" else methods.split(","))
         if large_for_all or not (method in SLOW_METHODS and model in LARGE)
     ]
-    known = {_key(result) for result in read_results(results)}
-    missing = [task for task in tasks if tuple(asdict(task).values()) not in known]
+    known = {result.task for result in read_results(results)}
+    missing = [task for task in tasks if task not in known]
     results.parent.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
     with context.Pool(workers, maxtasksperchild=20) as pool, results.open("a") as file:
@@ -135,17 +124,6 @@ def main(
 
 def _name(accelerators: int, bandwidth: float) -> str:
     return f"{accelerators}-{'fast' if bandwidth == FAST else 'slow'}"
-
-
-def _key(result: Result) -> tuple[object, ...]:
-    return (
-        result.question,
-        result.model,
-        result.accelerators,
-        result.bandwidth,
-        result.method,
-        result.seed,
-    )
 
 
 def read_results(path: Path) -> list[Result]:

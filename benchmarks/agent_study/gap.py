@@ -26,6 +26,7 @@ from rich.table import Table
 
 from benchmarks.agent_study.instance import Instance
 from benchmarks.agent_study.methods import METHODS, history_of
+from benchmarks.options import JsonOption
 from benchmarks.report import terminal
 from drlpp.cluster import Link
 from drlpp.command_line import build_console
@@ -91,7 +92,7 @@ def main(
     declared_bandwidth: Annotated[
         float | None, typer.Option(help="What agents and planners are told instead.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Let an agent look for the fastest placement on simulated accelerators."""
     if agent not in METHODS:

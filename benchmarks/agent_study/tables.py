@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from pandas import DataFrame, Series
 from scipy.stats import wilcoxon
@@ -19,11 +19,8 @@ _LOOK_AT = 200
 
 
 @dataclass(frozen=True)
-class Result:
-    """One run: the fastest after each budget; the optimum is the exact planner's, told everything.
-
-    ``planner_seconds`` is what the best planner's placement takes, told what is declared.
-    """
+class Task:
+    """One run: a method on a model, with accelerators and a link."""
 
     question: str
     model: str
@@ -31,11 +28,25 @@ class Result:
     bandwidth: float
     method: str
     seed: int
+
+
+@dataclass(frozen=True)
+class Result(Task):
+    """The fastest after each budget; the optimum is the exact planner's, told everything.
+
+    ``planner_seconds`` is what the best planner's placement takes, told what is declared.
+    """
+
     distinct: int
     wall_seconds: float
     best_seconds: Sequence[float]
     optimum_seconds: float
     planner_seconds: float
+
+    @property
+    def task(self) -> Task:
+        """What was run."""
+        return Task(**{field.name: getattr(self, field.name) for field in fields(Task)})
 
 
 _INSTANCE = ["model", "accelerators", "bandwidth"]

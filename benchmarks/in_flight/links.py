@@ -26,6 +26,7 @@ from benchmarks.in_flight.report import Row, as_plain, table_of
 from benchmarks.in_flight.simulated import BITS_PER_SECOND, MOST_PER_LINK
 from benchmarks.machine import this_machine
 from benchmarks.models import MODELS, SMALL_MODELS, reference
+from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.cluster import Cluster, Host, Link
 from drlpp.command_line import build_console
@@ -54,10 +55,8 @@ def main(
     short: Annotated[
         bool, typer.Option("--short", help="A small model, one repetition: to see it work.")
     ] = False,
-    document: Annotated[
-        Path | None, typer.Option(help="Write the table into this page, between its marks.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    document: DocumentOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure a pipeline with several in-flight depths on emulated links of several speeds."""
     settings = Settings(

@@ -12,14 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated
 
-import typer
 from pandas import DataFrame
 from rich.filesize import decimal
 
 from benchmarks import PROFILES
+from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.cluster import Link, local_cluster
 from drlpp.command_line import build_console
@@ -62,10 +60,8 @@ class Row:
 
 
 def main(
-    document: Annotated[
-        Path | None, typer.Option(help="Write the table into this page, between its marks.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    document: DocumentOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Play two models with every depth on links of 100 Mbit/s to 10 Gbit/s."""
     rows = list(compare())

@@ -24,6 +24,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.live_table.report import PAPER, LiveRow, live_row, live_tables, write_live_tables
+from benchmarks.options import DocumentOption, JsonOption
 from drlpp.agents import hyperparameters_of, learn_placement
 from drlpp.command_line import build_console, run_program
 from drlpp.envs import Declared, MeasurementMemory
@@ -108,8 +109,8 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for what is measured.")] = Path(
         "runs/live-table"
     ),
-    document: Annotated[Path | None, typer.Option(help="Write the tables into this page.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    document: DocumentOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Learn a placement for every model, and race it against the planners'."""
     hyperparameters_of(agent)

@@ -14,13 +14,13 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 import typer
 from rich.progress import track
 
+from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.prediction_accuracy.report import (
     Prediction,
     draw_scatter,
@@ -73,10 +73,8 @@ def main(
     minibatches: Annotated[int, typer.Option(help="Of a measurement.")] = 12,
     times: Annotated[int, typer.Option(help="Measurements of a placement.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the random placements.")] = 0,
-    document: Annotated[
-        Path | None, typer.Option(help="Write the tables and the figure into this page.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    document: DocumentOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure placements, predict them, and compare."""
     settings = Settings(workers, speed, placements, minibatches, times, seed)

@@ -27,6 +27,7 @@ from rich.console import Console, Group
 
 from benchmarks.machine import this_machine
 from benchmarks.models import MODELS, SMALL_MODELS
+from benchmarks.options import JsonOption
 from benchmarks.report import terminal
 from benchmarks.runtime_speed.report import (
     NUMERICS_GOAL,
@@ -90,7 +91,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Samples; a run goes on with them.")] = Path(
         "runs/runtime-speed.json"
     ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Time the runtime beside torch's own pipelines and data parallelism."""
     settings = SHORT if short else FULL

@@ -13,14 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 from gymnasium import spaces
 from pandas import DataFrame
 
+from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
 from benchmarks.speed.fastest import fastest_seconds
 from drlpp.agents.context import PlacementContext
@@ -66,10 +64,8 @@ class Row:
 
 
 def main(
-    document: Annotated[
-        Path | None, typer.Option(help="Write the table into this page, between its marks.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON.")] = False,
+    document: DocumentOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Time both policies at 20, 200 and 1,000 operators."""
     torch.set_num_threads(1)

@@ -22,6 +22,7 @@ from pandas import DataFrame
 from rich.console import Group
 from rich.filesize import decimal
 
+from benchmarks.options import JsonOption
 from benchmarks.processes import ProcessFacts, facts_of
 from benchmarks.report import terminal
 from drlpp.command_line import Size, SizeOption, build_console
@@ -109,7 +110,7 @@ def main(
     size: SizeOption = Size.PUBLISHED,
     workers: Annotated[int, typer.Option(min=2, help="Worker processes.")] = 4,
     deployments: Annotated[int, typer.Option(help="In a row.")] = 200,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Deploy placements again and again."""
     with ClusterSession(ModelReference.named(model, size), workers) as session:

@@ -14,13 +14,13 @@ import time
 import tracemalloc
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from pandas import DataFrame
 from rich.filesize import decimal
 
+from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.capturing import capture
 from drlpp.cluster import Cluster, Host, Link
@@ -77,10 +77,8 @@ def main(
     sizes: Annotated[str, typer.Option(help="Numbers of accelerators.")] = ",".join(
         map(str, SIZES)
     ),
-    document: Annotated[
-        Path | None, typer.Option(help="Write the tables into this page, between its marks.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    document: DocumentOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Time the planners."""
     console = build_console()

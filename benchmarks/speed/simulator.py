@@ -17,14 +17,13 @@ import resource
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
 import numpy
-import typer
 from pandas import DataFrame
 from rich.filesize import decimal
 
 from benchmarks.machine import this_machine
+from benchmarks.options import JsonOption
 from benchmarks.report import terminal
 from benchmarks.speed.fastest import fastest_seconds
 from drlpp.cluster import Cluster, Host, Link
@@ -77,7 +76,7 @@ class Row:
 
 
 def main(
-    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Time the simulator on clusters of 4 to 1,024 accelerators."""
     console = build_console()

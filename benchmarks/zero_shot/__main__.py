@@ -24,6 +24,7 @@ import typer
 from pandas import DataFrame
 from rich.progress import track
 
+from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
 from drlpp.agents.context_batch import ContextBatch
 from drlpp.agents.pretraining.problems import SolvedProblem, draw_problem, placement_of
@@ -88,10 +89,8 @@ def main(
     weights: Annotated[Path, typer.Option(help="Of the policy.")] = PRETRAINED,
     problems: Annotated[int, typer.Option(min=1, help="Of every made-up group.")] = 40,
     seed: Annotated[int, typer.Option(help="Of problems and samples.")] = 0,
-    document: Annotated[
-        Path | None, typer.Option(help="Write the table into this page, between its marks.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print rows as JSON.")] = False,
+    document: DocumentOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Place held-out models without any measurement."""
     torch.set_num_threads(1)
