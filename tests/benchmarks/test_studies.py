@@ -29,6 +29,8 @@ COMMANDS = sorted(
 def help_of(monkeypatch: pytest.MonkeyPatch, module: str, *words: str) -> object:
     """The exit code of ``python -m benchmarks.MODULE WORDS --help``, in this process."""
     monkeypatch.setattr(sys, "argv", [module, *words, "--help"])
+    # Other tests may have imported it.
+    monkeypatch.delitem(sys.modules, f"benchmarks.{module}.__main__", raising=False)
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(f"benchmarks.{module}", run_name="__main__", alter_sys=True)
     return ended.value.code
