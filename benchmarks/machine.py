@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from drlpp.files import Record
+from drlpp.io.documents import Record
 
 
 class Machine(Record):

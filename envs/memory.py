@@ -8,13 +8,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.envs.measurements_file import Entry, Header, open_measurements, settled
 from drlpp.envs.measurer import Measurer
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.graph import OpGraph
-from drlpp.json_lines import append
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
-from drlpp.placement import Placement
+from drlpp.io.json_lines import append
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
+from drlpp.placement.placement import Placement
 
 Observer = Callable[[Placement, Outcome], None]
 

@@ -37,12 +37,12 @@ from benchmarks.agent_study.methods import METHODS, history_of, variant
 from benchmarks.agent_study.tables import BEGIN, END, Result, Task, report
 from benchmarks.options import DocumentOption
 from benchmarks.report import write_between
-from drlpp.cluster import Link
-from drlpp.command_line import build_console
-from drlpp.files import read_document
-from drlpp.generated import FAMILIES, generate
-from drlpp.json_lines import cut_off, read_lines
-from drlpp.profile import Profile
+from drlpp.cli.command_line import build_console
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.io.documents import read_document
+from drlpp.io.json_lines import cut_off, read_lines
+from drlpp.specs.cluster import Link
 
 MODELS = (
     "alexnet",

@@ -28,11 +28,11 @@ from benchmarks.agent_study.instance import Instance
 from benchmarks.agent_study.methods import METHODS, history_of
 from benchmarks.options import JsonOption
 from benchmarks.report import terminal
-from drlpp.cluster import Link
-from drlpp.command_line import build_console
+from drlpp.cli.command_line import build_console
+from drlpp.cli.planning.planning_input import read_profile, read_speeds
+from drlpp.cli.tables import seconds_text
 from drlpp.errors import InvalidInput
-from drlpp.planning_input import read_profile, read_speeds
-from drlpp.report import seconds_text
+from drlpp.specs.cluster import Link
 
 
 @dataclass(frozen=True)

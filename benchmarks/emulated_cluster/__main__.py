@@ -1,7 +1,7 @@
 """``python -m benchmarks.emulated_cluster``."""
 
 from benchmarks.emulated_cluster.commands import app
-from drlpp.command_line import run_program
+from drlpp.cli.command_line import run_program
 
 if __name__ == "__main__":
     run_program(app, "emulated_cluster")

@@ -14,9 +14,9 @@ from benchmarks.emulated_cluster.emulation import (
     remove_leftovers,
 )
 from benchmarks.emulated_cluster.self_check import check, table_of
-from drlpp.cluster import Cluster
-from drlpp.command_line import build_console
-from drlpp.files import read_document
+from drlpp.cli.command_line import build_console
+from drlpp.io.documents import read_document
+from drlpp.specs.cluster import Cluster
 
 app = typer.Typer(
     help="A cluster on this machine: hosts, accelerators and links as cluster.yaml describes them.",

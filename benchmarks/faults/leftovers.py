@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.processes import workers_of
-from drlpp.files import is_temporary
-from drlpp.folder_lock import LOCK_NAME
+from drlpp.io.documents import is_temporary
+from drlpp.io.folder_lock import LOCK_NAME
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from drlpp.errors import (
     TrialTimeout,
     WorkerLost,
 )
-from drlpp.runtime.stage_runner import StageRunner
+from drlpp.runtime.stage.stage_runner import StageRunner
 
 EXPECTED: dict[str, type[RunFailure]] = {
     "killed": WorkerLost,

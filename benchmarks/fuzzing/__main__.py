@@ -3,7 +3,7 @@
 import typer
 
 from benchmarks.fuzzing import loaders, numbers
-from drlpp.command_line import run_program
+from drlpp.cli.command_line import run_program
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
 app.command("loaders")(loaders.main)

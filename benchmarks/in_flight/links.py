@@ -28,12 +28,12 @@ from benchmarks.machine import this_machine
 from benchmarks.models import MODELS, SMALL_MODELS, reference
 from benchmarks.options import DocumentOption, JsonOption
 from benchmarks.report import markdown, terminal, write_between
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.command_line import build_console
+from drlpp.cli.command_line import build_console
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.files import read_document
+from drlpp.io.documents import read_document
 from drlpp.simulator import simulate_depths
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster, Host, Link
 
 BEGIN = "<!-- in-flight depth on links: written by benchmarks.in_flight -->"
 END = "<!-- end of in-flight depth on links -->"

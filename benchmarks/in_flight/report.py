@@ -10,7 +10,7 @@ from typing import Any
 from pandas import DataFrame
 
 from benchmarks.in_flight.simulated import speed_text
-from drlpp.report import seconds_text
+from drlpp.cli.tables import seconds_text
 from drlpp.simulator import Depth, smallest_depth
 
 

@@ -11,9 +11,9 @@ from pandas import DataFrame
 from rich.console import Group
 
 from benchmarks.report import markdown, terminal, write_between
-from drlpp.report import confidence_text, seconds_text
+from drlpp.cli.tables import confidence_text, seconds_text
+from drlpp.comparison.verdict import Finding, best_rival
 from drlpp.runtime import PLAIN, Comparison, Contender
-from drlpp.verdict import Finding, best_rival
 
 BEGIN = "<!-- live table: written by benchmarks.live_table -->"
 END = "<!-- end of live table -->"

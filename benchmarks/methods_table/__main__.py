@@ -27,7 +27,7 @@ from benchmarks.methods_table.memory import (
 from benchmarks.methods_table.report import BEGIN, END, CellKey, MemoryKey, report, worth_doubling
 from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, SHAPES
 from benchmarks.report import write_between
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
 
 GENERIC = ("PipeOptim", "ASGD")
 """A method that predicts, and an optimizer without a rule to predict by."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from benchmarks.report import markdown, write_between
-from drlpp.report import seconds_text
+from drlpp.cli.tables import seconds_text
 
 BEGIN = "<!-- accuracy: written by benchmarks.prediction_accuracy -->"
 END = "<!-- end of accuracy -->"

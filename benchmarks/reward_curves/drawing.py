@@ -21,7 +21,7 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from drlpp.command_line import build_console
+from drlpp.cli.command_line import build_console
 from drlpp.errors import InvalidInput
 
 

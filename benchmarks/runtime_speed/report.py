@@ -16,8 +16,8 @@ from benchmarks.runtime_speed.samples import (
     Sample,
     SpeedSamples,
 )
-from drlpp.report import seconds_text
-from drlpp.training_options import Method
+from drlpp.cli.tables import seconds_text
+from drlpp.schedule.method import Method
 
 STRAIGHT_GOAL = 1.03
 REPLICATED_GOAL = 1.08

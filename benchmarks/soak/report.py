@@ -11,7 +11,7 @@ from pandas import DataFrame
 from rich.filesize import decimal
 
 from benchmarks.processes import ProcessFacts
-from drlpp.report import seconds_text
+from drlpp.cli.tables import seconds_text
 
 MOST_GROWTH_OF_MEMORY = 0.05
 MOST_GROWTH_OF_TIME = 0.10

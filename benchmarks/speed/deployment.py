@@ -25,13 +25,13 @@ from rich.filesize import decimal
 from benchmarks.options import JsonOption
 from benchmarks.processes import ProcessFacts, facts_of
 from benchmarks.report import terminal
-from drlpp.command_line import Size, SizeOption, build_console
+from drlpp.cli.command_line import Size, SizeOption, build_console
+from drlpp.cli.tables import seconds_text
 from drlpp.errors import InvalidInput
-from drlpp.placement import Placement
-from drlpp.report import seconds_text
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.deployment import DeploymentTimes
-from drlpp.task import ModelReference
+from drlpp.runtime.session.deployment import DeploymentTimes
 
 SECONDS_GOAL = 1.0
 GROWTH_GOAL = 0.01

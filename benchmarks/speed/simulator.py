@@ -26,13 +26,13 @@ from benchmarks.machine import this_machine
 from benchmarks.options import JsonOption
 from benchmarks.report import terminal
 from benchmarks.speed.fastest import fastest_seconds
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.command_line import build_console
-from drlpp.placement import Placement, Stage
-from drlpp.prediction import predict
-from drlpp.report import seconds_text
+from drlpp.cli.command_line import build_console
+from drlpp.cli.tables import seconds_text
+from drlpp.costs.analytic_model import predict
+from drlpp.costs.workload import Transfer, Workload
+from drlpp.placement.placement import Placement, Stage
 from drlpp.simulator import simulate
-from drlpp.workload import Transfer, Workload
+from drlpp.specs.cluster import Cluster, Host, Link
 
 SHAPES = (
     # stages, replicas of each, minibatches to measure

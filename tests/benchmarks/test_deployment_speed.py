@@ -17,11 +17,11 @@ from benchmarks.speed.deployment import (
     some_placements,
     text_of,
 )
-from drlpp.command_line import build_console
+from drlpp.cli.command_line import build_console
 from drlpp.errors import InvalidInput
-from drlpp.measurement import Measurement
+from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.deployment import DeploymentTimes
+from drlpp.runtime.session.deployment import DeploymentTimes
 
 
 @pytest.fixture(scope="module")

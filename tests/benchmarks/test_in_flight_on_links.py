@@ -20,12 +20,12 @@ from benchmarks.in_flight.program import METHOD, DepthSamples, even_placement, o
 from benchmarks.in_flight.report import Row, as_plain, table_of
 from benchmarks.models import reference
 from benchmarks.report import markdown
-from drlpp.capturing import capture
+from drlpp.capturing.capture import capture
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.estimated_profile import estimate_profile
 from drlpp.simulator import Depth, simulate
-from drlpp.workload import Workload
-from tests.emulated_clusters import names_left, needs_kernel, network_lines
+from tests.support.emulated_clusters import names_left, needs_kernel, network_lines
 
 DEPTHS = tuple(
     Depth(per_link, (4 + 3 * per_link, 1), seconds, 1e6)

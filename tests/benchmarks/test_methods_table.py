@@ -8,8 +8,8 @@ from benchmarks.methods_table.differences import Cell, largest_difference
 from benchmarks.methods_table.memory import WIDE_SHAPES
 from benchmarks.methods_table.report import GOAL, PAPERS_VERSIONS, report, worth_doubling
 from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, SHAPES
-from drlpp.capturing import capture
-from drlpp.task import ModelReference
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
 
 
 def test_every_tensor_counts_relative_to_its_largest_element() -> None:

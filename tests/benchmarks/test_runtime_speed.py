@@ -21,10 +21,10 @@ from benchmarks.runtime_speed.__main__ import (
 from benchmarks.runtime_speed.report import NUMERICS_GOAL, rows_of, verdicts_of
 from benchmarks.runtime_speed.runner import check_cores
 from benchmarks.runtime_speed.samples import Case, Contender, Sample, SpeedSamples
-from drlpp.capturing import capture
+from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, RunFailure
-from drlpp.files import write_document
-from drlpp.training_options import Method
+from drlpp.io.documents import write_document
+from drlpp.schedule.method import Method
 
 SMALLEST = SHORT.model_copy(
     update={
