@@ -7,7 +7,6 @@ line that a kill may leave behind is dropped when the file is opened again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -15,8 +14,8 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
-from drlpp.io.disk_errors import telling_of_storage
 from drlpp.io.documents import Record, first_problem, parse_mapping
+from drlpp.io.json_lines import append, cut_off, read_lines
 from drlpp.io.quantities import Count
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
@@ -57,14 +56,13 @@ def open_measurements(path: Path, expected: Header) -> Iterator[Entry]:
     Raises:
         InvalidFile: if it is of another run, written by a newer version, or damaged elsewhere.
     """
-    lines, rest = _lines(path)
+    lines, rest = read_lines(path)
     if lines:
         _check_header(path, lines[0], expected)
     elif rest and not expected.model_dump_json().encode().startswith(rest):
         # Nor what a kill left of a header: nothing of ours.
         raise _not_ours(path)
-    if rest:
-        os.truncate(path, path.stat().st_size - len(rest))
+    cut_off(path, rest)
     if not lines:
         path.parent.mkdir(parents=True, exist_ok=True)
         append(path, expected)
@@ -79,7 +77,7 @@ def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
     """
     if not path.exists():
         raise InvalidFile(f"{path}: no such file")
-    lines, _ = _lines(path)
+    lines, _ = read_lines(path)
     return _read_header(path, lines[0] if lines else ""), _entries(path, lines[1:])
 
 
@@ -101,18 +99,6 @@ def settled(entries: Iterable[Entry]) -> Iterator[Entry]:
             yield entry
 
 
-def append(path: Path, record: Record) -> None:
-    """Write a line, and wait until the disk has it.
-
-    Raises:
-        StorageFailure: it cannot be written; the lines before are kept.
-    """
-    with telling_of_storage(path), path.open("a", encoding="utf-8") as file:
-        file.write(record.model_dump_json() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _entries(path: Path, lines: Sequence[str]) -> Iterator[Entry]:
     for number, line in enumerate(lines, start=2):
         where = f"{path}: line {number}"
@@ -123,19 +109,6 @@ def _entries(path: Path, lines: Sequence[str]) -> Iterator[Entry]:
                 f"{where} is not a measurement ({first_problem(error)}); restore the file or "
                 "delete that line"
             ) from None
-
-
-def _lines(path: Path) -> tuple[list[str], bytes]:
-    """The whole lines of the file, and a last half one; neither if there is no file."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return [], b""
-    except OSError as error:
-        raise InvalidFile(f"{path}: cannot be read ({error})") from None
-    complete, rest = content[: (end := content.rfind(b"\n") + 1)], content[end:]
-    # Not splitlines, which also splits at separators within the text of a reason.
-    return complete.decode("utf-8", errors="replace").split("\n")[:-1], rest
 
 
 def _read_header(path: Path, line: str) -> Header:

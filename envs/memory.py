@@ -9,9 +9,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.envs.measurements_file import Entry, Header, append, open_measurements, settled
+from drlpp.envs.measurements_file import Entry, Header, open_measurements, settled
 from drlpp.envs.measurer import Measurer
 from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.io.json_lines import append
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement.placement import Placement
 

@@ -6,9 +6,13 @@ How it is made, and what it cannot show: ``docs/emulated-cluster.md``.
 """
 
 from benchmarks.emulated_cluster.control_groups import LEAST_SPEED, ControlGroups, control_groups
-from benchmarks.emulated_cluster.emulation import EmulatedCluster, available, remove_leftovers
+from benchmarks.emulated_cluster.emulation import (
+    EmulatedCluster,
+    available,
+    ended_by_signals,
+    remove_leftovers,
+)
 from benchmarks.emulated_cluster.job import Job
-from benchmarks.emulated_cluster.signals import ended_by_signals
 
 __all__ = [
     "LEAST_SPEED",

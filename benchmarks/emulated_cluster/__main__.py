@@ -3,4 +3,5 @@
 from benchmarks.emulated_cluster.commands import app
 from drlpp.cli.command_line import run_program
 
-run_program(app, "emulated_cluster")
+if __name__ == "__main__":
+    run_program(app, "emulated_cluster")

@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.emulated_cluster.emulation import EmulatedCluster, remove_leftovers
+from benchmarks.emulated_cluster.emulation import (
+    EmulatedCluster,
+    ended_by_signals,
+    remove_leftovers,
+)
 from benchmarks.emulated_cluster.self_check import check, table_of
-from benchmarks.emulated_cluster.signals import ended_by_signals
 from drlpp.cli.command_line import build_console
 from drlpp.io.documents import read_document
 from drlpp.specs.cluster import Cluster

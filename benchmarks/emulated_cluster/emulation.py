@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 from benchmarks.emulated_cluster.control_groups import (
@@ -295,3 +297,21 @@ def _check_order(cluster: Cluster) -> None:
                 f"the lines of host {cluster.host_names[after]!r} are apart; list them one after "
                 "the other, since torchrun numbers accelerators host by host"
             )
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the block like Ctrl-C, so that it cleans up."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, *ending):
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    ending = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, *ending)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,12 +9,12 @@ import numpy
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import gap_instance
-from benchmarks.agent_gap import app
-from benchmarks.agent_study import Task, instance_of, profile_of, read_results
-from benchmarks.gap_instance import Instance, with_errors
-from benchmarks.gap_methods import METHODS, history_of
-from benchmarks.study_tables import Result, report
+from benchmarks.agent_study import instance as gap_instance
+from benchmarks.agent_study.__main__ import app
+from benchmarks.agent_study.comparison import Task, instance_of, profile_of, read_results
+from benchmarks.agent_study.instance import Instance, with_errors
+from benchmarks.agent_study.methods import METHODS, history_of
+from benchmarks.agent_study.tables import Result, report
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
@@ -85,7 +85,7 @@ def test_the_command_prints_gaps_as_json(tmp_path: Path) -> None:
     write_document(path, generate("chain", 8, 0))
     arguments = ["--profile", str(path), "--accelerators", "3", "--bandwidth", "2.5e8"]
     arguments += ["--agent", "recalibrate", "--measurements", "4,8", "--seeds", "2"]
-    done = CliRunner().invoke(app, [*arguments, "--speeds", "1,1,0.5", "--json"])
+    done = CliRunner().invoke(app, ["gap", *arguments, "--speeds", "1,1,0.5", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert [run["seed"] for run in found["runs"]] == [0, 1]
@@ -110,7 +110,7 @@ def test_bad_arguments_are_told(tmp_path: Path, arguments: list[str], message: s
     path = tmp_path / "made-up.json"
     write_document(path, generate("chain", 8, 0))
     given = ["--profile", str(path), "--accelerators", "3", "--bandwidth", "2.5e8", *arguments]
-    done = CliRunner().invoke(app, given)
+    done = CliRunner().invoke(app, ["gap", *given])
     assert isinstance(done.exception, InvalidInput)
     assert message in str(done.exception)
 

@@ -6,16 +6,17 @@ from contextlib import nullcontext
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import deployment_speed
-from benchmarks.deployment_speed import (
+from benchmarks.models import reference
+from benchmarks.processes import ProcessFacts, facts_of
+from benchmarks.speed import deployment as deployment_speed
+from benchmarks.speed.__main__ import app
+from benchmarks.speed.deployment import (
     DeploymentReport,
     Held,
     deploy_again_and_again,
     some_placements,
     text_of,
 )
-from benchmarks.process_facts import ProcessFacts, facts_of
-from benchmarks.speed_models import reference
 from drlpp.cli.command_line import build_console
 from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import Measurement
@@ -63,7 +64,7 @@ def test_a_missed_goal_is_told_by_the_exit_code(
     )
     monkeypatch.setattr(deployment_speed, "ClusterSession", lambda *_: nullcontext())
     monkeypatch.setattr(deployment_speed, "deploy_again_and_again", lambda *_: report)
-    result = CliRunner().invoke(deployment_speed.app, [])
+    result = CliRunner().invoke(app, ["deployment"])
     assert result.exit_code == code, result.output
 
 

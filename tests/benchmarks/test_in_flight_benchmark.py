@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks import in_flight_depth
-from benchmarks.in_flight_depth import HEADINGS, cells_of, compare
+from benchmarks.in_flight import simulated as in_flight_depth
+from benchmarks.in_flight.simulated import compare, table_of
 
 
 def test_rows_name_the_depth_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,6 +17,7 @@ def test_rows_name_the_depth_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> 
         noam, enough = row.depths[0], row.depths[row.chosen]
         assert enough.seconds_per_minibatch <= noam.seconds_per_minibatch
         assert enough.seconds_per_minibatch >= 0.99 * row.rule_seconds
-        assert len(cells_of(row)) == len(HEADINGS)
-    assert cells_of(vgg)[1] == "1 Gbit/s"
-    assert cells_of(vgg)[-4:][0].startswith("1 (7-5-3-1)")
+    table = table_of([vgg, vgg_fast, *others])
+    assert table.notna().all(axis=None)
+    assert table["links"][0] == "1 Gbit/s"
+    assert table["enough"][0] == "1 (7-5-3-1)"

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.emulated_cluster.names import name_in
-from benchmarks.in_flight_on_links import BEGIN, END, app, cluster_of, rates_of, row_of
-from benchmarks.in_flight_program import METHOD, DepthSamples, even_placement, orders
-from benchmarks.in_flight_report import HEADINGS, Row, as_plain, cells_of, markdown
-from benchmarks.speed_models import reference
+from benchmarks.in_flight.__main__ import app
+from benchmarks.in_flight.links import BEGIN, END, cluster_of, rates_of, row_of
+from benchmarks.in_flight.program import METHOD, DepthSamples, even_placement, orders
+from benchmarks.in_flight.report import Row, as_plain, table_of
+from benchmarks.models import reference
+from benchmarks.report import markdown
 from drlpp.capturing.capture import capture
 from drlpp.costs.estimated_profile import estimate_profile
 from drlpp.costs.workload import Workload
@@ -66,7 +68,7 @@ def test_depths_take_turns_there_and_back() -> None:
 
 
 def test_a_row_as_text_and_as_json() -> None:
-    assert dict(zip(HEADINGS, cells_of(ROW), strict=True)) == {
+    assert dict(table_of([ROW]).loc[0]) == {
         "links": "300 Mbit/s",
         "one message (asked)": "81.20 ms (80.00 ms)",
         "NOAM (simulated)": "1.00 s (6.00 s)",
@@ -76,10 +78,9 @@ def test_a_row_as_text_and_as_json() -> None:
         "turns within": "62%",
         "auto": "2 (10-1)",
     }
-    lines = markdown([ROW], "On a machine.").splitlines()
-    assert len(lines) == 5
-    assert len({line.count("|") for line in lines[:3]}) == 1
-    assert lines[3:] == ["", "On a machine."]
+    lines = markdown(table_of([ROW])).splitlines()
+    assert len(lines) == 3
+    assert len({line.count("|") for line in lines}) == 1
     (plain,) = json.loads(json.dumps(as_plain([ROW])))
     assert plain["turns"] == [list(turn) for turn in ROW.turns]
     assert plain["speed_ups"] == pytest.approx([2.5, 3.0, 8.0])
@@ -124,7 +125,7 @@ def test_depths_are_measured_on_a_link_and_nothing_is_left(tmp_path: Path) -> No
     document = tmp_path / "page.md"
     document.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     arguments = ["--short", "--rates", "1000", "--json", "--document", str(document)]
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(app, ["links", *arguments], catch_exceptions=False)
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     (row,) = found["rows"]
@@ -147,7 +148,7 @@ def test_depths_are_measured_on_a_link_and_nothing_is_left(tmp_path: Path) -> No
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_an_interrupted_run_leaves_nothing(number: signal.Signals) -> None:
-    program = [sys.executable, "-m", "benchmarks.in_flight_on_links", "--short"]
+    program = [sys.executable, "-m", "benchmarks.in_flight", "links", "--short"]
     with subprocess.Popen(program, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as running:
         try:
             end = time.monotonic() + 120

@@ -7,25 +7,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.live_report import (
+from benchmarks.live_table.__main__ import Settings, measure_row
+from benchmarks.live_table.report import (
     AGENT,
     BEGIN,
-    CONFIGURATION_HEADINGS,
     END,
-    HEADINGS,
     METHODS,
     PAPER,
-    PAPER_HEADINGS,
-    RATIO_HEADINGS,
-    configuration_rows,
     live_row,
     live_tables,
-    paper_rows,
-    ratio_rows,
-    seconds_rows,
+    tables,
     write_live_tables,
 )
-from benchmarks.live_table import Settings, measure_row
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, RIVALS, Contender
 from drlpp.errors import InvalidInput
@@ -96,16 +89,19 @@ def test_a_row_has_every_method_and_the_agents_placement_that_came_furthest() ->
 
 def test_the_tables_stand_beside_the_papers() -> None:
     rows = [live_row(model, COMPARISON, "guided") for model in ("vgg16", "alexnet", "unknown")]
-    seconds, configurations = seconds_rows(rows), configuration_rows(rows)
-    assert {len(line) for line in seconds} == {len(HEADINGS)}
-    assert {len(line) for line in configurations} == {len(CONFIGURATION_HEADINGS)}
-    vgg16 = dict(zip(HEADINGS, seconds[0], strict=True))
-    assert vgg16["DP"] == "200.00 ms"
-    assert vgg16["GPipe"] == "failed"
-    ratios = ratio_rows(rows)
-    assert {len(line) for line in ratios} == {len(RATIO_HEADINGS)}
-    assert ratios[0] == ["vgg16", "1.00×", "2.00×", "1.00×", "1.50×", "agent and PipeDream"]
-    assert configurations[0] == [
+    seconds, ratios, configurations, papers = tables(rows).values()
+    assert list(seconds.columns) == ["model", *METHODS.values()]
+    assert seconds["DP"][0] == "200.00 ms"
+    assert seconds["GPipe"][0] == "failed"
+    assert list(ratios.loc[0]) == [
+        "vgg16",
+        "1.00×",
+        "2.00×",
+        "1.00×",
+        "1.50×",
+        "agent and PipeDream",
+    ]
+    assert list(configurations.loc[0]) == [
         "vgg16",
         "1 thread",
         "4",
@@ -116,11 +112,18 @@ def test_the_tables_stand_beside_the_papers() -> None:
         "3-1",
         "3-1",
     ]
-    assert configurations[2][-1] == "–"
-    papers = paper_rows(rows)
-    assert papers[0] == ["VGG-16", "0.165", "0.193", "0.107", "0.082", "2.01×", "1.30×"]
-    assert [row[0] for row in papers] == ["VGG-16", "AlexNet"]
-    assert {len(line) for line in papers} == {len(PAPER_HEADINGS)}
+    assert configurations["paper's"][2] == "–"
+    assert dict(papers.loc[0]) == {
+        "model": "VGG-16",
+        "DP": "0.165",
+        "GPipe": "0.193",
+        "PipeDream": "0.107",
+        "DRL-PP": "0.082",
+        "over DP": "2.01×",
+        "over PipeDream": "1.30×",
+    }
+    assert list(papers["model"]) == ["VGG-16", "AlexNet"]
+    assert len(tables(rows[2:])) == 3, "the paper has none of these models"
     console = Console(width=110, file=io.StringIO(), force_terminal=False)
     console.print(live_tables(rows, "Four workers."))
     assert "…" not in console.file.getvalue()  # type: ignore[attr-defined]

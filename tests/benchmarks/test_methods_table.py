@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from benchmarks.methods_table import differences
-from benchmarks.table_differences import Cell, largest_difference
-from benchmarks.table_memory import WIDE_SHAPES
-from benchmarks.table_report import GOAL, PAPERS_VERSIONS, report, worth_doubling
-from benchmarks.table_rows import METHODS, OPTIMIZERS, SHAPES
+from benchmarks.methods_table.__main__ import differences
+from benchmarks.methods_table.differences import Cell, largest_difference
+from benchmarks.methods_table.memory import WIDE_SHAPES
+from benchmarks.methods_table.report import GOAL, PAPERS_VERSIONS, report, worth_doubling
+from benchmarks.methods_table.rows import METHODS, OPTIMIZERS, SHAPES
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 
@@ -20,7 +20,7 @@ def test_every_tensor_counts_relative_to_its_largest_element() -> None:
 
 
 def test_shapes_are_what_they_are_called() -> None:
-    graph = capture(ModelReference.named("benchmarks.table_models:forked")).graph
+    graph = capture(ModelReference.named("benchmarks.methods_table.models:forked")).graph
     for placement in SHAPES.values():
         placement.validate_for(graph, 4)
     straight = SHAPES["straight"].pipeline(graph)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.delayed_regression import final_losses
-from benchmarks.pipemare_figures import (
+from benchmarks.pipemare.delayed_regression import final_losses
+from benchmarks.pipemare.figures import (
     FIGURE_6,
     FIGURE_10,
     FIGURE_16,
@@ -17,7 +17,7 @@ from benchmarks.pipemare_figures import (
     figure_6b_models,
     figure_16_models,
 )
-from benchmarks.quadratic_model import (
+from benchmarks.pipemare.quadratic_model import (
     QuadraticModel,
     characteristic_polynomial,
     companion_matrix,

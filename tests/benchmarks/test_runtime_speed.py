@@ -8,12 +8,19 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from benchmarks import runtime_speed
-from benchmarks.runtime_speed import FULL, SHORT, as_plain, check_numerics, measure, this_machine
-from benchmarks.speed_models import placement_of, reference
-from benchmarks.speed_report import NUMERICS_GOAL, rows_of, verdicts_of
-from benchmarks.speed_runner import check_cores
-from benchmarks.speed_samples import Case, Contender, Sample, SpeedSamples
+from benchmarks.machine import this_machine
+from benchmarks.models import placement_of, reference
+from benchmarks.runtime_speed import __main__ as runtime_speed
+from benchmarks.runtime_speed.__main__ import (
+    FULL,
+    SHORT,
+    as_plain,
+    check_numerics,
+    measure,
+)
+from benchmarks.runtime_speed.report import NUMERICS_GOAL, rows_of, verdicts_of
+from benchmarks.runtime_speed.runner import check_cores
+from benchmarks.runtime_speed.samples import Case, Contender, Sample, SpeedSamples
 from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, RunFailure
 from drlpp.io.documents import write_document

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import soak as benchmark
-from benchmarks.process_facts import ProcessFacts
-from benchmarks.soak import soak
-from benchmarks.soak_report import Sample, TurnSpeed, findings_of
+from benchmarks.processes import ProcessFacts
+from benchmarks.soak import __main__ as benchmark
+from benchmarks.soak.__main__ import soak
+from benchmarks.soak.report import Sample, TurnSpeed, findings_of
 from drlpp.runtime.training.trainer import TrainingPlan
 
 KILLED = "worker 1 was killed by SIGKILL"

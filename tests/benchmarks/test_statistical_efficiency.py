@@ -7,11 +7,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import study_report, study_runs
-from benchmarks.study_methods import METHODS
-from benchmarks.study_orderings import ORDERINGS, TABLE_IV, TABLE_IV_METHODS, Verdict, compare
-from benchmarks.study_report import by_cell, comparison_of, report, score, summary, write_report
-from benchmarks.study_runs import (
+from benchmarks.report import write_between
+from benchmarks.statistical_efficiency import report as study_report
+from benchmarks.statistical_efficiency import runs as study_runs
+from benchmarks.statistical_efficiency.methods import METHODS
+from benchmarks.statistical_efficiency.orderings import (
+    ORDERINGS,
+    TABLE_IV,
+    TABLE_IV_METHODS,
+    Verdict,
+    compare,
+)
+from benchmarks.statistical_efficiency.report import (
+    by_cell,
+    comparison_of,
+    report,
+    score,
+    summary,
+)
+from benchmarks.statistical_efficiency.runs import (
     BATCH_SIZE,
     SEARCH_SEED,
     Job,
@@ -24,8 +38,8 @@ from benchmarks.study_runs import (
     search_jobs,
     study_jobs,
 )
-from benchmarks.study_tasks import SEQUENCE_LENGTH, TASKS, even_stages
-from benchmarks.study_text import VOCABULARY, encode, topics_text
+from benchmarks.statistical_efficiency.tasks import SEQUENCE_LENGTH, TASKS, even_stages
+from benchmarks.statistical_efficiency.text import VOCABULARY, encode, topics_text
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.runtime import Minibatches, run_reference
@@ -286,11 +300,11 @@ def test_every_row_of_table_iv_is_complete() -> None:
 def test_the_report_goes_between_the_marks(tmp_path: Path) -> None:
     document = tmp_path / "study.md"
     document.write_text(f"before\n{study_report.BEGIN}\nold\n{study_report.END}\nafter\n")
-    write_report(document, "new")
-    write_report(document, "newer")
+    for text in ("new", "newer"):
+        write_between(document, study_report.BEGIN, study_report.END, text)
     assert document.read_text() == (
         f"before\n{study_report.BEGIN}\n\nnewer\n{study_report.END}\nafter\n"
     )
     document.write_text("no marks")
     with pytest.raises(InvalidInput, match="expected a Markdown file"):
-        write_report(document, "new")
+        write_between(document, study_report.BEGIN, study_report.END, "new")

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import reward_curves, training_curve
+from benchmarks.reward_curves import drawing as reward_curves
+from benchmarks.reward_curves import training as training_curve
+from benchmarks.reward_curves.__main__ import app
 from drlpp.agents import AGENTS
 from drlpp.costs.profile import Profile
 from drlpp.envs import MeasurementMemory, PlacementEnv
@@ -55,16 +57,14 @@ def test_a_picture_and_a_table_come_out(tmp_path: Path) -> None:
         "--picture": tmp_path / "deep" / "curve.png",
     }
     arguments = [str(word) for option in options.items() for word in option]
-    done = CliRunner().invoke(training_curve.app, arguments)
+    done = CliRunner().invoke(app, ["train", *arguments])
     assert done.exit_code == 0, done.output
     assert "2 training steps" in " ".join(done.output.split())
     assert "best found" in done.output
     assert (tmp_path / "deep" / "curve.png").read_bytes().startswith(b"\x89PNG")
     both = tmp_path / "both.png"
     log = tmp_path / "log"
-    done = CliRunner().invoke(
-        reward_curves.app, [f"one={log}", f"two={log}", "--picture", str(both)]
-    )
+    done = CliRunner().invoke(app, ["draw", f"one={log}", f"two={log}", "--picture", str(both)])
     assert done.exit_code == 0, done.output
     assert both.exists()
 
@@ -72,6 +72,6 @@ def test_a_picture_and_a_table_come_out(tmp_path: Path) -> None:
 def test_folders_without_one_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="expected one run with TensorBoard's files, found none"):
         reward_curves.read_curves(tmp_path, "nobody")
-    done = CliRunner().invoke(reward_curves.app, ["nobody", "--picture", str(tmp_path / "a.png")])
+    done = CliRunner().invoke(app, ["draw", "nobody", "--picture", str(tmp_path / "a.png")])
     assert isinstance(done.exception, InvalidInput)
     assert "give it as AGENT=FOLDER" in str(done.exception)

@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from benchmarks.zero_shot import Row, gaps, made_up_problems, markdown, zoo_problems
+from benchmarks.report import markdown
+from benchmarks.zero_shot.__main__ import Row, gaps, made_up_problems, table_of, zoo_problems
 from drlpp.agents.pretraining.problems import draw_problem
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.costs.synthetic_profiles import generate
@@ -43,6 +44,6 @@ def test_the_table_tells_problems_of_several_stages_apart() -> None:
         Row("g", "m", 4, stages, 0, greedy, {1: 3.0, 16: 2.0, 64: 1.0}, 0.5)
         for stages, greedy in ((1, 0.0), (2, 10.0), (3, 20.0))
     ]
-    lines = markdown(rows).splitlines()
+    lines = markdown(table_of(rows)).splitlines()
     assert "| g (3) | median | 10.0 | 3.0 | 2.0 | 1.0 | 0.5 |" in lines
     assert "| … of several stages (2) | median | 15.0 | 3.0 | 2.0 | 1.0 | 0.5 |" in lines

@@ -82,7 +82,7 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     "command",
     [
-        ["train", "PLACEMENT", "--data", "benchmarks.faults:samples", "--trust", "tests"],
+        ["train", "PLACEMENT", "--data", "benchmarks.faults.strikes:samples", "--trust", "tests"],
         ["timeline", "PLACEMENT", "--from", "run", "--trust", "tests"],
         ["profile", "tests.support.models:perceptron", "--workers", "1", "-o", "profile.json"],
     ],

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from benchmarks.documents import every_document, measurement_lines
-from benchmarks.number_fuzzing import Path_, fields_of, with_value
+from benchmarks.fuzzing.documents import every_document, measurement_lines
+from benchmarks.fuzzing.numbers import Path_, fields_of, with_value
 from drlpp.cli.command_line import build_console
 from drlpp.cli.measurements_table import describe_measurements
 from drlpp.cli.tables import describe

@@ -1,6 +1,6 @@
 """Every number of every document at its extremes: a result, or one readable line, in bounds.
 
-`python -m benchmarks.number_fuzzing` says how. Each child process has a limit of memory, and each
+`python -m benchmarks.fuzzing numbers` says how. Each child process has a limit of memory, and each
 document one of time.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from benchmarks.documents import every_document
-from benchmarks.number_fuzzing import NUMBERS, fields_of, with_value
+from benchmarks.fuzzing.documents import every_document
+from benchmarks.fuzzing.numbers import NUMBERS, fields_of, with_value
 from drlpp.io.documents import Document, Record, document_kinds
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ CHILDREN = (
 @pytest.mark.parametrize("kinds", CHILDREN)
 def test_numbers_at_their_extremes(kinds: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.number_fuzzing", *kinds],
+        [sys.executable, "-m", "benchmarks.fuzzing", "numbers", *kinds],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,16 +1,17 @@
 """Any bytes in any file that is read: an ordinary result, or one readable line; no code runs.
 
-`python -m benchmarks.fuzz_loaders` does the same a hundred thousand times.
+`python -m benchmarks.fuzzing loaders` does the same a hundred thousand times.
 """
 
-import random
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.loader_fuzzing import HOSTILE, Loader, complaint_about, loaders, mutated
+from benchmarks.fuzzing.damage import HOSTILE
+from benchmarks.fuzzing.loaders import Loader, complaint_about, loaders, read_damaged
+from drlpp.errors import InvalidInput
 
 NAMES = (
     "placement",
@@ -35,10 +36,9 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loader]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_valid_files_are_read(known: dict[str, Loader], tmp_path: Path, name: str) -> None:
-    for valid in known[name].valid:
-        path = (tmp_path / "file").with_suffix(known[name].suffix)
-        path.write_bytes(valid)
-        known[name].read(path)
+    path = (tmp_path / "file").with_suffix(known[name].suffix)
+    path.write_bytes(known[name].valid)
+    known[name].read(path)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,11 +48,8 @@ def test_damaged_and_hostile_files_are_told(
     monkeypatch.chdir(tmp_path)
     loader = known[name]
     for data in HOSTILE:
-        assert complaint_about(loader, data, tmp_path / "input") is None
-    for number in range(150):
-        chance = random.Random(f"{name} {number}")
-        data = mutated(chance.choice(loader.valid), chance)
-        assert complaint_about(loader, data, tmp_path / "input") is None, number
+        read_damaged(loader, data, tmp_path / "input")
+    assert complaint_about(loader, tmp_path / "input", inputs=150, seed=0) is None
     assert not (tmp_path / "trapped").exists()
 
 
@@ -64,4 +61,16 @@ def test_damaged_and_hostile_files_are_told(
 def test_any_bytes_are_told(
     known: dict[str, Loader], tmp_path: Path, name: str, data: bytes
 ) -> None:
-    assert complaint_about(known[name], data, tmp_path / "input") is None
+    read_damaged(known[name], data, tmp_path / "input")
+
+
+def test_a_complaint_has_the_smallest_input(tmp_path: Path) -> None:
+    def read(path: Path) -> None:
+        if len(data := path.read_bytes()) > 1:
+            raise InvalidInput("") if b"5" in data else KeyError("whatever")
+
+    complaint = complaint_about(Loader(read, ".json", b'{"a": 5}'), tmp_path / "input", 500, seed=0)
+    assert complaint is not None
+    assert "ValueError: not one readable line: ''" in complaint
+    assert "KeyError: 'whatever'" in complaint
+    assert "data=b'\\x00\\x00'" in complaint

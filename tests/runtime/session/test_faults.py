@@ -1,6 +1,6 @@
 """Faults at random moments: told, survived, and nothing left behind.
 
-`python -m benchmarks.fault_injection` does the same many times.
+`python -m benchmarks.faults` does the same many times.
 """
 
 import tempfile
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.fault_injection import attempted
-from benchmarks.fault_trials import FaultTrials, Trial
-from benchmarks.faults import EXPECTED, SURVIVED
-from benchmarks.leftovers import everything_gone
+from benchmarks.faults.__main__ import attempted
+from benchmarks.faults.leftovers import everything_gone
+from benchmarks.faults.strikes import EXPECTED, SURVIVED
+from benchmarks.faults.trials import FaultTrials, Trial
 from benchmarks.temporary_files import temporary_files_in
 from drlpp.models.model_reference import ModelReference
 
@@ -21,7 +21,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
     folder = tmp_path_factory.mktemp("faults")
     model = ModelReference.named("tests.support.models:perceptron", layers=2)
     with temporary_files_in(folder):
-        yield FaultTrials(model, "benchmarks.faults:samples", 1, folder)
+        yield FaultTrials(model, "benchmarks.faults.strikes:samples", 1, folder)
 
 
 # TensorBoard's thread says so as well when it cannot write.

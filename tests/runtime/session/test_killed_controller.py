@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.leftovers import descendants
+from benchmarks.processes import descendants
 from drlpp.errors import InvalidInput
 from drlpp.runtime.ipc import session_folder
 from drlpp.runtime.ipc.session_folder import (

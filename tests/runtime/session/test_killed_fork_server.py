@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.leftovers import wait_until_gone
+from benchmarks.processes import wait_until_gone
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement

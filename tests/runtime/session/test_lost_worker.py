@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import workers_of_this_process
+from benchmarks.processes import workers_of
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.comparison.compare import compare
 from drlpp.comparison.contenders import Contender
@@ -199,7 +199,7 @@ def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
         if saved == (checkpoint_every > 0) and not struck:
             struck.append(report)
             # The newest of all that sessions of this process have.
-            os.kill(max(workers_of_this_process()), signal.SIGKILL)
+            os.kill(max(workers_of(os.getpid())), signal.SIGKILL)
 
     document = file_of(captured, in_a_row(captured.graph, 0, 1))
     trainer = PipelineTrainer(

@@ -16,8 +16,7 @@ import pytest
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.leftovers import descendants, wait_until_gone
-from benchmarks.process_facts import children_of
+from benchmarks.processes import children_of, descendants, wait_until_gone
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout, WorkerLost
 from drlpp.models.model_reference import ModelReference

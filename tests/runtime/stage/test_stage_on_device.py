@@ -50,7 +50,7 @@ def captured() -> CapturedModel:
 
 def optimizer_named(name: str) -> OptimizerSpec:
     if name == "lion":
-        return OptimizerSpec.parse("benchmarks.table_models:Lion", lr=0.003)
+        return OptimizerSpec.parse("benchmarks.methods_table.models:Lion", lr=0.003)
     return OptimizerSpec(name=name)
 
 

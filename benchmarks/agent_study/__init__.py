@@ -1,0 +1,1 @@
+"""Agents and searches beside each other, at equal numbers of measurements."""

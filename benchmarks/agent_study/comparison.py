@@ -1,0 +1,176 @@
+"""Agents and searches at equal numbers of measurements, on many models, accelerators and links.
+
+    python -m benchmarks.agent_study compare --results runs/agent-study.jsonl \\
+        --document docs/agent.md
+
+Four questions, each a set of runs in the simulator (``--questions``):
+
+* ``right``: what is declared is true. How far is each method from the best known?
+* ``wrong``: declared operator times are off by log-normal errors of 0.3, and links are half as fast
+  as declared. How much faster is what an agent finds than the best planner's placement?
+* ``noise``: as ``wrong``; accelerators share half as many cores, which nobody declares, and what
+  is measured is off by 3%. What is found is judged without the noise.
+* ``ablation``: as ``wrong``, the guided agent without each of its parts.
+
+Every run is appended to the results at once; what is there already is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+import zlib
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.progress import track
+
+from benchmarks import PROFILES
+from benchmarks.agent_study.instance import Instance, with_errors
+from benchmarks.agent_study.methods import METHODS, history_of, variant
+from benchmarks.agent_study.tables import BEGIN, END, Result, Task, report
+from benchmarks.options import DocumentOption
+from benchmarks.report import write_between
+from drlpp.cli.command_line import build_console
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.io.documents import read_document
+from drlpp.io.json_lines import cut_off, read_lines
+from drlpp.specs.cluster import Link
+
+MODELS = (
+    "alexnet",
+    "vgg16",
+    "resnet50",
+    "inception_v3",
+    "gnmt4",
+    "gnmt8",
+    "bert48",
+    "transformer",
+)
+BRANCHING = tuple(family for family in FAMILIES if family != "chain")
+GENERATED = tuple(f"{family}-40-{seed}" for family in BRANCHING for seed in range(4))
+
+BUDGETS = (50, 100, 200, 400)
+FAST, SLOW = 1.25e9, 1.25e8
+LATENCY_SECONDS = 5e-5
+SETTINGS = ((4, FAST), (4, SLOW), (8, FAST), (8, SLOW))
+
+SLOW_METHODS = ("drl-pp", "maskable-ppo")
+"""They take minutes on large models."""
+
+LARGE = ("resnet50", "inception_v3", "bert48", "transformer")
+"""Models of more than 100 operators."""
+
+ABLATIONS = (
+    "guided",
+    "guided without pretrained",
+    "guided without practice",
+    "guided without planners",
+    "guided without calibrate",
+    "guided without discrepancy",
+    "guided without thompson",
+    "guided without neighbours",
+)
+
+
+def main(
+    results: Annotated[Path, typer.Option(help="JSON lines, appended to.")],
+    questions: Annotated[str, typer.Option()] = "right,wrong,noise,ablation",
+    models: Annotated[str, typer.Option()] = ",".join((*MODELS, *GENERATED)),
+    settings: Annotated[
+        str, typer.Option(help="Accelerators and links, such as 4-fast,8-slow.")
+    ] = "4-fast,4-slow,8-fast,8-slow",
+    methods: Annotated[str, typer.Option()] = ",".join(METHODS),
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    large_for_all: Annotated[
+        bool, typer.Option(help="Also run the slow learners on models of more than 100 operators.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    document: DocumentOption = None,
+) -> None:
+    """Run what is missing in the results, and report all of them."""
+    console = build_console()
+    chosen = [setting for setting in SETTINGS if _name(*setting) in settings.split(",")]
+    tasks = [
+        Task(question, model, *setting, method, seed)
+        for seed in range(seeds)
+        for question in questions.split(",")
+        for model in models.split(",")
+        for setting in chosen
+        for method in (ABLATIONS if question == "ablation" else methods.split(","))
+        if large_for_all or not (method in SLOW_METHODS and model in LARGE)
+    ]
+    known = {result.task for result in read_results(results)}
+    missing = [task for task in tasks if task not in known]
+    results.parent.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("forkserver")
+    with context.Pool(workers, maxtasksperchild=20) as pool, results.open("a") as file:
+        done = pool.imap_unordered(run_task, missing)
+        for result in track(done, "running", total=len(missing), console=console):
+            file.write(json.dumps(asdict(result)) + "\n")
+            file.flush()
+    tables = report(read_results(results), BUDGETS)
+    console.print(tables, markup=False)
+    if document is not None:
+        write_between(document, BEGIN, END, tables)
+
+
+def _name(accelerators: int, bandwidth: float) -> str:
+    return f"{accelerators}-{'fast' if bandwidth == FAST else 'slow'}"
+
+
+def read_results(path: Path) -> list[Result]:
+    """What was run so far; a last line that was cut off while it was written is removed."""
+    lines, rest = read_lines(path)
+    cut_off(path, rest)
+    return [Result(**json.loads(line)) for line in lines if line]
+
+
+def run_task(task: Task) -> Result:
+    """Let a method spend the largest budget."""
+    torch.set_num_threads(1)
+    instance = instance_of(task)
+    begin = time.perf_counter()
+    method = METHODS.get(task.method) or variant(task.method)
+    history = history_of(method, instance, max(BUDGETS), task.seed)
+    best = tuple(history[:budget][-1] for budget in BUDGETS)
+    return Result(
+        **asdict(task),
+        distinct=len(history),
+        wall_seconds=time.perf_counter() - begin,
+        best_seconds=best,
+        optimum_seconds=instance.optimum,
+        planner_seconds=instance.best_planner,
+    )
+
+
+def instance_of(task: Task) -> Instance:
+    """The model on the accelerators, declared as the question has it."""
+    profile = profile_of(task.model)
+    link = Link(bandwidth_bytes_per_second=task.bandwidth, latency_seconds=LATENCY_SECONDS)
+    declare = partial(Instance.of, task.model, profile, task.accelerators, link)
+    if task.question == "right":
+        return declare()
+    faster = Link(bandwidth_bytes_per_second=2 * task.bandwidth, latency_seconds=LATENCY_SECONDS)
+    errors = zlib.crc32(f"{task.model}-{task.seed}".encode())
+    declare = partial(
+        declare, declared_profile=with_errors(profile, 0.3, errors), declared_link=faster
+    )
+    if task.question == "noise":
+        return declare(cores=task.accelerators // 2, noise=0.03)
+    return declare()
+
+
+def profile_of(model: str) -> Profile:
+    """A profile of the zoo at CPU size, or a made-up model ``family-operators-seed``."""
+    if model in MODELS:
+        return read_document(PROFILES / f"{model}.json", Profile)
+    family, operators, seed = model.rsplit("-", 2)
+    return generate(family, int(operators), int(seed))

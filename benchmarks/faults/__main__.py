@@ -1,0 +1,133 @@
+"""Is a session hard to kill? Faults at random moments of trainings and measurements, many of each.
+
+    python -m benchmarks.faults --count 20 --out faults.jsonl        # about an hour
+    python -m benchmarks.faults --network --out network.jsonl        # needs root
+
+Every fault has to end with a readable reason of the right kind; no process, file, port or shared
+memory may be left; the training has to go on from its last checkpoint and end with the bits of one
+that nothing happened to; after a measurement the next one has to succeed; an agent's run has to
+lose no measurement and make none twice. The model is small
+(`tests.support.models:perceptron`, 2-1), so what is timed is how long it takes until a fault is
+noticed, with a patience of 10 s for workers that say nothing. The exit code is 1 if anything went
+otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pandas import DataFrame
+
+from benchmarks.emulated_cluster import EmulatedCluster, available
+from benchmarks.faults.agent import AgentTrials
+from benchmarks.faults.network import HOSTS, NetworkTrials
+from benchmarks.faults.strikes import EXPECTED, SURVIVED
+from benchmarks.faults.trials import FaultTrials, Trial
+from benchmarks.report import terminal
+from benchmarks.temporary_files import temporary_files_in
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.io.formatting import seconds_text
+from drlpp.models.model_reference import ModelReference
+
+_UNMEASURED = ("nan", "disk")
+_EPOCHS = 2
+# A cut takes a moment to be made.
+_NETWORK_EPOCHS = 6
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+def trials_of(trials: FaultTrials, agents: AgentTrials, count: int) -> Iterator[Trial]:
+    """``count`` trials of every kind, the kinds in turns."""
+    for seed in range(count):
+        kinds = (*EXPECTED, *SURVIVED)
+        for kind in kinds:
+            yield attempted(kind, "training", partial(trials.training, kind, seed))
+        for kind in kinds:
+            if kind not in _UNMEASURED:
+                yield attempted(kind, "measuring", partial(trials.measuring, kind, seed))
+        for during in ("training", "measuring"):
+            yield attempted("controller", during, partial(trials.killed_controller, during, seed))
+        for kind in ("controller", "killed"):
+            yield attempted(kind, "learning", partial(agents.trial, kind, seed))
+
+
+def attempted(kind: str, during: str, trial: Callable[[], Trial]) -> Trial:
+    """A trial, or one that is not as expected because it raised: the others go on."""
+    try:
+        return trial()
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        return Trial(kind, during, type(error).__name__, reason, 0.0, went_on=False)
+
+
+def table_of(trials: Sequence[Trial]) -> DataFrame:
+    """A line for every kind of fault, as text."""
+    found = DataFrame([asdict(trial) for trial in trials])
+    return DataFrame(
+        {
+            "fault": kind,
+            "during": during,
+            "trials": str(len(of_kind)),
+            "told": ", ".join(sorted(set(of_kind.failure.replace("", "–")))),
+            "median": seconds_text(of_kind.seconds.median()),
+            "longest": seconds_text(of_kind.seconds.max()),
+            "went on": f"{of_kind.went_on.sum()} of {len(of_kind)}",
+            "clean": f"{(of_kind.left.str.len() == 0).sum()} of {len(of_kind)}",
+        }
+        for (during, kind), of_kind in found.groupby(["during", "kind"], sort=False)
+    )
+
+
+def _trials(folder: str, count: int) -> Iterator[Trial]:
+    model = ModelReference.named("tests.support.models:perceptron")
+    trials = FaultTrials(model, "benchmarks.faults.strikes:samples", _EPOCHS, Path(folder))
+    yield from trials_of(trials, AgentTrials(Path(folder)), count)
+
+
+def _network_trials(folder: Path, count: int) -> Iterator[Trial]:
+    with EmulatedCluster(HOSTS) as emulated:
+        trials = NetworkTrials(emulated, folder, _NETWORK_EPOCHS)
+        for seed in range(count):
+            for kind in ("cut", "lost", "paused keeper", "frozen keeper"):
+                yield attempted(kind, "training", partial(trials.trial, kind, seed))
+
+
+@app.command()
+def main(
+    out: Annotated[Path, typer.Option(help="Where trials go, a line each.")],
+    count: Annotated[int, typer.Option(help="Trials of every kind.")] = 20,
+    network: Annotated[
+        bool, typer.Option("--network", help="Of emulated hosts instead; needs root.")
+    ] = False,
+) -> None:
+    """Inject faults and tell what came of them."""
+    console = build_console()
+    if network and (reason := available()) is not None:
+        console.print(f"skipped, no hosts can be emulated here: {reason}")
+        return
+    found: list[Trial] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="drlpp-faults-") as folder,
+        temporary_files_in(folder),
+        out.open("w") as file,
+    ):
+        for trial in _network_trials(Path(folder), count) if network else _trials(folder, count):
+            found.append(trial)
+            file.write(json.dumps(asdict(trial)) + "\n")
+            file.flush()
+            if not trial.as_expected:
+                console.print(f"not as expected: {trial}", markup=False)
+    console.print(terminal(table_of(found), "faults at random moments", names=2))
+    raise typer.Exit(0 if all(trial.as_expected for trial in found) else 1)
+
+
+if __name__ == "__main__":
+    run_program(app, "benchmarks.faults")

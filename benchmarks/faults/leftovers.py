@@ -1,0 +1,48 @@
+"""What is left behind: by a block of a program, or by a run that was killed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.processes import workers_of
+from drlpp.io.documents import is_temporary
+from drlpp.io.folder_lock import LOCK_NAME
+
+
+@contextmanager
+def everything_gone() -> Iterator[list[str]]:
+    """A list that is filled, behind the block, with what the block has left behind."""
+    left: list[str] = []
+    before = _possessions()
+    yield left
+    left += sorted(_possessions() - before)
+
+
+def _possessions() -> set[str]:
+    """Workers, temporary folders, shared memory, and connections of this process."""
+    workers = {f"worker process {process}" for process in workers_of(os.getpid())}
+    folders = Path(tempfile.gettempdir()).glob("drlpp-session-*")
+    shared = Path("/dev/shm").glob("*")
+    sockets = sum("socket:" in _target(link) for link in Path("/proc/self/fd").iterdir())
+    kept = {f"{number} sockets" for number in range(sockets)}
+    return workers | {str(path) for path in (*folders, *shared)} | kept
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+def unfinished_in(folder: Path) -> list[str]:
+    """Files of killed runs that one which went on in their folder should have removed."""
+    return [
+        f"{folder.name}/{path.name}"
+        for path in sorted(folder.iterdir())
+        if is_temporary(path) or path.name == LOCK_NAME
+    ]

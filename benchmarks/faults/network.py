@@ -1,0 +1,193 @@
+"""A host cut off, or its keeper frozen, while two emulated hosts train, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.emulated_cluster import EmulatedCluster
+from benchmarks.emulated_cluster.job import Job
+from benchmarks.faults.trials import Trial
+from drlpp.capturing.capture import capture
+from drlpp.errors import RunFailure
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime import Observer, PipelineTrainer, join_launch
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+HOSTS = Cluster(
+    hosts=(Host(name="host", count=2, accelerators=1, speed=0.4),),
+    within_host=Link(bandwidth_bytes_per_second=1.25e9),
+    between_hosts=Link(bandwidth_bytes_per_second=1.25e7),
+)
+CUT_SECONDS = 5.0
+_VICTIM = "host-1"
+_CHECKPOINT_EVERY = 40
+_LONGEST_SECONDS = 300.0
+# torchrun gives a frozen process 30 seconds to end before it kills it.
+_ENDING_SECONDS = 120.0
+_POLL_SECONDS = 0.1
+_BEGINS, _GOES_ON, _ENDS = "begins", "goes on", "ends"
+
+
+class NetworkTrials:
+    """Trainings on two hosts with one accelerator each.
+
+    Args:
+        emulated: the hosts, see :data:`HOSTS`.
+        folder: for everything that is written.
+        epochs: of every training.
+    """
+
+    def __init__(self, emulated: EmulatedCluster, folder: Path, epochs: int) -> None:
+        self._emulated = emulated
+        self._folder = folder
+        self._epochs = epochs
+        captured = capture(ModelReference.named("tests.support.models:perceptron"))
+        count = len(captured.graph)
+        document = PlacementFile.create(
+            captured.reference,
+            captured.graph,
+            Placement.from_assignment([2 * i // count for i in range(count)], (0, 1)),
+            HOSTS,
+            method=Method(),
+            optimizer=OptimizerSpec(name="adam", options={"lr": 0.01}),
+            found_by="fault injection",
+        )
+        self._path = folder / "two-hosts.json"
+        write_document(self._path, document)
+        job = self._start(folder / "whole")
+        begin = time.perf_counter()
+        _within(_LONGEST_SECONDS, lambda: _ENDS in job.output)
+        self._epoch_seconds = (time.perf_counter() - begin) / epochs
+        job.wait(_LONGEST_SECONDS)
+        self._wanted = _weights(folder / "whole")
+
+    def trial(self, kind: str, seed: int) -> Trial:
+        """At a random moment cut a host off, or freeze its keeper.
+
+        For some seconds ("cut", "paused keeper") or for good ("lost", "frozen keeper").
+
+        A training goes on if it ends, after it was resumed where a host was lost, with the bits of
+        one that nothing happened to.
+
+        Raises:
+            RuntimeError: the training does not begin.
+            RunFailure: it cannot be resumed.
+        """
+        out = self._folder / f"network-{kind}-{seed}"
+        chance = random.Random(f"network {kind} {seed}")
+        job = self._start(out)
+        epochs = chance.randrange(1, self._epochs - 1)
+        _within(_LONGEST_SECONDS, lambda: job.output.count(_GOES_ON) >= epochs)
+        time.sleep(chance.uniform(0, self._epoch_seconds))
+        begin = time.perf_counter()
+        passes = kind in ("cut", "paused keeper")
+        mend = self._strike(kind)
+        try:
+            if passes:
+                time.sleep(CUT_SECONDS)
+                mend()
+            # torchrun itself may wait longer, for hosts that it cannot reach any more.
+            _within(_LONGEST_SECONDS if passes else _ENDING_SECONDS, self._is_quiet)
+            seconds = time.perf_counter() - begin
+            left = self._running()
+        finally:
+            mend()
+        failure, _, reason = job.output.rstrip().split("\n")[-1].partition(": ")
+        if failure == _ENDS:
+            failure = ""
+        else:
+            self._start(out).wait(_LONGEST_SECONDS)
+        found = _weights(out)
+        went_on = all(torch.equal(value, found[name]) for name, value in self._wanted.items())
+        return Trial(kind, "training", failure, reason, seconds, went_on, left)
+
+    def _strike(self, kind: str) -> Callable[[], None]:
+        """Returns what takes it back."""
+        if "keeper" not in kind:
+            self._emulated.cut(_VICTIM)
+            return lambda: self._emulated.restore(_VICTIM)
+        # The first process of its host; it has started the others.
+        keeper = min(self._emulated.process_ids(_VICTIM))
+        os.kill(keeper, signal.SIGSTOP)
+
+        def go_on() -> None:
+            with suppress(ProcessLookupError):
+                os.kill(keeper, signal.SIGCONT)
+
+        return go_on
+
+    def _start(self, out: Path) -> Job:
+        """A training that has begun, or that resumes."""
+        arguments = (self._path, self._epochs, out)
+        command = [sys.executable, "-m", "benchmarks.faults.network", *map(str, arguments)]
+        job = self._emulated.start(command)
+        if not _within(_LONGEST_SECONDS, lambda: _BEGINS in job.output):
+            raise RuntimeError(f"{out.name} did not begin; it said: {job.output[-500:]}")
+        return job
+
+    def _running(self) -> list[str]:
+        """Processes of the ranks."""
+        return [
+            f"process {process} on {host}"
+            for host in HOSTS.host_names
+            for process in self._emulated.process_ids(host)
+        ]
+
+    def _is_quiet(self) -> bool:
+        return not self._running()
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _weights(out: Path) -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = torch.load(out / "model.pt", weights_only=True)
+    return weights
+
+
+def _program(placement: str, epochs: str, out: str) -> None:
+    """What runs on every host: the first is the controller, and says how the training goes."""
+    join_launch()
+    folder = Path(out)
+    try:
+        trainer = PipelineTrainer(
+            placement,
+            trust="tests",
+            checkpoint_every=_CHECKPOINT_EVERY,
+            out=folder,
+            resume=folder.exists(),
+            observer=Observer(
+                on_begin=lambda: print(_BEGINS, flush=True),
+                on_epoch=lambda report: print(_GOES_ON, flush=True),
+            ),
+        )
+        trainer.fit("benchmarks.faults.strikes:samples", epochs=int(epochs))
+        print(_ENDS, flush=True)
+    except RunFailure as error:
+        print(f"{error.kind}: {error}", flush=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    _program(*sys.argv[1:])

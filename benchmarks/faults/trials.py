@@ -1,0 +1,307 @@
+"""One fault at a random moment of a training or of a measurement, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.faults.leftovers import everything_gone, unfinished_in
+from benchmarks.faults.strikes import EXPECTED, SURVIVED, allow_files, release, strike
+from benchmarks.processes import descendants, wait_until_gone
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import HostLost, RunFailure, WorkerLost
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+ACCELERATORS = (0, 0, 1)
+TOLD = EXPECTED | {"lost": HostLost, "frozen keeper": HostLost}
+"""What is said of every fault, that of a lost host included; of others nothing."""
+
+_CHECKPOINT_EVERY = 40
+_MOST_DRAWS = 20
+_MINIBATCHES = 3000
+_TRUST = ("benchmarks", "tests")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one fault.
+
+    Attributes:
+        kind: of the fault.
+        during: "training", "measuring", or "learning" for an agent's run.
+        failure: the kind of failure that was told; empty if none was.
+        reason: the sentence that a user reads.
+        seconds: from the fault to that sentence; of a killed controller, until all is gone.
+        went_on: whether the training resumed and ended with the bits of one without a fault, or
+            the next measurement succeeded, or the agent's run lost and repeated no measurement.
+        left: processes, files and ports that were left behind.
+    """
+
+    kind: str
+    during: str
+    failure: str
+    reason: str
+    seconds: float
+    went_on: bool
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def as_expected(self) -> bool:
+        """The right reason, everything went on, and nothing is left."""
+        told = TOLD[self.kind].kind if self.kind in TOLD else ""
+        # An agent's worker may be killed where nothing is measured, and is replaced.
+        known = {told, ""} if self.during == "learning" else {told}
+        return self.failure in known and self.went_on and not self.left
+
+
+class FaultTrials:
+    """Trials that share a model, a placement and the weights of a training without a fault.
+
+    Args:
+        model: to train; its data as well.
+        data: by name.
+        epochs: of every training.
+        folder: for everything that is written.
+        patience_seconds: after which a silent trial counts as hung, instead of the session's own.
+    """
+
+    def __init__(
+        self,
+        model: ModelReference,
+        data: str,
+        epochs: int,
+        folder: Path,
+        patience_seconds: float = 10.0,
+    ) -> None:
+        self._patience_seconds = patience_seconds
+        self.triggers = folder / "triggers"
+        self.triggers.mkdir()
+        self._folder = folder
+        self._data = data
+        self._epochs = epochs
+        self.captured: CapturedModel = capture(model)
+        operators, stages = len(self.captured.graph), max(ACCELERATORS) + 1
+        assignment = [min(stages * i // operators, stages - 1) for i in range(operators)]
+        self.placement = Placement.from_assignment(assignment, ACCELERATORS)
+        self.optimizer = OptimizerSpec.parse(
+            "benchmarks.faults.strikes:FaultyAdam", lr=0.01, triggers=str(self.triggers)
+        )
+        self._document = PlacementFile.create(
+            self.captured.reference,
+            self.captured.graph,
+            self.placement,
+            local_cluster(len(ACCELERATORS), Link(bandwidth_bytes_per_second=1e9)),
+            method=Method(),
+            optimizer=self.optimizer,
+            found_by="fault injection",
+        )
+        begins: list[float] = []
+        observer = Observer(on_begin=lambda: begins.append(time.perf_counter()))
+        self._wanted = self._train(folder / "whole", observer)
+        self._seconds = time.perf_counter() - begins[0]
+
+    def _train(
+        self, out: Path, observer: Observer | None = None, timeout_seconds: float | None = None
+    ) -> dict[str, Tensor]:
+        trainer = PipelineTrainer(
+            self._document,
+            checkpoint_every=_CHECKPOINT_EVERY,
+            timeout_seconds=timeout_seconds,
+            out=out,
+            resume=out.exists(),
+            observer=observer,
+        )
+        return trainer.fit(self._data, epochs=self._epochs).state_dict
+
+    def training(self, kind: str, seed: int) -> Trial:
+        """A fault at a random moment of a training, which is then gone on with."""
+        chance = random.Random(f"{kind} {seed}")
+        for draw in range(_MOST_DRAWS):
+            out = self._folder / f"training-{kind}-{seed}-{draw}"
+            with everything_gone() as left, self._striking(kind, chance) as struck:
+                failure, reason = "", ""
+                try:
+                    self._train(out, Observer(on_begin=struck.begin), self._patience_seconds)
+                except RunFailure as error:
+                    failure, reason = error.kind, str(error)
+                seconds = struck.seconds
+            if failure or (kind in SURVIVED and struck.happened):
+                went_on = self._goes_on(out)
+                left += unfinished_in(out)
+                return Trial(kind, "training", failure, reason, seconds, went_on, left)
+        raise RuntimeError(f"{kind}: {_MOST_DRAWS} trainings ended before the fault")
+
+    def measuring(self, kind: str, seed: int) -> Trial:
+        """A fault at a random moment of a measurement, after which the session goes on.
+
+        One that loses a worker says so, is made again, and has to succeed.
+        """
+        chance = random.Random(f"{kind} {seed} measuring")
+        lost: list[tuple[str, float]] = []
+        with (
+            everything_gone() as left,
+            ClusterSession(
+                self.captured,
+                len(ACCELERATORS),
+                optimizer=self.optimizer,
+                timeout_seconds=self._patience_seconds,
+                note=lambda note: lost.append((note, struck.seconds)),
+            ) as session,
+        ):
+            session.measure(self.placement, 30)
+            for _ in range(_MOST_DRAWS):
+                with self._striking(kind, chance) as struck:
+                    struck.begin()
+                    outcome = session.measure(self.placement, _MINIBATCHES)
+                    seconds = struck.seconds
+                failed = isinstance(outcome, FailedMeasurement)
+                if lost or failed or (kind in SURVIVED and struck.happened):
+                    break
+            else:
+                raise RuntimeError(f"{kind}: {_MOST_DRAWS} measurements ended before the fault")
+            next_one = session.measure(self.placement, 10)
+        went_on = isinstance(next_one, Measurement)
+        if isinstance(outcome, FailedMeasurement):
+            failure, reason = outcome.failure, outcome.reason
+        elif lost:
+            failure, (reason, seconds) = WorkerLost.kind, lost[0]
+        else:
+            failure, reason = "", ""
+        return Trial(kind, "measuring", failure, reason, seconds, went_on, left)
+
+    def killed_controller(self, during: str, seed: int) -> Trial:
+        """A program that trains or measures, killed at a random moment, and what remains of it.
+
+        Afterwards the training resumes, or a new session measures.
+        """
+        chance = random.Random(f"{during} {seed}")
+        out = self._folder / f"controller-{during}-{seed}"
+        temporary = self._folder / f"temporary-{during}-{seed}"
+        temporary.mkdir()
+        path = self._folder / "placement.json"
+        if not path.exists():
+            write_document(path, self._document)
+        program = [sys.executable, "-m", "benchmarks.faults.trials", during, str(path)]
+        with subprocess.Popen(
+            [*program, self._data, str(self._epochs), str(out)],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as controller:
+            assert controller.stdout is not None
+            if not controller.stdout.readline():
+                raise RuntimeError(f"the program for {during} ended before it began")
+            time.sleep(chance.uniform(0, 0.8 * self._seconds))
+            family = descendants(controller.pid)
+            begin = time.perf_counter()
+            controller.send_signal(signal.SIGKILL)
+            controller.wait()
+        left = wait_until_gone(family, temporary)
+        seconds = time.perf_counter() - begin
+        if during == "training":
+            went_on = self._goes_on(out)
+            left += unfinished_in(out)
+        else:
+            went_on = self._measures()
+        return Trial("controller", during, "", "", seconds, went_on, left)
+
+    def _measures(self) -> bool:
+        with ClusterSession(self.captured, len(ACCELERATORS), optimizer=self.optimizer) as session:
+            return isinstance(session.measure(self.placement, 10), Measurement)
+
+    def _goes_on(self, out: Path) -> bool:
+        release(self.triggers)
+        found = self._train(out)
+        return all(torch.equal(value, found[name]) for name, value in self._wanted.items())
+
+    @contextmanager
+    def _striking(self, kind: str, chance: random.Random) -> Iterator[_Strike]:
+        struck = _Strike(kind, self.triggers, chance, 0.9 * self._seconds)
+        try:
+            yield struck
+        finally:
+            struck.cancel()
+            allow_files()
+            release(self.triggers)
+
+
+class _Strike:
+    """A fault that happens some time after :meth:`begin`, if there is a worker by then."""
+
+    def __init__(
+        self, kind: str, triggers: Path, chance: random.Random, longest_seconds: float
+    ) -> None:
+        self._at = 0.0
+        self.happened = False
+        self._timer = threading.Timer(chance.uniform(0, longest_seconds), self._now)
+        self._arguments = (kind, triggers, chance)
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._timer.start()
+
+    def _now(self) -> None:
+        self._at = time.perf_counter()
+        self.happened = strike(*self._arguments)
+
+    @property
+    def seconds(self) -> float:
+        """Since the fault."""
+        return time.perf_counter() - self._at if self._at else 0.0
+
+    def cancel(self) -> None:
+        """Return when no fault can happen any more."""
+        self._timer.cancel()
+        if self._timer.ident is not None:
+            self._timer.join()
+
+
+def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
+    """A training that says when it begins, to be killed."""
+    trainer = PipelineTrainer(
+        placement,
+        trust=_TRUST,
+        checkpoint_every=_CHECKPOINT_EVERY,
+        out=out,
+        observer=Observer(on_begin=lambda: print("begins", flush=True)),
+    )
+    trainer.fit(data, epochs=int(epochs))
+
+
+def _measuring_program(placement: str) -> None:
+    """Measurements without an end, to be killed."""
+    document = read_placement(placement, trust=_TRUST)
+    optimizer = document.optimizer
+    with ClusterSession(document.model, len(ACCELERATORS), optimizer=optimizer) as session:
+        resolved = document.resolve(session.graph)
+        session.deploy(resolved)
+        print("begins", flush=True)
+        while True:
+            session.measure(resolved, _MINIBATCHES)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "training":
+        _training_program(*sys.argv[2:])
+    else:
+        _measuring_program(sys.argv[2])

@@ -1,0 +1,1 @@
+"""Damaged files and extreme numbers for everything that reads files."""

@@ -1,0 +1,13 @@
+"""Damaged files and extreme numbers for everything that reads files."""
+
+import typer
+
+from benchmarks.fuzzing import loaders, numbers
+from drlpp.cli.command_line import run_program
+
+app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
+app.command("loaders")(loaders.main)
+app.command("numbers")(numbers.main)
+
+if __name__ == "__main__":
+    run_program(app, "benchmarks.fuzzing")

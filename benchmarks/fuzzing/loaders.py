@@ -1,0 +1,261 @@
+"""Do loaders survive any bytes? Every kind of file, damaged in many ways.
+
+    python -m benchmarks.fuzzing loaders --inputs 100000
+
+A loader may return, or raise :class:`~drlpp.errors.InvalidInput` with one readable line; nothing
+else, and within bounds of time. The inputs are shared out among the loaders. For whatever is wrong
+the smallest input that hypothesis finds is printed, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import hypothesis
+import torch
+import typer
+from rich.table import Table
+
+from benchmarks import PROFILES
+from benchmarks.fuzzing.damage import damaged
+from drlpp.agents.transfer.weights import load_weights, save_weights
+from drlpp.capturing.capture import capture
+from drlpp.cli.command_line import build_console
+from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.costs.profile import Profile
+from drlpp.envs.measurements_file import Entry, Header, read_measurements
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import read_any_document, read_document, write_document
+from drlpp.io.json_lines import append
+from drlpp.io.run_folder import RunRecord
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.planners.milp.partitioning_instance import PartitioningInstance
+from drlpp.runtime.ipc.tensor_file import write_checkpoint
+from drlpp.runtime.training.checkpoint import read_training_checkpoint
+from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+MOST_SECONDS = 5.0
+"""Of one file; an ordinary one takes milliseconds, and the machine may be busy."""
+_LONGEST_LINE = 1000
+_MOST_MEMORY_BYTES = 8 * 2**30
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Something that reads files, and a file that it reads."""
+
+    read: Callable[[Path], object]
+    suffix: str
+    valid: bytes
+
+
+def loaders(folder: Path) -> Mapping[str, Loader]:
+    """Every loader by its name, with valid files that are made in ``folder``."""
+    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
+    half = len(captured.graph) // 2
+    placement = Placement.from_assignment(
+        [int(operator >= half) for operator in range(len(captured.graph))], (0, 1)
+    )
+    document = PlacementFile.create(
+        captured.reference,
+        captured.graph,
+        placement,
+        cluster,
+        method=Method(),
+        optimizer=OptimizerSpec(),
+        found_by="fuzzing",
+    )
+    record = RunRecord(command="drlpp train", settings={"seed": 0})
+    pipedream = (
+        b"node1 -- Input0 -- forward_compute_time=0.0, backward_compute_time=0.0, "
+        b"activation_size=0.0, parameter_size=0.0\n"
+        b"node2 -- Conv2d(3, 64) -- forward_compute_time=0.5, backward_compute_time=1.1, "
+        b"activation_size=[64.0; 8.0], parameter_size=7168.000\n"
+        b"node3 -- ReLU -- forward_compute_time=0.1, backward_compute_time=0.2, "
+        b"activation_size=64.0, parameter_size=0.000\n\tnode1 -- node2\n\tnode2 -- node3\n"
+    )
+    instance = {
+        "maxFPGAs": 2,
+        "maxSizePerFPGA": 100,
+        "nodes": [
+            {"id": i, "fpgaLatency": 1.5, "supportedOnFpga": True, "isBackwardNode": i > 1}
+            for i in range(4)
+        ],
+        "edges": [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in range(3)],
+    }
+    network = torch.nn.Linear(3, 2)
+    report = EpochReport(1, 0.5, None, None, 10.0)
+    tree = {
+        "model": captured.state,
+        "optimizer": {name: {"step": torch.ones(())} for name in captured.state},
+        "in_flight": {0: {"stage": None}, 1: {"stage": {(1, 0): torch.ones(2)}}},
+        "deployed": "here",
+        "epochs": [asdict(report)],
+        "began": 0,
+        "position": 1,
+        "losses": {(0, 0): 1.0},
+        "data": ((torch.Generator().get_state(),), "first"),
+    }
+
+    def written(name: str, write: Callable[[Path], Any]) -> bytes:
+        path = folder / name
+        write(path)
+        return path.read_bytes()
+
+    def measurements(path: Path) -> None:
+        header = Header(model="m", graph_fingerprint="f", accelerators=2, minibatches=30)
+        append(path, header)
+        append(
+            path,
+            Entry(placement=placement, outcome=FailedMeasurement(failure="lost", reason="why")),
+        )
+
+    def of(content: object) -> Callable[[Path], Any]:
+        return lambda path: write_document(path, content)  # type: ignore[arg-type]
+
+    profile = (PROFILES / "alexnet.json").read_bytes()
+    return {
+        "placement": Loader(
+            lambda path: read_placement(path).resolve(captured.graph),
+            ".json",
+            written("placement.json", of(document)),
+        ),
+        "cluster": Loader(
+            lambda path: read_document(path, Cluster),
+            ".yaml",
+            written("cluster.yaml", of(cluster)),
+        ),
+        "graph": Loader(read_any_document, ".json", written("graph.json", of(captured.graph))),
+        "profile": Loader(lambda path: read_document(path, Profile), ".json", profile),
+        "run": Loader(
+            lambda path: read_document(path, RunRecord),
+            ".json",
+            written("run.json", of(record)),
+        ),
+        "measurements": Loader(
+            lambda path: list(read_measurements(path)[1]),
+            ".jsonl",
+            written("measurements.jsonl", measurements),
+        ),
+        "checkpoint": Loader(
+            lambda path: _read_every_tensor(path, captured.state),
+            ".safetensors",
+            written("tree.safetensors", lambda path: write_checkpoint(path, tree)),
+        ),
+        "weights": Loader(
+            lambda path: load_weights(network, path),
+            ".safetensors",
+            written("weights.safetensors", lambda path: save_weights(network, path, {})),
+        ),
+        "pipedream": Loader(read_pipedream_profile, ".txt", pipedream),
+        "instance": Loader(
+            lambda path: PartitioningInstance.read(path).problem(),
+            ".json",
+            json.dumps(instance).encode(),
+        ),
+    }
+
+
+def _read_every_tensor(path: Path, state: Mapping[str, torch.Tensor]) -> None:
+    def visit(tree: Any) -> None:
+        if isinstance(tree, torch.Tensor):
+            tree.clone()
+        elif isinstance(tree, dict):
+            for value in tree.values():
+                visit(value)
+        elif isinstance(tree, list | tuple):
+            for value in tree:
+                visit(value)
+
+    visit(dict(read_training_checkpoint(path, state, minibatches=3)))
+
+
+def read_damaged(loader: Loader, data: bytes, path: Path) -> None:
+    """Let a loader take ``data``.
+
+    Raises:
+        Exception: whatever it raises but one readable line; ValueError if its line is not readable,
+            or comes too late.
+    """
+    path = path.with_suffix(loader.suffix)
+    path.write_bytes(data)
+    begin = time.process_time()
+    try:
+        loader.read(path)
+    except InvalidInput as error:
+        check_line(error)
+    if (seconds := time.process_time() - begin) > MOST_SECONDS:
+        raise ValueError(f"took {seconds:.1f} s")
+
+
+def check_line(error: InvalidInput) -> None:
+    """Raise ValueError if an error is not one readable line."""
+    text = str(error)
+    if "\n" in text or not text or len(text) > _LONGEST_LINE:
+        raise ValueError(f"not one readable line: {text[:300]!r}") from None
+
+
+def complaint_about(loader: Loader, path: Path, inputs: int, seed: int) -> str | None:
+    """What is wrong with a loader, each with the smallest input that hypothesis finds for it."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=inputs,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(damaged(loader.valid))
+    def survive(data: bytes) -> None:
+        read_damaged(loader, data, path)
+
+    try:
+        survive()
+    except Exception as error:
+        return "".join(traceback.format_exception(error, limit=0))
+    return None
+
+
+def main(
+    inputs: Annotated[int, typer.Option(min=1, help="Over all loaders.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="Of the inputs.")] = 0,
+) -> None:
+    """Feed damaged files to every loader."""
+    console = build_console()
+    # A loader that takes more fails with a MemoryError, which is a complaint.
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+    table = Table("loader", "inputs", "survives", title="fuzzed loaders")
+    survived = True
+    with tempfile.TemporaryDirectory(prefix="drlpp-fuzz-") as name:
+        folder = Path(name)
+        known = loaders(folder)
+        # Where a file that runs code would leave its trace.
+        os.chdir(folder)
+        each = -(-inputs // len(known))
+        for loader_name, loader in known.items():
+            complaint = complaint_about(loader, folder / "input", each, seed)
+            if complaint is not None:
+                survived = False
+                console.print(f"{loader_name}: {complaint}")
+            table.add_row(loader_name, str(each), "yes" if complaint is None else "no")
+        if (folder / "trapped").exists():
+            survived = False
+            console.print("a file ran code")
+    console.print(table)
+    raise typer.Exit(0 if survived else 1)

@@ -1,0 +1,316 @@
+"""Every number of every kind of document at its extremes, within bounds of memory and time.
+
+Which fields hold numbers is read off the documents' models, so a new field is tried by itself. A
+document may be refused in one readable line, or give a result; what takes a document goes on to
+what is cheap with it: showing it, planning on it, its timeline. A line is printed for everything
+else, and the exit code is 1 if there is any.
+
+    python -m benchmarks.fuzzing numbers            # or only some kinds, such as placement
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import tempfile
+import types
+from collections.abc import Callable, Iterator, Set
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+from unittest.mock import patch
+
+import psutil
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+
+from benchmarks.fuzzing.documents import every_document, measurement_lines
+from benchmarks.fuzzing.loaders import check_line
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.cli.measurements_table import describe_measurements
+from drlpp.cli.planning.planning_input import PlanningInput
+from drlpp.cli.planning.planning_report import plan_report
+from drlpp.cli.tables import describe
+from drlpp.cli.timeline.timeline_report import time_use_table
+from drlpp.cli.timeline.timeline_sources import from_schedule
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import Document, read_any_document, read_document, write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.planners import plan
+from drlpp.schedule.method import Method
+
+MOST_SECONDS = 10
+"""Of one document; an ordinary one takes a tenth, and the machine may be busy."""
+
+MOST_MEMORY_BYTES = 3 * 2**30
+"""Beyond what the program takes by itself."""
+
+NUMBERS = frozenset({int, float})
+
+EXTREMES = (
+    "0",
+    "-1",
+    "1000000",
+    "1000000000000",
+    "9223372036854775808",
+    "1" + "0" * 30,
+    "1" + "0" * 400,
+    "9" * 5000,
+    "1e-320",
+    "1e30",
+    "1.7e308",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "true",
+)
+"""As JSON writes them."""
+
+Path_ = tuple[str | int, ...]
+_MARK = "the value that is tried"
+
+
+def fields_of(types_: Set[type], kind: type[BaseModel], content: dict[str, Any]) -> Iterator[Path_]:
+    """Where values of some types stand in a document's content, in a list the first.
+
+    Args:
+        types_: plain ones, such as ``{int, float}``.
+        kind: of the document, whose model says what its fields hold.
+        content: an example.
+
+    Raises:
+        ValueError: the example lacks something that has further fields.
+    """
+    for name, field in kind.model_fields.items():
+        value, where = content.get(name), f"{kind.__name__}.{name}"
+        for path in _places(types_, field.annotation, value, where):
+            yield name, *path
+
+
+def _places(types_: Set[type], annotation: Any, value: Any, where: str) -> Iterator[Path_]:
+    annotation = _plain(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation in types_:
+        yield ()
+    elif annotation is Any:
+        yield from _places_in(types_, value)
+    elif origin in {Union, types.UnionType}:
+        alternatives = [_plain(one) for one in arguments]
+        records = [one for one in alternatives if _is_record(one)]
+        if types_ & set(alternatives):
+            yield ()
+        if records:
+            yield from _places(types_, _of_value(records, value), value, where)
+        for one in alternatives:
+            if get_origin(one) in {list, tuple}:
+                yield from _places(types_, one, value, where)
+    elif origin in {tuple, list}:
+        for index, inner in enumerate(arguments):
+            if inner is Ellipsis:
+                continue
+            held = value[index] if isinstance(value, list) and index < len(value) else None
+            yield from ((index, *path) for path in _places(types_, inner, held, where))
+    elif origin is dict:
+        for key, held in (value or {}).items():
+            yield from ((key, *path) for path in _places(types_, arguments[1], held, where))
+    elif _is_record(annotation):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where}: a document to try numbers in has to have it")
+        yield from fields_of(types_, annotation, value)
+
+
+def _places_in(types_: Set[type], value: Any) -> Iterator[Path_]:
+    """The same where the model takes anything."""
+    if type(value) in types_:
+        yield ()
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from ((key, *path) for path in _places_in(types_, inner))
+
+
+def _plain(annotation: Any) -> Any:
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return annotation
+
+
+def _is_record(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _of_value(records: list[type[BaseModel]], value: Any) -> type[BaseModel]:
+    """Of several, the one whose required fields the value has."""
+    names = set(value) if isinstance(value, dict) else set()
+    fitting = [one for one in records if names and names <= set(one.model_fields)]
+    return (fitting or records)[0]
+
+
+def with_value(content: dict[str, Any], path: Path_, value: str) -> str:
+    """The document in JSON with another value in one place.
+
+    Args:
+        content: of the document.
+        path: of the place.
+        value: in JSON.
+    """
+    changed = json.loads(json.dumps(content))
+    inner: Any = changed
+    for part, following in zip(path, (*path[1:], None), strict=True):
+        if isinstance(inner, list):
+            assert isinstance(part, int)
+            inner.extend([0] * (part + 1 - len(inner)))
+        if following is None:
+            inner[part] = _MARK
+        else:
+            wanted = list if isinstance(following, int) else dict
+            held = inner.get(part) if isinstance(inner, dict) else inner[part]
+            if not isinstance(held, wanted):
+                inner[part] = wanted()
+            inner = inner[part]
+    return json.dumps(changed).replace(json.dumps(_MARK), value)
+
+
+# What is done with a document
+
+
+def shown(renderable: Any) -> None:
+    """Print it nowhere."""
+    Console(file=StringIO(), width=110, markup=False).print(renderable)
+
+
+def _show(path: Path) -> None:
+    shown(describe(read_any_document(path)))
+
+
+@cache
+def _captured(model: str) -> CapturedModel:
+    return capture(ModelReference.model_validate_json(model), check=False)
+
+
+def _placement(path: Path) -> None:
+    _show(path)
+    document = read_document(path, PlacementFile)
+    with patch(
+        "drlpp.cli.timeline.timeline_sources.capture",
+        lambda one, check: _captured(one.model_dump_json()),
+    ):
+        recording = from_schedule(path, document, document.method, 8)
+    shown(time_use_table(recording, "title"))
+
+
+def _plan(profile: Path, cluster: Path) -> None:
+    given = PlanningInput.read(
+        model=None,
+        profile=profile,
+        cluster=cluster,
+        accelerators=None,
+        bandwidth=None,
+        latency=None,
+        memory=None,
+        speeds=None,
+        method=Method(),
+    )
+    for planner in ("data-parallel", "gpipe", "pipedream", "exact"):
+        try:
+            shown(plan_report(plan(planner, given.problem)))
+        except InvalidInput as error:
+            check_line(error)
+
+
+def uses(folder: Path) -> dict[str, Callable[[Path], None]]:
+    """What is done with a document of each kind; only shown, if it is not here."""
+    documents = every_document()
+    profile = write_document(folder / "of-plan.json", documents["profile"])
+    cluster = write_document(folder / "of-plan.yaml", documents["cluster"])
+
+    def of_profile(path: Path) -> None:
+        _show(path)
+        _plan(path, cluster)
+
+    def of_cluster(path: Path) -> None:
+        _show(path)
+        _plan(profile, path)
+
+    return {"placement": _placement, "profile": of_profile, "cluster": of_cluster}
+
+
+def complaints(kind: str, document: Document, folder: Path) -> Iterator[str]:
+    """What is wrong with how a kind of document takes its numbers."""
+    use = uses(folder).get(kind, _show)
+    content = json.loads(document.model_dump_json(exclude_none=True))
+    content = {"kind": kind, "version": document.current_version, **content}
+    path = folder / "tried.json"
+    for field in fields_of(NUMBERS, type(document), content):
+        for number in EXTREMES:
+            path.write_text(with_value(content, field, number))
+            yield from _tried(path, use, f"{kind} {field} {number[:20]}")
+
+
+def complaints_of_measurements(folder: Path) -> Iterator[str]:
+    """The same for the lines of a file of measurements."""
+    path = folder / "tried.jsonl"
+    records = measurement_lines()
+    lines = [record.model_dump(mode="json") for record in records]
+
+    def show(path: Path) -> None:
+        shown(describe_measurements(path))
+
+    for index, record in enumerate(records):
+        for field in fields_of(NUMBERS, type(record), lines[index]):
+            for number in EXTREMES:
+                texts = [json.dumps(line) for line in lines]
+                texts[index] = with_value(lines[index], field, number)
+                path.write_text("".join(f"{text}\n" for text in texts))
+                yield from _tried(path, show, f"measurements {field} {number[:20]}")
+
+
+def _tried(path: Path, use: Callable[[Path], None], what: str) -> Iterator[str]:
+    signal.alarm(MOST_SECONDS)
+    try:
+        use(path)
+    except InvalidInput as error:
+        try:
+            check_line(error)
+        except ValueError as wrong:
+            yield f"{what}: {wrong}"
+    # Whatever else is raised is what is looked for.
+    except BaseException as error:
+        yield f"{what}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    finally:
+        signal.alarm(0)
+
+
+class TooSlow(BaseException):
+    """A document took longer than it may."""
+
+
+def _too_slow(number: int, frame: object) -> None:
+    raise TooSlow
+
+
+def main(
+    kinds: Annotated[
+        list[str] | None, typer.Argument(help="Kinds of documents, such as placement; else all.")
+    ] = None,
+) -> None:
+    """Try every number of documents at its extremes, and print the complaints."""
+    documents = every_document()
+    signal.signal(signal.SIGALRM, _too_slow)
+    limit = psutil.Process().memory_info().vms + MOST_MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    complained = False
+    with tempfile.TemporaryDirectory(prefix="drlpp-numbers-") as name:
+        for kind in kinds or [*documents, "measurements"]:
+            found = (
+                complaints_of_measurements(Path(name))
+                if kind == "measurements"
+                else complaints(kind, documents[kind], Path(name))
+            )
+            for complaint in found:
+                complained = True
+                print(complaint, flush=True)
+    raise typer.Exit(1 if complained else 0)

@@ -1,0 +1,1 @@
+"""What more minibatches in flight give on slow links, simulated and measured."""

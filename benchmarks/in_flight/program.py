@@ -1,0 +1,144 @@
+"""What runs on the hosts of ``benchmarks.in_flight links``: a pipeline with every depth, in turns.
+
+    torchrun … -m benchmarks.in_flight.program SETTINGS FILE
+
+The first process is the controller. It writes what it has measured into the file and prints how far
+it is.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from benchmarks.models import placement_of
+from drlpp.cli.command_line import run_program
+from drlpp.costs.profile import Profile
+from drlpp.errors import RunFailure
+from drlpp.io.documents import Document, Record, write_document
+from drlpp.io.formatting import seconds_text
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+STAGES = 4
+BLOCKS = (2, 2, 2, 2)
+"""Of the model in every stage."""
+
+METHOD = Method(policy="pipeoptim")
+
+# The default rate is too large for weights that are ten updates old.
+_OPTIMIZER = OptimizerSpec(name="sgd", options={"lr": 1e-4, "momentum": 0.9})
+
+
+class Settings(Record):
+    """What is measured.
+
+    Attributes:
+        model: one of :mod:`benchmarks.models`.
+        minibatches: of a measurement, beside those that warm up.
+        repetitions: of every depth, taken in turns.
+        most_per_link: minibatches in flight beyond NOAM, for each link, of the deepest.
+        profile_repeats: timed passes of the profile.
+    """
+
+    model: ModelReference
+    minibatches: int
+    repetitions: int
+    most_per_link: int
+    profile_repeats: int
+
+
+class DepthSamples(Document):
+    """What was measured on one cluster.
+
+    Attributes:
+        profile: of the model, on these workers.
+        message_bytes: of the largest message between two stages.
+        message_seconds: that it takes with nothing else on the link: the median of all ways.
+        turns: of every repetition the seconds per minibatch with NOAM, with one more in flight for
+            each link, and so on.
+    """
+
+    kind: ClassVar[str] = "depth-samples"
+
+    profile: Profile
+    message_bytes: int
+    message_seconds: float
+    turns: tuple[tuple[float, ...], ...]
+
+
+def even_placement(profile: Profile) -> Placement:
+    """Equal stages, one on each accelerator."""
+    return placement_of(profile.graph, BLOCKS, (1,) * STAGES)
+
+
+def take(settings: Settings) -> DepthSamples:
+    """Profile the model, and measure it with every depth in turns.
+
+    Raises:
+        RunFailure: the workers fail.
+    """
+    with ClusterSession(
+        settings.model,
+        STAGES,
+        method=METHOD,
+        optimizer=_OPTIMIZER,
+        device="cpu",
+    ) as session:
+        profile, _ = session.profile(settings.profile_repeats)
+        placement = even_placement(profile)
+        print("profiled", flush=True)
+        turns: list[tuple[float, ...]] = []
+        messages: list[LinkUsage] = []
+        for repetition, order in enumerate(orders(settings.repetitions, settings.most_per_link)):
+            seconds = {}
+            for per_link in order:
+                found = _measure(session, placement, per_link, settings.minibatches)
+                seconds[per_link] = found.seconds_per_minibatch
+                messages += found.links
+            turns.append(tuple(seconds[per_link] for per_link in sorted(seconds)))
+            print(
+                f"turn {repetition + 1} of {settings.repetitions}: "
+                + ", ".join(map(seconds_text, turns[-1])),
+                flush=True,
+            )
+    return DepthSamples(
+        profile=profile,
+        message_bytes=max(message.bytes_ for message in messages),
+        message_seconds=statistics.median(message.seconds for message in messages),
+        turns=tuple(turns),
+    )
+
+
+def orders(repetitions: int, most_per_link: int) -> Iterator[list[int]]:
+    """The depths of every repetition, there and back: drift of the machine hits all alike."""
+    there = list(range(most_per_link + 1))
+    for repetition in range(repetitions):
+        yield there if repetition % 2 == 0 else there[::-1]
+
+
+def _measure(
+    session: ClusterSession, placement: Placement, per_link: int, minibatches: int
+) -> Measurement:
+    method = METHOD.model_copy(update={"in_flight_per_link": per_link})
+    outcome = session.measure(placement, minibatches, method)
+    if isinstance(outcome, FailedMeasurement):
+        raise RunFailure(f"{per_link} more in flight for each link: {outcome.reason}")
+    return outcome
+
+
+def main() -> None:
+    """Run with the settings of the command line."""
+    settings, path = sys.argv[1:]
+    write_document(Path(path), take(Settings.model_validate_json(settings)))
+
+
+if __name__ == "__main__":
+    run_program(main, "benchmarks.in_flight.program")

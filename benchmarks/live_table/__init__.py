@@ -1,0 +1,1 @@
+"""An agent's placements against what a user has without it, live."""

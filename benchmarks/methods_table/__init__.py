@@ -1,0 +1,1 @@
+"""Every method's weights against the reference executor's, and their memory."""

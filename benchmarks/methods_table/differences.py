@@ -1,0 +1,91 @@
+"""How far the workers' weights are from the reference executor's, and the versions they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from benchmarks.methods_table.models import CLASSES, LENGTH, TOKENS
+from benchmarks.methods_table.rows import DATA_PARALLEL, MINIBATCHES, SHAPES, WORKERS, TableMethod
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.model_reference import ModelReference
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions
+from drlpp.runtime.reference.reference import ReferenceExecutor
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+BATCH_SIZE, SAMPLES = 8, 40
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a run of a method with an optimizer on a shape showed.
+
+    Attributes:
+        difference: :func:`largest_difference` of the workers' weights to the reference's.
+        versions: of its weights that a worker held at most, for the worker with the most.
+    """
+
+    difference: float
+    versions: float
+
+
+class Comparison:
+    """Workers that hold the forked model, to be compared with the reference executor.
+
+    Args:
+        captured: the forked model.
+        session: holds it, with four workers.
+    """
+
+    def __init__(self, captured: CapturedModel, session: ClusterSession) -> None:
+        self._captured = captured
+        self._session = session
+        generator = torch.Generator().manual_seed(1)
+        tokens = torch.randint(0, TOKENS, (SAMPLES, LENGTH), generator=generator)
+        targets = torch.randint(0, CLASSES, (SAMPLES,), generator=generator)
+        self._order = torch.randint(0, SAMPLES, (MINIBATCHES, BATCH_SIZE), generator=generator)
+        self._minibatches = Minibatches([tokens], targets)
+        session.use_samples([tokens], targets)
+
+    def cell(self, row: TableMethod, optimizer: OptimizerSpec, shape: str) -> Cell:
+        """Train 50 minibatches on the workers and in the reference executor."""
+        placement = DATA_PARALLEL if row.data_parallel else SHAPES[shape]
+        reference = ReferenceExecutor(
+            self._captured, placement, self._minibatches, row.method, optimizer
+        )
+        deployment = self._session.deploy(placement, row.method, optimizer)
+        versions = 0.0
+        for minibatches, options in row.runs(MINIBATCHES):
+            with_order = self._with_samples(options)
+            reference.run(minibatches, with_order)
+            _, results = self._session.run(deployment, minibatches, with_order)
+            held = (r.peak_weight_bytes / r.weight_bytes for r in results.values())
+            versions = max(versions, *held)
+        state, _ = self._session.collect(deployment)
+        return Cell(largest_difference(state, reference.state()), versions)
+
+    def _with_samples(self, options: RunOptions) -> RunOptions:
+        return replace(options, order=self._order[options.first_minibatch :])
+
+
+@contextmanager
+def comparison(dtype: str = "float32") -> Iterator[Comparison]:
+    """Start workers for the forked model with weights of ``dtype``."""
+    reference = ModelReference.named(
+        "benchmarks.methods_table.models:forked", batch_size=BATCH_SIZE, dtype=dtype
+    )
+    captured = capture(reference)
+    with ClusterSession(captured, WORKERS) as session:
+        yield Comparison(captured, session)
+
+
+def largest_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
+    """Over all tensors, the largest max |found − wanted| / max |wanted|."""
+    return max(
+        ((found[name] - value).abs().max() / value.abs().max()).item()
+        for name, value in wanted.items()
+    )

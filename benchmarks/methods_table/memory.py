@@ -1,0 +1,104 @@
+"""Resident memory that a method needs for weights, in units of its stage's weights.
+
+A stage holds much beside weights: gradients, the optimizer's state, the libraries. The same stage
+under the naive schedule holds all of it too, and one version of the weights. So what a method's
+peak is above that is what it needs for versions, predictions and corrections, and activations in
+flight, which are small here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from benchmarks.methods_table.rows import WORKERS, TableMethod
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidInput
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+MINIBATCHES = 8
+"""Enough to fill the pipeline, and for policy 2bw to make an update while a version is in use."""
+
+
+def _placement(stages: Sequence[int], accelerators: Sequence[int]) -> Placement:
+    """Two blocks, each a linear layer and its tanh, for every element of ``stages``."""
+    return Placement.from_assignment([k for k in stages for _ in range(4)], accelerators)
+
+
+WIDE_SHAPES = {
+    "straight": _placement([0, 1, 2, 3], (0, 1, 2, 3)),
+    "2-1-1": _placement([0, 0, 1, 2], (0, 0, 1, 2)),
+}
+WIDE_DATA_PARALLEL = _placement([0, 0, 0, 0], (0, 0, 0, 0))
+
+
+class MemoryMeter:
+    """Workers that hold the wide model in one placement.
+
+    Args:
+        session: holds it, with four workers.
+        placement: of all methods.
+    """
+
+    def __init__(self, session: ClusterSession, placement: Placement) -> None:
+        self._session = session
+        self._placement = placement
+        self._naive: dict[tuple[int, str], dict[int, RunResult]] = {}
+
+    def versions(self, row: TableMethod, optimizer: OptimizerSpec) -> float:
+        """Weights and what a method holds beside them, over weights; of the worker with the most.
+
+        Raises:
+            InvalidInput: on a system that does not tell a process's peak memory.
+        """
+        results = self._run(row, optimizer)
+        if not all(result.peak_memory_bytes for result in results.values()):
+            raise InvalidInput(
+                "peak memory is read from /proc/self/status, which this system does not have; "
+                "measure on Linux"
+            )
+        naive = self._naive_results(row.method, optimizer)
+        return max(
+            1 + (result.peak_memory_bytes - naive[worker].peak_memory_bytes) / result.weight_bytes
+            for worker, result in results.items()
+        )
+
+    def _naive_results(self, method: Method, optimizer: OptimizerSpec) -> dict[int, RunResult]:
+        """Of the naive schedule that sums up as many gradients for an update."""
+        accumulate = method.accumulate * method.microbatches
+        key = (accumulate, str(optimizer))
+        if key not in self._naive:
+            naive = Method(schedule="gpipe", policy="sync", accumulate=accumulate)
+            self._naive[key] = self._run(TableMethod(naive), optimizer)
+        return self._naive[key]
+
+    def _run(self, row: TableMethod, optimizer: OptimizerSpec) -> dict[int, RunResult]:
+        deployment = self._session.deploy(self._placement, row.method, optimizer)
+        together: Mapping[int, RunResult] = {}
+        for minibatches, options in row.runs(MINIBATCHES):
+            _, results = self._session.run(deployment, minibatches, options)
+            together = {
+                worker: result.after(together[worker]) if together else result
+                for worker, result in results.items()
+            }
+        return dict(together)
+
+
+def wide_model() -> CapturedModel:
+    """The model whose memory is weights."""
+    return capture(ModelReference.named("benchmarks.methods_table.models:wide"))
+
+
+@contextmanager
+def memory_meter(captured: CapturedModel, placement: Placement) -> Iterator[MemoryMeter]:
+    """Start workers for the wide model in a placement.
+
+    They have held no other: pages of the model's file that a worker once read stay resident.
+    """
+    with ClusterSession(captured, WORKERS) as session:
+        yield MemoryMeter(session, placement)

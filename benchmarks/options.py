@@ -1,0 +1,12 @@
+"""Options that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DocumentOption = Annotated[
+    Path | None,
+    typer.Option("--document", help="Write the tables into this page, between its marks."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

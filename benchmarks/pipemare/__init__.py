@@ -1,0 +1,1 @@
+"""PipeMare's theory, calculated."""

@@ -1,0 +1,1 @@
+"""Predictions of the simulator beside measurements."""

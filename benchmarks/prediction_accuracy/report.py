@@ -1,0 +1,130 @@
+"""Predictions beside measurements: tables and a scatter plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from benchmarks.report import markdown, write_between
+from drlpp.io.formatting import seconds_text
+
+BEGIN = "<!-- accuracy: written by benchmarks.prediction_accuracy -->"
+END = "<!-- end of accuracy -->"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A placement: seconds per minibatch as measured, simulated, and by the planners' rule."""
+
+    model: str
+    configuration: str
+    branching: bool
+    measured: float
+    simulated: float
+    by_rule: float
+
+    @property
+    def error(self) -> float:
+        """Of the simulator, relative to what was measured; negative if it is too fast."""
+        return self.simulated / self.measured - 1
+
+    @property
+    def rule_error(self) -> float:
+        """Of the rule, likewise."""
+        return self.by_rule / self.measured - 1
+
+
+def each(predictions: Sequence[Prediction]) -> DataFrame:
+    """Every placement."""
+    return DataFrame(
+        {
+            "model": p.model,
+            "configuration": p.configuration,
+            "branching": "yes" if p.branching else "",
+            "measured": seconds_text(p.measured),
+            "simulated": seconds_text(p.simulated),
+            "error": f"{p.error:+.1%}",
+            "rule": seconds_text(p.by_rule),
+            "error of it": f"{p.rule_error:+.1%}",
+        }
+        for p in predictions
+    )
+
+
+def summary(predictions: Sequence[Prediction]) -> DataFrame:
+    """Errors and correlations of every model, and of all."""
+    found = DataFrame(predictions)
+    found["error"] = found.simulated / found.measured - 1
+    found["rule_error"] = found.by_rule / found.measured - 1
+    groups = dict(iter(found.groupby("model", sort=False)))
+    if len(groups) > 1:
+        groups["all"] = found
+    return DataFrame(
+        {
+            "model": name,
+            "placements": str(len(group)),
+            "replicated": str(sum(set(c.split("-")) != {"1"} for c in group.configuration)),
+            "branching": str(group.branching.sum()),
+            "median error": f"{group.error.abs().median():.1%}",
+            "worst": f"{max(group.error, key=abs):+.1%}",
+            "correlation": f"{group.measured.corr(group.simulated):.3f}",
+            "rank correlation": f"{group.measured.corr(group.simulated, 'spearman'):.3f}",
+            "median error of the rule": f"{group.rule_error.abs().median():.1%}",
+        }
+        for name, group in groups.items()
+    )
+
+
+def draw_scatter(predictions: Sequence[Prediction], path: Path) -> None:
+    """Simulated over measured seconds, a colour for each model."""
+    figure = Figure(figsize=(6, 5.2), layout="constrained")
+    axes = figure.subplots()
+    for number, model in enumerate(dict.fromkeys(p.model for p in predictions)):
+        group = [p for p in predictions if p.model == model]
+        for branching, marker in ((False, "o"), (True, "^")):
+            points = [p for p in group if p.branching == branching]
+            axes.scatter(
+                [1e3 * p.measured for p in points],
+                [1e3 * p.simulated for p in points],
+                color=f"C{number}",
+                marker=marker,
+                s=22,
+                label=None if branching else model,
+            )
+    both = [1e3 * value for p in predictions for value in (p.measured, p.simulated)]
+    ends = [0.9 * min(both), 1.1 * max(both)]
+    axes.plot(ends, ends, color="grey", linewidth=1)
+    axes.fill_between(
+        ends, [0.95 * e for e in ends], [1.05 * e for e in ends], color="grey", alpha=0.2
+    )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="measured milliseconds per minibatch",
+        ylabel="simulated (band: ±5%; triangles: branching)",
+    )
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def write_accuracy(document: Path, predictions: Sequence[Prediction], figure: Path) -> None:
+    """Put tables and figure between the marks in ``document``.
+
+    Raises:
+        InvalidInput: if it is not a file with both marks.
+    """
+    ordered = sorted(predictions, key=lambda p: (p.model, p.measured))
+    placements = each(ordered).drop(columns="rule").rename(columns={"error of it": "rule"})
+    parts = (
+        markdown(summary(predictions)),
+        f"![Simulated over measured seconds per minibatch]({figure.relative_to(document.parent)})",
+        "<details><summary>Every placement</summary>",
+        markdown(placements),
+        "</details>",
+    )
+    write_between(document, BEGIN, END, "\n\n".join(parts))

@@ -1,0 +1,90 @@
+"""Processes: what they hold, which there are, and whether they are gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_TORCHS = "torchinductor*"
+"""Torch's cache is there for everyone."""
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """A process at one moment.
+
+    Attributes:
+        memory_bytes: its resident set.
+        private_bytes: the part of it that the process has written. A process that was forked from
+            another shares memory with it until one of them writes there, which may be its first
+            garbage collection: this part may grow when the whole does not.
+        open_files: files and sockets.
+        threads: how many.
+        processor_seconds: that it has used.
+    """
+
+    memory_bytes: int
+    private_bytes: int
+    open_files: int
+    threads: int
+    processor_seconds: float
+
+
+def facts_of(process_id: int) -> ProcessFacts:
+    """What a running process holds.
+
+    Raises:
+        psutil.Error: it has ended, or the system does not tell.
+    """
+    process = psutil.Process(process_id)
+    # Exact, where the kernel's own sum (memory_info) may lag behind.
+    maps = process.memory_maps()
+    times = process.cpu_times()
+    return ProcessFacts(
+        memory_bytes=sum(one.rss for one in maps),
+        private_bytes=sum(one.private_dirty for one in maps),
+        open_files=process.num_fds(),
+        threads=process.num_threads(),
+        processor_seconds=times.user + times.system,
+    )
+
+
+def children_of(process_id: int) -> list[int]:
+    """Processes that it started and that run, or that it has not waited for."""
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(process_id).children()]
+    return []
+
+
+def workers_of(controller: int) -> list[int]:
+    """The worker processes of all its sessions: children of the server that forks them."""
+    return [worker for child in children_of(controller) for worker in children_of(child)]
+
+
+def descendants(process_id: int) -> set[int]:
+    """All processes that descend from one."""
+    with suppress(psutil.NoSuchProcess):
+        return {child.pid for child in psutil.Process(process_id).children(recursive=True)}
+    return set()
+
+
+def wait_until_gone(family: Iterable[int], temporary: Path, seconds: float = 30) -> list[str]:
+    """Wait for processes, and all files in a folder, to go; what is left after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = [f"process {process}" for process in family if _runs(process)]
+        left += [path.name for path in temporary.iterdir() if not path.match(_TORCHS)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+
+
+def _runs(process_id: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
+    return False

@@ -1,0 +1,1 @@
+"""What agents log while they learn, as pictures."""

@@ -1,0 +1,185 @@
+"""What the runtime is compared with: torch's pipelining and data parallelism, on one worker.
+
+They compute on the same emulated accelerators as the runtime's workers: what a stage computes, the
+loss, and the update rest in proportion to the processor time that they took.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.models import stage_module
+from drlpp.models.model_reference import ModelReference
+from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.worker.worker_process import keep_freed_memory
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+BaselineName = Literal["pipelining gpipe", "pipelining 1f1b", "data parallel"]
+
+_SCHEDULES = {"pipelining gpipe": ScheduleGPipe, "pipelining 1f1b": Schedule1F1B}
+_TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class BaselineRun:
+    """What every worker is told.
+
+    Attributes:
+        name: what to run.
+        model: a chain of blocks.
+        blocks: in every stage; data parallelism has all of them in each.
+        microbatches: of a minibatch, for pipelining.
+        optimizer: updates the weights.
+        updates: how many, each of the model's minibatch of example samples.
+        with_weights: whether to answer with the weights after them.
+    """
+
+    name: BaselineName
+    model: ModelReference
+    blocks: tuple[int, ...]
+    microbatches: int
+    optimizer: OptimizerSpec
+    updates: int
+    with_weights: bool = False
+
+
+@dataclass(frozen=True)
+class BaselineResult:
+    """What a worker saw: when each update ended, and the processor seconds of each.
+
+    ``weights`` are those of its stage by name, if they were asked for.
+    """
+
+    ends: list[float]
+    processor_seconds: list[float]
+    weights: dict[str, Any]
+
+
+def baseline_main(
+    rank: int, size: int, port: int, speed: float, core: int | None, pipe: Connection
+) -> None:
+    """Entry point of a worker process: run after run, until the pipe is closed."""
+    # Ctrl-C reaches the whole process group; the closed pipe ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    gc.freeze()
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    timeout = timedelta(seconds=_TIMEOUT_SECONDS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    try:
+        while True:
+            run = pipe.recv()
+            with computing_on(core):
+                result = _Baseline(run, rank, size, speed).train()
+            pipe.send(result)
+            gc.collect()
+    except EOFError:
+        dist.destroy_process_group()
+
+
+class _Baseline:
+    """One run on one worker."""
+
+    def __init__(self, run: BaselineRun, rank: int, size: int, speed: float) -> None:
+        self._run = run
+        self._accelerator = EmulatedAccelerator(speed)
+        self._used = 0.0
+        task = run.model.build()
+        assert task.loss is not None
+        assert task.targets is not None
+        self._loss, self._inputs, self._targets = task.loss, task.inputs[0], task.targets
+        if run.name == "data parallel":
+            self.module: nn.Module = task.module
+            self._step = self._data_parallel(rank, size)
+        else:
+            self.module = stage_module(task.module, run.blocks, rank)
+            self._step = self._pipelined(rank, size)
+        self._optimizer = build_optimizer(run.optimizer, list(self.module.parameters()))
+
+    def train(self) -> BaselineResult:
+        """Perform all updates."""
+        ends, used = [], []
+        for _ in range(self._run.updates):
+            self._used = 0.0
+            self._step()
+            with self.computing():
+                self._optimizer.step()
+                self._optimizer.zero_grad()
+            ends.append(time.perf_counter())
+            used.append(self._used)
+        dist.barrier()
+        weights = {}
+        if self._run.with_weights:
+            # Arrays travel through a pipe whole; tensors would in shared memory.
+            weights = {n: p.detach().numpy() for n, p in self.module.named_parameters()}
+        return BaselineResult(ends, used, weights)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Around what the accelerator computes."""
+        self._accelerator.begin()
+        yield
+        self._used += self._accelerator.rest()
+
+    def computed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that the accelerator computes."""
+
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            with self.computing():
+                return function(*args, **kwargs)
+
+        return compute
+
+    def _data_parallel(self, rank: int, size: int) -> Callable[[], None]:
+        parallel = DistributedDataParallel(self.module)
+        inputs, targets = self._inputs.chunk(size)[rank], self._targets.chunk(size)[rank]
+
+        def step() -> None:
+            with self.computing():
+                loss = self._loss(parallel(inputs), targets)
+            with self.computing():
+                loss.backward()
+
+        return step
+
+    def _pipelined(self, rank: int, size: int) -> Callable[[], None]:
+        microbatches = self._run.microbatches
+        # Every block keeps the shape of the activations, so torch need not find out by running
+        # the stages, which takes longer.
+        example = torch.empty_like(self._inputs.chunk(microbatches)[0], device="meta")
+        received = example if rank == 0 else example.clone().requires_grad_()
+        stage = PipelineStage(
+            self.module,
+            rank,
+            size,
+            torch.device("cpu"),
+            input_args=(received,),
+            output_args=(example.clone().requires_grad_(),),
+            input_grads=(None if rank == 0 else example,),
+            output_grads=(example,),
+        )
+        for name in ("forward_one_chunk", "backward_one_chunk"):
+            setattr(stage, name, self.computed(getattr(stage, name)))
+        loss = self.computed(self._loss)
+        schedule = _SCHEDULES[self._run.name](stage, microbatches, loss_fn=loss)
+        targets = self._targets if rank == size - 1 else None
+        given = (self._inputs,) if rank == 0 else ()
+        return lambda: schedule.step(*given, target=targets, return_outputs=False)

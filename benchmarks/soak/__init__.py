@@ -1,0 +1,1 @@
+"""Hours of training and redeployment, and whatever grows."""

@@ -1,0 +1,1 @@
+"""How long planning, simulating, sampling and deploying take."""

@@ -1,0 +1,15 @@
+"""How long planners, the simulator, agents and deployments take."""
+
+import typer
+
+from benchmarks.speed import agent, deployment, planners, simulator
+from drlpp.cli.command_line import run_program
+
+app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
+app.command("planners")(planners.main)
+app.command("simulator")(simulator.main)
+app.command("agent")(agent.main)
+app.command("deployment")(deployment.main)
+
+if __name__ == "__main__":
+    run_program(app, "benchmarks.speed")

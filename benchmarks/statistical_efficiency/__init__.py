@@ -1,0 +1,1 @@
+"""What weights that are not the newest cost in accuracy."""

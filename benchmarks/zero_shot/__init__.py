@@ -1,0 +1,1 @@
+"""The pre-trained policy on models and clusters that it never saw."""
