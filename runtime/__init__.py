@@ -14,15 +14,18 @@ from drlpp.runtime.random_delays import RandomDelays
 from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
 from drlpp.runtime.rivals import rival_heats
 from drlpp.runtime.run_commands import RunOptions
-from drlpp.runtime.session import ClusterSession, TimeSpent
+from drlpp.runtime.session import ClusterSession
+from drlpp.runtime.time_limits import TimeLimits
 from drlpp.runtime.training import PipelineTrainer, TrainingResult
 from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
+from drlpp.runtime.worker_group import TimeSpent
 
 __all__ = [
     "ClusterSession",
     "Deployment",
     "Evaluation",
     "TimeSpent",
+    "TimeLimits",
     "join_launch",
     "leave_launch",
     "usual_workers",

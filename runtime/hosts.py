@@ -1,6 +1,7 @@
 """Where workers run: this machine, or another that a keeper looks after.
 
-The pool gives every host the same orders and hears the same events of it, wherever it is.
+A :class:`~drlpp.runtime.worker_group.WorkerGroup` gives every host the same orders and hears the
+same events of it, wherever it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.runtime.commands import Answer, Command
+from drlpp.runtime.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Post:
         place: its number among the workers of its host.
         address: of its host, where other workers reach it.
         store: where it finds them.
+        limits: of the session.
         speed: below 1 it sleeps after every pass, as if it took so much longer.
         core: that it computes on; None leaves it to the system.
     """
@@ -47,6 +50,7 @@ class Post:
     place: int
     address: str
     store: StoreAddress
+    limits: TimeLimits = DEFAULT_TIME_LIMITS
     speed: float = 1.0
     core: int | None = None
 

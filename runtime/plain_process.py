@@ -33,6 +33,7 @@ from drlpp.runtime.emulation import EmulatedAccelerator, computing_on
 from drlpp.runtime.optimizers import build_optimizer
 from drlpp.runtime.precision import passes_in
 from drlpp.runtime.profiling import SignsOfLife
+from drlpp.runtime.time_limits import TimeLimits
 from drlpp.runtime.worker_process import settle
 from drlpp.task import ModelReference, Task
 from drlpp.training_options import Method, choose_method
@@ -70,9 +71,9 @@ class PlainRun:
     core: int | None
 
 
-def plain_main(channel: Channel, device: str) -> None:
+def plain_main(channel: Channel, device: str, limits: TimeLimits) -> None:
     """Entry point of the process: run after run, and idle in between."""
-    settle(Path(channel.folder))
+    settle(Path(channel.folder), limits)
     accelerator: Accelerator | None = None
     try:
         while True:

@@ -16,7 +16,6 @@ from drlpp.runtime.commands import Command, RunResult
 from drlpp.runtime.handshake import SignedConnection
 from drlpp.runtime.hosts import Answered, Ended, Event, Interrupted, Post, WorkerHost
 from drlpp.runtime.keeper_messages import (
-    SILENCE_SECONDS,
     Clock,
     Close,
     Fetch,
@@ -34,10 +33,9 @@ from drlpp.runtime.keeper_messages import (
     send_message,
     write_file,
 )
+from drlpp.runtime.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 _CLOCK_READINGS = 5
-_START_SECONDS = 120
-"""For workers to be forked, before which the host may have to load torch."""
 
 
 class RemoteHost(WorkerHost):
@@ -50,6 +48,7 @@ class RemoteHost(WorkerHost):
         connection: to it.
         name: of its host.
         folder: of the session on this machine; what is fetched is put there.
+        limits: how long to wait for it; those of its workers too.
         shares_clock: whether its host is emulated on this machine.
     """
 
@@ -59,6 +58,7 @@ class RemoteHost(WorkerHost):
         connection: SignedConnection,
         name: str,
         folder: Path,
+        limits: TimeLimits = DEFAULT_TIME_LIMITS,
         *,
         shares_clock: bool,
     ) -> None:
@@ -67,6 +67,7 @@ class RemoteHost(WorkerHost):
         self.address = hello.address
         self._connection = connection
         self._folder = folder
+        self._limits = limits
         self._shares_clock = shares_clock
         self._publishes = self._shares_folder = False
         self._lost: HostLost | None = None
@@ -89,7 +90,7 @@ class RemoteHost(WorkerHost):
         """
         self._publishes = host_folder is None
         self._shares_folder = host_folder == str(self._folder)
-        return self._ask(Open(host_folder)).folder
+        return self._ask(Open(host_folder, self._limits)).folder
 
     @property
     def process_ids(self) -> list[int]:
@@ -102,7 +103,7 @@ class RemoteHost(WorkerHost):
 
     def finish_start(self) -> None:
         """Wait until the keeper has started them."""
-        self._process_ids = self._wait_for_reply(_START_SECONDS).process_ids
+        self._process_ids = self._wait_for_reply(self._limits.host_start_seconds).process_ids
 
     def is_whole(self) -> bool:
         """Whether the workers run, as far as the keeper has told."""
@@ -210,7 +211,7 @@ class RemoteHost(WorkerHost):
 
     def _wait_for_reply(self, limit_seconds: float | None = None) -> Reply:
         """That to the last request; what workers have told in between is kept."""
-        seconds = SILENCE_SECONDS if limit_seconds is None else limit_seconds
+        seconds = limit_seconds or self._limits.host_silence_seconds
         while True:
             with self._watched():
                 if not self._connection.poll(seconds):

@@ -36,7 +36,7 @@ from drlpp.runtime.deployment import (
 from drlpp.runtime.devices import choice_for
 from drlpp.runtime.emulation import checked_speeds
 from drlpp.runtime.evaluation_commands import Evaluation, evaluation_commands
-from drlpp.runtime.launch import usual_workers
+from drlpp.runtime.launch import time_limits_of, usual_workers
 from drlpp.runtime.profile_commands import (
     measuring_workers,
     profile_command,
@@ -47,12 +47,13 @@ from drlpp.runtime.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session_cluster import session_cluster
 from drlpp.runtime.session_hosts import check_workers
 from drlpp.runtime.session_links import time_hosts, time_ways
-from drlpp.runtime.session_workers import SessionWorkers, TimeSpent
+from drlpp.runtime.time_limits import TimeLimits
 from drlpp.runtime.windows import measurement_of
+from drlpp.runtime.worker_group import TimeSpent, WorkerGroup
 from drlpp.schedule import Action, Schedule
 from drlpp.task import ModelReference
 from drlpp.timeline import TimedAction
-from drlpp.training_options import DeviceChoice, Method, checked_timeout
+from drlpp.training_options import DeviceChoice, Method
 from drlpp.window import Window
 
 
@@ -78,6 +79,8 @@ class ClusterSession:
         timeout_seconds: without a word from any worker, after which a trial counts as hung; by
             default 120 s for the first trial, later 20 times the longest silence so far, and at
             least 20 s.
+        time_limits: all limits of waiting, of which ``timeout_seconds`` is one; by default those of
+            the launch, or :class:`TimeLimits`.
         speeds: of every worker, at most 1, to emulate accelerators: a worker of speed 0.5 takes
             twice the processor time that a pass needs, and sleeps the rest of it. So several
             workers can share a core and still take their time in parallel. 1 each by default.
@@ -96,6 +99,7 @@ class ClusterSession:
         optimizer: OptimizerSpec | None = None,
         seed: int = 0,
         timeout_seconds: float | None = None,
+        time_limits: TimeLimits | None = None,
         speeds: Sequence[float] | None = None,
         device: str = DeviceChoice.AUTO,
         note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=3),
@@ -112,13 +116,11 @@ class ClusterSession:
         self.optimizer = optimizer or OptimizerSpec()
         self.timeline: tuple[TimedAction, ...] = ()
         self.seed = seed
-        self.timeout_seconds = checked_timeout(timeout_seconds)
+        self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self._note = note
         self._held: Deployment | None = None
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
-        self._workers = SessionWorkers(
-            self.captured, self.speeds, self.device, self.timeout_seconds
-        )
+        self._workers = WorkerGroup(self.captured, self.speeds, self.device, self.time_limits)
 
     @property
     def graph(self) -> OpGraph:
@@ -136,6 +138,11 @@ class ClusterSession:
         return dict(enumerate(self._workers.hosts.host_names))
 
     @property
+    def worker_group(self) -> WorkerGroup:
+        """What starts, commands and replaces the workers; tests and benchmarks look into it."""
+        return self._workers
+
+    @property
     def process_ids(self) -> list[int]:
         """Of the workers that run now."""
         return self._workers.process_ids
@@ -143,7 +150,7 @@ class ClusterSession:
     @property
     def folder(self) -> Path:
         """Of the session's temporary files on this host."""
-        return self._workers.folder
+        return self._workers.files.folder
 
     @property
     def file_count(self) -> int:
@@ -277,7 +284,7 @@ class ClusterSession:
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
         self._workers.prepare()
-        lent = self._workers.lend(checkpoint) if checkpoint else None
+        lent = self._workers.files.lend(checkpoint) if checkpoint else None
         cutting = time.perf_counter()
         commands = deployment_commands(
             self._captured_for(method.microbatches),
@@ -298,7 +305,7 @@ class ClusterSession:
         deployed = [answers[worker] for worker in commands]
         if lent:
             # Workers have it mapped as long as they need it.
-            self._workers.remove(lent)
+            self._workers.files.remove(lent)
         times = DeploymentTimes(
             total_seconds=time.perf_counter() - begin,
             cutting_seconds=cutting,
@@ -424,8 +431,8 @@ class ClusterSession:
         self._workers.command({worker: Collect(file, in_flight) for worker, file in files.items()})
         stages = {}
         for worker, file in files.items():
-            stages[worker] = read_checkpoint(self._workers.fetch(worker, file))
-            self._workers.remove(file)
+            stages[worker] = read_checkpoint(self._workers.files.fetch(worker, file))
+            self._workers.files.remove(file)
         return stages
 
     def _check_held(self, deployment: Deployment) -> None:

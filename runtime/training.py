@@ -21,15 +21,16 @@ from drlpp.run_folder import open_run_folder
 from drlpp.runtime.checkpoint_file import write_state_dict
 from drlpp.runtime.early_stopping import EarlyStopping
 from drlpp.runtime.held_out import mean_score
-from drlpp.runtime.launch import restarted
+from drlpp.runtime.launch import restarted, time_limits_of
 from drlpp.runtime.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.samples_in_memory import SamplesInMemory
 from drlpp.runtime.session import ClusterSession
+from drlpp.runtime.time_limits import TimeLimits
 from drlpp.runtime.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training_data import LoadedData, TrainingData
 from drlpp.runtime.training_reports import EpochReport, Observer
 from drlpp.schedule import check_length
-from drlpp.training_options import DeviceChoice, Method, checked_timeout
+from drlpp.training_options import DeviceChoice, Method
 from drlpp.trust import require_trust, trusted_packages, trusting
 from drlpp.trust_memory import remember_trust, remembered_trust
 from drlpp.versions import stage_delays
@@ -77,6 +78,7 @@ class PipelineTrainer:
             any; a checkpoint goes on on any.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
             by what was seen so far, as :class:`ClusterSession` says.
+        time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
             another placement or method as :class:`~drlpp.runtime.trainer.Trainer` says. Where
@@ -103,6 +105,7 @@ class PipelineTrainer:
         workers: int | None = None,
         device: str = DeviceChoice.AUTO,
         timeout_seconds: float | None = None,
+        time_limits: TimeLimits | None = None,
         out: str | Path,
         resume: bool = False,
         seed: int = 0,
@@ -150,7 +153,7 @@ class PipelineTrainer:
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
         self.device = device
-        self.timeout_seconds = checked_timeout(timeout_seconds)
+        self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.resume = resume
         self.seed = seed
         self.observer = observer or Observer()
@@ -235,7 +238,7 @@ class PipelineTrainer:
             self.document.cluster.accelerators,
             method=self.method,
             device=self.device,
-            timeout_seconds=self.timeout_seconds,
+            time_limits=self.time_limits,
             optimizer=self.optimizer,
             seed=self.seed,
         ) as session:

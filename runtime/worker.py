@@ -78,11 +78,6 @@ from drlpp.runtime.transport import (
 from drlpp.schedule import Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
-_MEASURING_SECONDS = 60.0
-"""For the ends of a link that is measured to find each other, and for a message between them."""
-
-_PROFILING_SECONDS = 24 * 3600.0
-"""Likewise for workers that profile together: who is first waits, and the controller watches."""
 
 
 class Worker:
@@ -94,6 +89,7 @@ class Worker:
         self._address = post.address
         self._speed = post.speed
         self._core = post.core
+        self._limits = post.limits
         self._channel = channel
         self._folder = Path(channel.folder)
         self._store = store
@@ -162,7 +158,7 @@ class Worker:
                 command.name,
                 command.workers,
                 self._accelerator.device,
-                self._group_builder(_PROFILING_SECONDS),
+                self._group_builder(self._limits.group_seconds),
             )
         data = Minibatches(self._samples, self._labels)
         try:
@@ -217,7 +213,7 @@ class Worker:
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         loaded = time.perf_counter()
-        build = self._group_builder(command.timeout_seconds)
+        build = self._group_builder(self._limits.group_seconds)
         connections = Connections.build(command, program.stage, self._worker, device, build)
         self._connections = connections
         connected = time.perf_counter()
@@ -335,7 +331,7 @@ class Worker:
             assert self._connections is not None
             return self._exchange(self._connections.links, command)
         ends = (command.sender, command.receiver)
-        build = self._group_builder(_MEASURING_SECONDS)
+        build = self._group_builder(self._limits.link_seconds)
         links = build_links(
             command.transport,
             command.name,

@@ -14,13 +14,12 @@ import pytest
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime import keeper as keeper_module
-from drlpp.runtime import local_host as local_host_module
 from drlpp.runtime.commands import Collect, Failed, Release, RunResult
 from drlpp.runtime.hosts import Answered, Post, StoreAddress
-from drlpp.runtime.keeper_messages import SILENCE_SECONDS, Clock, Hello, Leave, Reply, place_of
-from drlpp.runtime.pool import WorkerPool
+from drlpp.runtime.keeper_messages import Clock, Hello, Leave, Reply, place_of
 from drlpp.runtime.remote_host import RemoteHost
 from drlpp.runtime.store import open_store
+from tests.runtime.hosted import hosted
 
 
 def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:
@@ -121,10 +120,6 @@ def test_a_worker_that_does_not_die_is_told(
     assert "rank 1: worker 1 (process 7) does not end" in capsys.readouterr().err
 
 
-def test_a_keeper_has_time_to_tell_of_a_worker_that_does_not_die() -> None:
-    assert 2 * local_host_module._LONGEST_END_SECONDS < SILENCE_SECONDS
-
-
 def test_names_of_files_stay_in_the_folder(tmp_path: Path) -> None:
     assert place_of(tmp_path, "model") == tmp_path / "model"
     for name in ("../model", "..", "/etc/passwd", "a/b", ""):
@@ -145,18 +140,19 @@ def test_a_command_that_finds_no_room_and_an_interrupt_are_told(tmp_path: Path) 
     for _ in range(2):
         # The terminal sends it to the keeper, and torchrun does once more.
         pressed.send_bytes(b"Ctrl-C")
-    folder = Path(host.open(None))
+    host_folder = Path(host.open(None))
     store = open_store("127.0.0.1")
-    pool = WorkerPool([host], [1.0], [None], folder)
+    group = hosted(host)
     host.start([Post(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
     host.finish_start()
     with pytest.raises(KeyboardInterrupt, match="on host far"):
-        pool.command({1: Release()}, 10)
+        group.command({1: Release()})
     host.start([Post(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
     host.finish_start()
-    shutil.rmtree(folder)
+    shutil.rmtree(host_folder)
     with pytest.raises(StorageFailure, match=r"host far: .*cannot be written"):
-        pool.command({1: Collect("x" * 4096, in_flight=False)}, 30)
+        group.command({1: Collect("x" * 4096, in_flight=False)})
+    group.close()
     ours.send_bytes(pickle.dumps((0, Leave(0))))
     serving.join(30)
     assert not serving.is_alive()

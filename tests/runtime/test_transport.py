@@ -75,7 +75,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Transport], None]:
     """Let sessions use a transport that no CPU worker would choose."""
 
     def use(transport: Transport) -> None:
-        monkeypatch.setattr("drlpp.runtime.session_workers.transport_of", lambda devices: transport)
+        monkeypatch.setattr("drlpp.runtime.worker_group.transport_of", lambda devices: transport)
 
     return use
 

@@ -1,4 +1,4 @@
-"""What a pool makes of hosts that say nothing."""
+"""What a group of workers makes of hosts that say nothing."""
 
 from collections.abc import Container, Iterator, Sequence
 from multiprocessing import Pipe
@@ -10,7 +10,8 @@ import pytest
 from drlpp.errors import HostLost, RunFailure, TrialTimeout
 from drlpp.runtime.commands import Release
 from drlpp.runtime.hosts import Event, Post, WorkerHost
-from drlpp.runtime.pool import WorkerPool
+from drlpp.runtime.time_limits import TimeLimits
+from tests.runtime.hosted import hosted
 
 
 class SilentHost(WorkerHost):
@@ -63,8 +64,9 @@ def connection() -> Iterator[Connection]:
 
 @pytest.mark.parametrize(("cut_off", "failure"), [(False, TrialTimeout), (True, HostLost)])
 def test_a_host_that_is_cut_off_is_told_as_such_by_its_silent_workers(
-    connection: Connection, tmp_path: Path, cut_off: bool, failure: type[RunFailure]
+    connection: Connection, cut_off: bool, failure: type[RunFailure]
 ) -> None:
-    pool = WorkerPool([SilentHost(connection, cut_off=cut_off)], [1.0], [None], tmp_path)
+    group = hosted(SilentHost(connection, cut_off=cut_off), TimeLimits(answer_seconds=0.05))
     with pytest.raises(failure):
-        pool.command({0: Release()}, timeout_seconds=0.05)
+        group.command({0: Release()})
+    group.close()
