@@ -24,7 +24,7 @@ from drlpp.runtime.launch import (
     usual_workers,
 )
 from drlpp.runtime.session_hosts import hosts_for
-from drlpp.runtime.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.runtime.time_limits import TimeLimits
 from drlpp.task import ModelReference
 from tests.runtime.launched import connect, launched
 
@@ -176,8 +176,6 @@ def test_a_controller_out_of_reach_is_not_asked_for_ever() -> None:
     assert launch_store.exit_code_of_controller(CutOff(), brief) is None
     answer.set()
     store.set("drlpp/controller", "1234")
-    assert launch_store.exit_code_of_controller(CutOff(), DEFAULT_TIME_LIMITS) is None, (
-        "it still runs"
-    )
+    assert launch_store.exit_code_of_controller(CutOff(), TimeLimits()) is None, "it still runs"
     store.set("drlpp/controller", "ended 3")
-    assert launch_store.exit_code_of_controller(CutOff(), DEFAULT_TIME_LIMITS) == 3
+    assert launch_store.exit_code_of_controller(CutOff(), TimeLimits()) == 3

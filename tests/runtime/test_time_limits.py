@@ -43,7 +43,7 @@ def test_what_is_no_time_is_refused(field: str, seconds: object) -> None:
 
 def test_only_the_limit_of_an_answer_may_follow_from_what_was_seen() -> None:
     assert TimeLimits(answer_seconds=None).answer_seconds is None
-    with pytest.raises(InvalidInput, match="^link_seconds is None"):
+    with pytest.raises(InvalidInput, match=r"^link_seconds is None"):
         TimeLimits(link_seconds=None)  # type: ignore[arg-type]
 
 
