@@ -71,8 +71,7 @@ def _sign(descriptor: int) -> None:
 
 def _holder(path: Path) -> str:
     """As it has written itself, nothing if it has not come to that."""
-    with suppress(OSError, UnicodeDecodeError):
-        with path.open("rb") as file:
-            if text := file.read(200).decode().strip():
-                return f" ({text})"
+    with suppress(OSError, UnicodeDecodeError), path.open("rb") as file:
+        if text := file.read(200).decode().strip():
+            return f" ({text})"
     return ""
