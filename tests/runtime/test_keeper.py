@@ -9,6 +9,7 @@ import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from drlpp.runtime.hosts import Answered, Post, StoreAddress
 from drlpp.runtime.keeper_messages import Clock, Hello, Leave, Reply, place_of
 from drlpp.runtime.remote_host import RemoteHost
 from drlpp.runtime.store import open_store
+from drlpp.runtime.time_limits import TimeLimits
 from tests.runtime.hosted import hosted
 
 
@@ -118,6 +120,30 @@ def test_a_worker_that_does_not_die_is_told(
     serving.join(30)
     assert codes == [3]
     assert "rank 1: worker 1 (process 7) does not end" in capsys.readouterr().err
+
+
+def test_a_keeper_waits_as_long_as_the_session_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    serving = threading.Thread(target=keeper_module.Keeper(hello, theirs).serve)
+    serving.start()
+    ours.recv()
+    seen: list[TimeLimits] = []
+
+    class Noting(keeper_module.LocalHost):
+        def __init__(self, *arguments: Any, limits: TimeLimits) -> None:
+            super().__init__(*arguments, limits=limits)
+            seen.append(limits)
+
+    monkeypatch.setattr(keeper_module, "LocalHost", Noting)
+    limits = TimeLimits(end_seconds=3)
+    RemoteHost(hello, ours, "far", tmp_path, limits, shares_clock=True).open(None)
+    assert seen == [limits]
+    ours.send_bytes(pickle.dumps((0, Leave(0))))
+    serving.join(30)
+    assert not serving.is_alive()
 
 
 def test_names_of_files_stay_in_the_folder(tmp_path: Path) -> None:

@@ -20,18 +20,23 @@ class SilentHost(WorkerHost):
     workers = (0,)
     name = address = "127.0.0.1"
 
-    def __init__(self, connection: Connection, *, cut_off: bool) -> None:
+    def __init__(
+        self, connection: Connection, *, cut_off: bool = False, restarts: bool = False
+    ) -> None:
         self._connection = connection
         self._cut_off = cut_off
+        self._restarts = restarts
+        self.posts: list[Post] = []
 
     process_ids = property(lambda self: [1])  # type: ignore[assignment]
 
-    def start(self, posts: Sequence[Post]) -> None: ...
+    def start(self, posts: Sequence[Post]) -> None:
+        self.posts = list(posts)
 
     def finish_start(self) -> None: ...
 
     def is_whole(self) -> bool:
-        return True
+        return not self._restarts
 
     def send(self, worker: int, command: object) -> None: ...
 
@@ -69,4 +74,16 @@ def test_a_host_that_is_cut_off_is_told_as_such_by_its_silent_workers(
     group = hosted(SilentHost(connection, cut_off=cut_off), TimeLimits(answer_seconds=0.05))
     with pytest.raises(failure):
         group.command({0: Release()})
+    group.close()
+
+
+def test_new_workers_get_the_limits_and_have_the_time_of_the_first_answer(
+    connection: Connection,
+) -> None:
+    limits = TimeLimits(answer_seconds=0.01, first_answer_seconds=0.05, link_seconds=7)
+    host = SilentHost(connection, restarts=True)
+    group = hosted(host, limits)
+    with pytest.raises(TrialTimeout, match="did not answer within 0 s"):
+        group.prepare()
+    assert [(post.worker, post.limits) for post in host.posts] == [(0, limits)]
     group.close()
