@@ -15,8 +15,8 @@ class TimeLimits:
     Attributes:
         answer_seconds: silence of all workers after which a trial counts as hung, from the first
             trial on; None for 20 times the longest silence so far, within the next two limits.
-        first_answer_seconds: the same limit before a session's first results, and while workers
-            load or save weights or samples; no sign of life from plain PyTorch.
+        first_answer_seconds: the same limit before a session's first results, while workers load or
+            save weights or samples, and for plain PyTorch.
         least_answer_seconds: what the limit that follows from earlier silences does not go below.
         other_failure_seconds: after a worker has failed, to learn whether the cause is another
             worker that has ended.
@@ -35,7 +35,7 @@ class TimeLimits:
         link_seconds: for the two ends of a link that is measured to meet, and for one message.
         group_seconds: for the workers of a placement to connect, and for one message; long, since
             the controller watches them.
-        host_silence_seconds: silence of another host after which it is lost. Shorter failures of
+        host_silence_seconds: silence of another host after which it is lost; shorter failures of
             the network are survived.
         gathering_seconds: for the processes of a launch to find each other.
         handshake_seconds: for a process that connects to prove that it knows the token.
