@@ -1,0 +1,228 @@
+"""Processes that are stopped, by Ctrl-Z or by whoever may, and continued or not."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.leftovers import descendants, wait_until_gone
+from benchmarks.process_facts import children_of
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import DataError, TrialTimeout, WorkerLost
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.runtime import ClusterSession, PipelineTrainer, TimeLimits
+from drlpp.runtime.hosts import local_host
+from drlpp.runtime.hosts.host import Answered
+from drlpp.runtime.ipc.commands import Done, Release, Run
+from drlpp.runtime.session import worker_group as worker_group_module
+from drlpp.runtime.session.worker_group import WorkerGroup
+from tests.support.hosted import hosted
+from tests.support.loading import data_for, placement_file
+from tests.support.pipelines import in_a_row
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+from drlpp.runtime import ClusterSession
+from tests.support.pipelines import in_a_row
+with ClusterSession("tests.support.models:perceptron", 2, timeout_seconds=3) as session:
+    placement = in_a_row(session.graph, 0, 1)
+    session.measure(placement, 4)
+    print("begins", flush=True)
+    print(session.measure(placement, 1500))
+"""
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+
+
+def _signal(processes: Sequence[int], number: int) -> None:
+    for process in processes:
+        os.kill(process, number)
+
+
+def test_a_program_that_is_stopped_and_continued_has_not_hung() -> None:
+    """Ctrl-Z stops its workers as well, so nobody has said anything for longer than allowed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begins\n"
+        time.sleep(0.5)
+        family = [program.pid, *descendants(program.pid)]
+        _signal(family, signal.SIGSTOP)
+        time.sleep(6)
+        _signal(family, signal.SIGCONT)
+        said = program.stdout.read()
+    assert said.startswith("outcome='measured'"), said
+
+
+class _Host:
+    """Has a worker that answers when it is asked for events the ``count``-th time."""
+
+    workers = (0,)
+    name = address = "127.0.0.1"
+    process_ids = (1,)
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def is_whole(self) -> bool:
+        return True
+
+    def send(self, worker: int, command: object) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def publish(self, path: Path) -> None: ...
+
+    def waitables(self) -> list[Connection]:
+        return []
+
+    def events(self, _ready: object) -> list[Answered]:
+        self._count -= 1
+        return [Answered(0, Done())] if self._count <= 0 else []
+
+
+def test_nobody_waits_while_the_controller_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds of a stop count neither as silence now, nor as usual later."""
+    groups = [hosted(_Host(count), TimeLimits(answer_seconds=10)) for count in (5, 50)]
+    clock = [0.0]
+    late = iter([0.0, 500.0, 0.0])
+
+    def wait(_waitables: object, seconds: float) -> list[object]:
+        clock[0] += seconds + next(late, 0.0)
+        return []
+
+    monkeypatch.setattr(worker_group_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(worker_group_module.mp_connection, "wait", wait)
+    patient, impatient = groups
+    patient.command({0: Release()})
+    assert patient.stops == 1
+    assert patient.longest_silence_seconds < 10
+    with pytest.raises(TrialTimeout):
+        impatient.command({0: Release()})
+    monkeypatch.undo()
+    for group in groups:
+        group.close()
+
+
+def test_what_was_measured_over_a_stop_is_measured_again(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = 0
+    command = WorkerGroup.command
+
+    def stopped_once(group: WorkerGroup, commands: Any, *arguments: Any) -> object:
+        nonlocal runs
+        if isinstance(next(iter(commands.values())), Run):
+            runs += 1
+            group.stops += runs == 1
+        return command(group, commands, *arguments)
+
+    with ClusterSession(captured, 2) as session, monkeypatch.context() as patch:
+        patch.setattr(WorkerGroup, "command", stopped_once)
+        assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
+        assert runs == 2
+        session.measure(in_a_row(captured.graph, 0, 1), 4)
+        assert runs == 3
+
+
+@pytest.fixture
+def frozen_server(captured: CapturedModel, tmp_path: Path) -> Iterator[ClusterSession]:
+    """A session whose workers were forked from a server that is stopped by now."""
+    limits = TimeLimits(answer_seconds=3, end_seconds=2)
+    with ClusterSession(captured, 2, time_limits=limits) as session:
+        session.measure(in_a_row(captured.graph, 0, 1), 4)
+        seen = session.process_ids
+        server: Any = forkserver._forkserver
+        frozen = server._forkserver_pid
+        os.kill(frozen, signal.SIGSTOP)
+        yield session
+        seen += session.process_ids
+    assert not wait_until_gone({*seen, frozen}, tmp_path)
+
+
+def test_a_session_ends_although_the_fork_server_is_frozen(frozen_server: ClusterSession) -> None:
+    frozen_server.close()
+
+
+def test_a_frozen_fork_server_is_replaced(
+    captured: CapturedModel, frozen_server: ClusterSession
+) -> None:
+    placement = in_a_row(captured.graph, 0, 1)
+    assert isinstance(frozen_server.measure(placement, 4), Measurement)
+    os.kill(frozen_server.process_ids[0], signal.SIGKILL)
+    frozen_server.measure(placement, 4)
+    assert isinstance(frozen_server.measure(placement, 4), Measurement)
+
+
+def test_a_server_that_does_not_fork_is_named_and_replaced(captured: CapturedModel) -> None:
+    local_host.warm_up()
+    server: Any = forkserver._forkserver
+    os.kill(server._forkserver_pid, signal.SIGSTOP)
+    placement = in_a_row(captured.graph, 0, 1)
+    limits = TimeLimits(fork_seconds=1)
+    with ClusterSession(captured, 2, time_limits=limits) as session:
+        try:
+            outcome = session.measure(placement, 4)
+        except WorkerLost as error:
+            outcome = FailedMeasurement(failure=error.kind, reason=str(error))
+        assert isinstance(outcome, FailedMeasurement)
+        assert "did not do so within" in outcome.reason
+        (host,) = session.worker_group.hosts.hosts
+        assert isinstance(host, local_host.LocalHost)
+        host.limits = TimeLimits()
+        assert isinstance(session.measure(placement, 4), Measurement)
+
+
+class _Unhurried(TensorDataset):
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        time.sleep(0.02)
+        return tuple(super().__getitem__(index))
+
+
+def _stop_a_loader_process(begun: set[int], stopped: list[int]) -> None:
+    while not stopped:
+        time.sleep(0.1)
+        for child in set(children_of(os.getpid())) - begun:
+            # Of the server that workers are forked from, and its helper, there are more files.
+            if "multiprocessing" not in Path(f"/proc/{child}/cmdline").read_text():
+                os.kill(child, signal.SIGSTOP)
+                stopped.append(child)
+                return
+
+
+@pytest.mark.timeout(60)
+def test_a_frozen_process_of_a_loader_is_given_up_where_the_loader_has_a_limit(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """torch asks it to end, which it does not hear, and Python would wait for it at its exit."""
+    data = data_for(captured)
+    dataset = _Unhurried(data.train.inputs[0], data.train.targets)
+    stopped: list[int] = []
+    strike = threading.Thread(
+        target=_stop_a_loader_process, args=(set(children_of(os.getpid())), stopped), daemon=True
+    )
+    strike.start()
+    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path / "out")
+    with pytest.raises(DataError, match="timed out after 3"):
+        trainer.fit(DataLoader(dataset, 8, num_workers=1, timeout=3), epochs=50)
+    strike.join(10)
+    (tmp_path / "empty").mkdir()
+    assert not wait_until_gone(set(stopped), tmp_path / "empty")
