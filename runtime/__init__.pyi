@@ -3,6 +3,7 @@ from .hosts.launch import join_launch as join_launch
 from .hosts.launch import leave_launch as leave_launch
 from .hosts.launch import restarted as restarted
 from .hosts.launch import usual_workers as usual_workers
+from .ipc.time_limits import TimeLimits as TimeLimits
 from .reference.random_delays import RandomDelays as RandomDelays
 from .reference.reference import ReferenceExecutor as ReferenceExecutor
 from .reference.reference import ReferenceResult as ReferenceResult
@@ -12,7 +13,7 @@ from .session.evaluation_commands import Evaluation as Evaluation
 from .session.kept_profile import kept_profile as kept_profile
 from .session.run_commands import RunOptions as RunOptions
 from .session.session import ClusterSession as ClusterSession
-from .session.session import TimeSpent as TimeSpent
+from .session.worker_group import TimeSpent as TimeSpent
 from .stage.minibatches import Minibatches as Minibatches
 from .training.early_stopping import EarlyStopping as EarlyStopping
 from .training.training import PipelineTrainer as PipelineTrainer

@@ -27,9 +27,7 @@ from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.method import Method
 
-_TIMEOUT_SECONDS = 120.0
 _TASK_FILE = "plain-task.pickle"
-_ENDING_SECONDS = 10.0
 
 
 class PlainPyTorch:
@@ -99,7 +97,7 @@ class PlainPyTorch:
             self._channel.close()
         if self._process is not None:
             self._process.kill()
-            self._process.join(_ENDING_SECONDS)
+            self._process.join(self._session.time_limits.end_seconds)
             with suppress(ValueError):
                 self._process.close()
         self._process = self._channel = None
@@ -115,7 +113,11 @@ class PlainPyTorch:
         ours, theirs = context.Pipe()
         process = context.Process(
             target=plain_main,
-            args=(Channel(theirs, folder), self._session.device.value),
+            args=(
+                Channel(theirs, folder),
+                self._session.device.value,
+                self._session.time_limits,
+            ),
             name="drlpp-plain-pytorch",
             daemon=True,
         )
@@ -166,7 +168,8 @@ class PlainPyTorch:
         process, channel = self._process, self._channel
         assert process is not None
         assert channel is not None
-        patience = self._session.timeout_seconds or _TIMEOUT_SECONDS
+        limits = self._session.time_limits
+        patience = limits.answer_seconds or limits.first_answer_seconds
         while True:
             ready = mp_connection.wait([channel.connection, process.sentinel], patience)
             if not ready:
@@ -180,5 +183,5 @@ class PlainPyTorch:
                     if isinstance(message, Measurement | FailedMeasurement):
                         return message
                     continue
-            process.join(_ENDING_SECONDS)
+            process.join(limits.end_seconds)
             raise WorkerLost(f"the process of plain PyTorch {describe_exit(process.exitcode)}")

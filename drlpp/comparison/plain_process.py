@@ -30,6 +30,7 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, moved
 from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on
 from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.worker.operator_timing import SignsOfLife
@@ -71,9 +72,9 @@ class PlainRun:
     core: int | None
 
 
-def plain_main(channel: Channel, device: str) -> None:
+def plain_main(channel: Channel, device: str, limits: TimeLimits) -> None:
     """Entry point of the process: run after run, and idle in between."""
-    settle(Path(channel.folder))
+    settle(Path(channel.folder), limits)
     accelerator: Accelerator | None = None
     try:
         while True:

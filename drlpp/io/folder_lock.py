@@ -7,22 +7,24 @@ needs none.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from drlpp.errors import InvalidFile, InvalidInput
 
 LOCK_NAME = ".lock"
 """The file in the folder that is locked; it says who has it, and is gone when nobody does."""
 
-_TAKEN = {errno.EWOULDBLOCK, errno.EACCES}
-"""What file systems say of another's lock; anything else, that they know no locks."""
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+"""What file systems say that know no locks."""
 
-_held: set[int] = set()
+_RETRY_SECONDS = 0.1
+"""For a lock file that its holder removes between our opening it and locking it."""
 
 
 @contextmanager
@@ -37,69 +39,39 @@ def locked_folder(folder: Path) -> Iterator[bool]:
         InvalidFile: it cannot be written.
     """
     path = folder / LOCK_NAME
+    # Forked processes, such as those of a loader, do not hold on to what their parent holds.
+    lock = FileLock(path, timeout=_RETRY_SECONDS, fallback_to_soft=False, on_acquired=_sign)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor, locked = _open_locked(path)
+        lock.acquire()
+    except Timeout:
+        raise InvalidInput(
+            f"{folder}: another process writes there{_holder(path)}; wait for it, or choose "
+            "another --out"
+        ) from None
     except OSError as error:
-        raise InvalidFile(f"{folder}: cannot be written ({error.strerror})") from None
-    _held.add(descriptor)
+        if error.errno not in _NO_LOCKS:
+            raise InvalidFile(f"{folder}: cannot be written ({error.strerror})") from None
     try:
-        # Whose lock it is matters to error messages alone.
-        with suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode())
-        yield locked
+        yield lock.is_locked
     finally:
-        _held.discard(descriptor)
-        if locked:
+        if lock.is_locked:
             # While it is still locked: whoever has opened it by then finds that it is gone.
             with suppress(OSError):
                 path.unlink()
-        os.close(descriptor)
+        lock.release()
 
 
-def _open_locked(path: Path) -> tuple[int, bool]:
-    """The file, and whether it is locked."""
-    while True:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
-                return descriptor, True
-        except OSError as error:
-            if error.errno not in _TAKEN:
-                return descriptor, False
-            holder = _holder(descriptor)
-            os.close(descriptor)
-            raise InvalidInput(
-                f"{path.parent}: another process writes there{holder}; wait for it, or choose "
-                "another --out"
-            ) from None
-        # Its last holder has removed it in the meantime.
-        os.close(descriptor)
+def _sign(descriptor: int) -> None:
+    # Whose lock it is matters to error messages alone.
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _holder(descriptor: int) -> str:
+def _holder(path: Path) -> str:
     """As it has written itself, nothing if it has not come to that."""
-    with suppress(OSError, UnicodeDecodeError):
-        if text := os.pread(descriptor, 200, 0).decode().strip():
+    with suppress(OSError, UnicodeDecodeError), path.open("rb") as file:
+        if text := file.read(200).decode().strip():
             return f" ({text})"
     return ""
-
-
-def _let_go() -> None:
-    """A forked process, such as one of a loader's, must not hold on to what its parent holds."""
-    for descriptor in _held:
-        with suppress(OSError):
-            os.close(descriptor)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_let_go)

@@ -1,6 +1,7 @@
 """Where workers run: this machine, or another that a keeper looks after.
 
-The pool gives every host the same orders and hears the same events of it, wherever it is.
+A :class:`~drlpp.runtime.session.worker_group.WorkerGroup` gives every host the same orders and
+hears the same events of it, wherever it is.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.commands import Failed
 from drlpp.runtime.ipc.handshake import SignedConnection
 from drlpp.runtime.ipc.session_folder import SessionFolder
+from drlpp.runtime.ipc.time_limits import TimeLimits
 
 
 class Keeper:
@@ -130,8 +131,8 @@ class Keeper:
 
     def _answer(self, number: int, request: Request) -> Reply:
         match request:
-            case Open(folder):
-                return Reply(number, folder=self._begin_session(folder))
+            case Open(folder, limits):
+                return Reply(number, folder=self._begin_session(folder, limits))
             case Start(posts):
                 host = self._opened
                 host.start(posts)
@@ -163,12 +164,12 @@ class Keeper:
     def _folder(self) -> Path:
         return self._opened.folder
 
-    def _begin_session(self, folder: str | None) -> str:
+    def _begin_session(self, folder: str | None, limits: TimeLimits) -> str:
         self._end_session()
         if folder is None:
             self._own_folder = SessionFolder()
             folder = self._own_folder.name
-        self._host = LocalHost([self._hello.rank], Path(folder))
+        self._host = LocalHost([self._hello.rank], Path(folder), limits=limits)
         return folder
 
     def _chunks(self, bytes_: int) -> Iterator[bytes]:

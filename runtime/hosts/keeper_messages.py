@@ -18,9 +18,7 @@ from typing import Any
 from drlpp.runtime.ipc.commands import Command
 from drlpp.runtime.ipc.handshake import SignedConnection
 from drlpp.runtime.ipc.post import Post
-
-SILENCE_SECONDS = 30
-"""Without a sign of life from another machine, after which it counts as lost."""
+from drlpp.runtime.ipc.time_limits import TimeLimits
 
 _CHUNK_BYTES = 16 * 1024 * 1024
 
@@ -51,6 +49,7 @@ class Open:
     """Begin a session with a new folder, or with that of another keeper of the same host."""
 
     folder: str | None
+    limits: TimeLimits
 
 
 @dataclass(frozen=True)
@@ -190,24 +189,26 @@ def place_of(folder: Path, file: str) -> Path:
     return folder / file
 
 
-def watch_peer(peer: socket.socket) -> None:
-    """Notice within :data:`SILENCE_SECONDS` if the machine at the other end is gone.
+def watch_peer(peer: socket.socket, silence_seconds: float) -> None:
+    """Notice within so many seconds if the machine at the other end is gone.
 
     Less than that is bridged: what was sent meanwhile arrives when the network is back.
     """
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    every = SILENCE_SECONDS // 6
+    every = max(1, int(silence_seconds / 6))
     for option, value in (
         ("TCP_KEEPIDLE", every),
         ("TCP_KEEPINTVL", every),
         ("TCP_KEEPCNT", 5),
-        ("TCP_USER_TIMEOUT", 1000 * SILENCE_SECONDS),
+        ("TCP_USER_TIMEOUT", int(1000 * silence_seconds)),
     ):
         if hasattr(socket, option):
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def limit_reading(peer: socket.socket, seconds: int) -> None:
+def limit_reading(peer: socket.socket, seconds: float) -> None:
     """Let reads from ``peer`` fail that wait so many seconds, 0 for never."""
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+    whole, rest = divmod(seconds, 1)
+    timeval = struct.pack("ll", int(whole), int(1e6 * rest))
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Connection
@@ -29,7 +29,6 @@ from drlpp.errors import HostLost, InvalidInput
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.hosts.keeper import Keeper
 from drlpp.runtime.hosts.keeper_messages import (
-    SILENCE_SECONDS,
     Hello,
     Leave,
     limit_reading,
@@ -38,7 +37,6 @@ from drlpp.runtime.hosts.keeper_messages import (
     watch_peer,
 )
 from drlpp.runtime.hosts.launch_store import (
-    GATHERING_SECONDS,
     address_of,
     count_attempt,
     exit_code_of_controller,
@@ -49,10 +47,11 @@ from drlpp.runtime.hosts.launch_store import (
 )
 from drlpp.runtime.hosts.local_host import warm_up
 from drlpp.runtime.ipc.handshake import SignedConnection, greet_controller, welcome_keeper
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.schedule.method import checked_timeout
 
 TOKEN_VARIABLE = "DRLPP_TOKEN"
 
-_HANDSHAKE_SECONDS = 5
 _RETRY_SECONDS = 0.2
 _MOST_HANDSHAKES = 64
 """At a time; a flood of strangers must not take all files that this process may open."""
@@ -69,6 +68,7 @@ class Launch:
         node: number of its host.
         controller: address of the host of rank 0.
         token: the secret of the session.
+        limits: how long to wait for the other processes.
     """
 
     rank: int
@@ -76,9 +76,10 @@ class Launch:
     node: int
     controller: str
     token: bytes = field(repr=False)
+    limits: TimeLimits = DEFAULT_TIME_LIMITS
 
     @classmethod
-    def from_environment(cls) -> Launch | None:
+    def from_environment(cls, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> Launch | None:
         """None if this process was not started by ``torchrun``.
 
         Raises:
@@ -99,6 +100,7 @@ class Launch:
             node=int(os.environ["GROUP_RANK"]),
             controller=os.environ["MASTER_ADDR"],
             token=os.fsencode(token),
+            limits=limits,
         )
 
     def hello(self, address: str) -> Hello:
@@ -168,14 +170,15 @@ class Controller:
             HostLost: some did not come in time.
             InvalidInput: one has other versions than this process.
         """
-        end = time.monotonic() + GATHERING_SECONDS
+        limit = self.launch.limits.gathering_seconds
+        end = time.monotonic() + limit
         while missing := sorted(set(range(1, self.launch.size)) - self._keepers.keys()):
             try:
                 arrival = self._arrived.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
                 raise HostLost(
                     f"ranks {missing} of {self.launch.size} have not reached the controller at "
-                    f"{self.hello.address} within {GATHERING_SECONDS} s{self._suspicion()}"
+                    f"{self.hello.address} within {limit:.0f} s{self._suspicion()}"
                 ) from None
             self._take_in(arrival)
         return [self._keepers[rank] for rank in sorted(self._keepers)]
@@ -209,11 +212,14 @@ class Controller:
         """Whoever does not know the token is turned away, whatever it sends."""
         connection: SignedConnection | None = None
         try:
-            watch_peer(peer)
+            limits = self.launch.limits
+            watch_peer(peer, limits.host_silence_seconds)
             # Of whoever knows the token, beyond the handshake.
-            limit_reading(peer, SILENCE_SECONDS)
+            limit_reading(peer, limits.host_silence_seconds)
             here = self.hello.address, self.port
-            rank, connection = welcome_keeper(peer, here, self.launch.token, _HANDSHAKE_SECONDS)
+            rank, connection = welcome_keeper(
+                peer, here, self.launch.token, limits.handshake_seconds
+            )
             self._arrived.put(self._introduced(rank, address, connection))
             connection = None
             if self._exit_code is not None:
@@ -276,28 +282,31 @@ class Controller:
 _controller: Controller | None = None
 
 
-def join_launch() -> None:
+def join_launch(time_limits: TimeLimits = DEFAULT_TIME_LIMITS) -> None:
     """What a program does first that may be started by ``torchrun``.
 
     Without ``torchrun`` nothing. On the first process, sessions from now on have all processes of
     the launch as workers. All others serve these sessions, and exit when the first one does.
 
+    Args:
+        time_limits: how long to wait for the other processes, and of sessions that are given none.
+
     Raises:
         InvalidInput: the environment has no token.
     """
     global _controller
-    launch = Launch.from_environment()
+    launch = Launch.from_environment(time_limits)
     if launch is None or _controller is not None:
         return
     if launch.rank == 0:
         # torchrun ends processes by SIGTERM; what was learned so far is kept, as after Ctrl-C.
         signal.signal(signal.SIGTERM, _interrupt)
-        _controller = Controller(launch, rendezvous())
+        _controller = Controller(launch, rendezvous(time_limits))
         atexit.register(leave_launch)
         warm_up()
     else:
         signal.signal(signal.SIGTERM, _exit)
-        sys.exit(keep_workers(launch, rendezvous(), _interrupts(launch)))
+        sys.exit(keep_workers(launch, rendezvous(time_limits), _interrupts(launch)))
 
 
 def leave_launch(exit_code: int | None = None) -> None:
@@ -347,6 +356,21 @@ def usual_workers(on_this_machine: int = 4) -> int:
     return on_this_machine if _controller is None else _controller.launch.size
 
 
+def time_limits_of(
+    given: TimeLimits | None = None, timeout_seconds: float | None = None
+) -> TimeLimits:
+    """The limits of a session: those that it was given, or those of the launch, or the usual ones.
+
+    Args:
+        given: to the session.
+        timeout_seconds: the limit for an answer, instead of that in the others.
+    """
+    usual = DEFAULT_TIME_LIMITS if _controller is None else _controller.launch.limits
+    limits = usual if given is None else given
+    seconds = checked_timeout(timeout_seconds)
+    return limits if seconds is None else replace(limits, answer_seconds=seconds)
+
+
 def restarted() -> bool:
     """Whether ``torchrun`` has started this program anew after a failure."""
     return _controller is not None and _controller.attempt > 1
@@ -365,9 +389,9 @@ def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | Non
     """
     warm_up()
     try:
-        peer = reach_controller(store, launch.controller)
+        peer = reach_controller(store, launch.controller, launch.limits)
         peer.settimeout(None)
-        watch_peer(peer)
+        watch_peer(peer, launch.limits.host_silence_seconds)
         hello = launch.hello(peer.getsockname()[0])
         there = peer.getpeername()[:2]
         connection = greet_controller(peer, there, launch.token, launch.rank)
@@ -379,7 +403,7 @@ def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | Non
             "stranger that torchrun's store names in its place"
         )
     except (EOFError, OSError) as error:
-        if (exit_code := exit_code_of_controller(store)) is not None:
+        if (exit_code := exit_code_of_controller(store, launch.limits)) is not None:
             return exit_code
         reason = f"cannot be reached: {str(error) or 'it ended'}"
     print(f"rank {launch.rank}: the controller at {launch.controller} {reason}", file=sys.stderr)

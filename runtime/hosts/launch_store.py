@@ -16,14 +16,9 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from drlpp.errors import InvalidInput
-
-GATHERING_SECONDS = 120
-"""After which processes that have not found each other give up."""
+from drlpp.runtime.ipc.time_limits import TimeLimits
 
 _RETRY_SECONDS = 0.2
-_ASKING_SECONDS = 10
-_ENDED_SECONDS = 20
-"""After which a controller that has ended is not replaced any more by one of another attempt."""
 
 _PORTS = range(1, 2**16)
 _LONGEST_PLACE_BYTES = 20
@@ -32,7 +27,7 @@ _PLACE_KEY, _ATTEMPTS_KEY = "drlpp/controller", "drlpp/attempts"
 _ENDED = "ended "
 
 
-def rendezvous() -> dist.Store:
+def rendezvous(limits: TimeLimits) -> dist.Store:
     """The store of ``torchrun``, or where it has none, one of the first process.
 
     Not that of ``env://``, which has a part for each attempt: hosts count attempts differently.
@@ -44,7 +39,7 @@ def rendezvous() -> dist.Store:
         and os.environ["RANK"] == "0",
         wait_for_workers=False,
     )
-    store.set_timeout(timedelta(days=1))
+    store.set_timeout(timedelta(seconds=limits.launch_seconds))
     return store
 
 
@@ -87,7 +82,7 @@ def address_of(controller: str) -> str:
     return address
 
 
-def reach_controller(store: dist.Store, controller: str) -> socket.socket:
+def reach_controller(store: dist.Store, controller: str, limits: TimeLimits) -> socket.socket:
     """Connect to the host ``controller``, as soon as it listens.
 
     Raises:
@@ -102,10 +97,11 @@ def reach_controller(store: dist.Store, controller: str) -> socket.socket:
                 raise ConnectionRefusedError("it has ended")
             if not place.isdecimal() or int(place) not in _PORTS:
                 raise OSError(f"torchrun's store, which anyone can write to, has port {place!r}")
-            return socket.create_connection((controller, int(place)), GATHERING_SECONDS)
+            return socket.create_connection((controller, int(place)), limits.gathering_seconds)
         except ConnectionRefusedError:
             # It may be that of an attempt before, which is being replaced.
-            if waited > (_ENDED_SECONDS if place.startswith(_ENDED) else GATHERING_SECONDS):
+            ended = place.startswith(_ENDED)
+            if waited > (limits.restart_seconds if ended else limits.gathering_seconds):
                 raise
             time.sleep(_RETRY_SECONDS)
 
@@ -116,7 +112,7 @@ def _place(store: dist.Store) -> str:
     return place.decode("ascii", errors="replace")
 
 
-def exit_code_of_controller(store: dist.Store) -> int | None:
+def exit_code_of_controller(store: dist.Store, limits: TimeLimits) -> int | None:
     """Of its end; None if it has not ended by itself, or if the store is out of reach as well."""
     found: queue.Queue[str] = queue.Queue()
 
@@ -128,7 +124,7 @@ def exit_code_of_controller(store: dist.Store) -> int | None:
     threading.Thread(target=ask, daemon=True).start()
     # Of an exit code that is none, nothing is known.
     with suppress(queue.Empty, ValueError):
-        place = found.get(timeout=_ASKING_SECONDS)
+        place = found.get(timeout=limits.exit_code_seconds)
         if place.startswith(_ENDED):
             return int(place.removeprefix(_ENDED))
     return None

@@ -24,14 +24,8 @@ from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.commands import Command, Stop
 from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.worker.worker_process import worker_main
-
-_GRACE_SECONDS = 0.5
-_LONGEST_END_SECONDS = 10
-"""Less than ``keeper_messages.SILENCE_SECONDS``: a keeper says so before it counts as lost."""
-
-_LONGEST_FORK_SECONDS = 90
-"""For a worker, before which the server may have to load torch; less than ``remote_host`` waits."""
 
 _UNKNOWN_EXIT_CODE = 255
 """What multiprocessing says if the server has ended that would have told it."""
@@ -39,11 +33,6 @@ _UNKNOWN_EXIT_CODE = 255
 _SERVER_HAS_ENDED = (
     "the server that workers are forked from has ended, which the system may have killed for want "
     "of memory"
-)
-
-_SERVER_IS_FROZEN = (
-    f"the server that workers are forked from did not do so within {_LONGEST_FORK_SECONDS} s, and "
-    "was ended"
 )
 
 
@@ -59,6 +48,10 @@ class LocalHost(WorkerHost):
         folder: for the files that commands name, and for long messages.
         name: of this machine.
         address: where other workers reach these.
+        limits: how long to wait for a worker to begin, and to end.
+
+    Attributes:
+        folder, limits: likewise; the limits may be replaced.
     """
 
     def __init__(
@@ -67,11 +60,13 @@ class LocalHost(WorkerHost):
         folder: Path,
         name: str = "localhost",
         address: str = "127.0.0.1",
+        limits: TimeLimits = DEFAULT_TIME_LIMITS,
     ) -> None:
         self.workers = tuple(workers)
         self.name = name
         self.address = address
         self.folder = folder
+        self.limits = limits
         self._context = forking_context()
         self._processes: dict[int, ForkServerProcess] = {}
         # Files that are ready when the process has ended, whoever else knows.
@@ -98,13 +93,18 @@ class LocalHost(WorkerHost):
                 name=f"drlpp-worker-{post.worker}",
                 daemon=True,
             )
-            frozen = threading.Timer(_LONGEST_FORK_SECONDS, _kill_server)
+            frozen = threading.Timer(self.limits.fork_seconds, _kill_server)
             frozen.start()
             try:
                 with main_module_left_out():
                     process.start()
             except (EOFError, ConnectionError, FileNotFoundError):
-                reason = _SERVER_IS_FROZEN if frozen.finished.is_set() else _SERVER_HAS_ENDED
+                reason = _SERVER_HAS_ENDED
+                if frozen.finished.is_set():
+                    reason = (
+                        "the server that workers are forked from did not do so within "
+                        f"{self.limits.fork_seconds:.0f} s, and was ended"
+                    )
                 raise WorkerLost(f"worker {post.worker} could not be started: {reason}") from None
             finally:
                 frozen.cancel()
@@ -169,7 +169,7 @@ class LocalHost(WorkerHost):
         for end in self._ends.values():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(end, signal.SIGKILL)
-        give_up = time.monotonic() + _LONGEST_END_SECONDS
+        give_up = time.monotonic() + self.limits.end_seconds
         for worker, process in list(self._processes.items()):
             ends = [self._ends[worker]] if worker in self._ends else []
             ended = not ends or mp_connection.wait(ends, max(0.0, give_up - time.monotonic()))
@@ -177,7 +177,7 @@ class LocalHost(WorkerHost):
             if ends and ended and process.is_alive():
                 # It is the server that does not say so. Without it, that is known at once.
                 _kill_server()
-                process.join(_GRACE_SECONDS)
+                process.join(self.limits.farewell_seconds)
             if not ended or process.is_alive():
                 raise HostLost(
                     f"worker {worker} (process {process.pid}) does not end, although it was "
@@ -196,7 +196,7 @@ class LocalHost(WorkerHost):
             with suppress(OSError):
                 channel.send(Stop())
         for process in self._processes.values():
-            process.join(_GRACE_SECONDS)
+            process.join(self.limits.farewell_seconds)
         self.kill()
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, WorkerHost
 from drlpp.runtime.hosts.keeper_messages import (
-    SILENCE_SECONDS,
     Clock,
     Close,
     Fetch,
@@ -35,10 +34,9 @@ from drlpp.runtime.hosts.keeper_messages import (
 from drlpp.runtime.ipc.commands import Command, RunResult
 from drlpp.runtime.ipc.handshake import SignedConnection
 from drlpp.runtime.ipc.post import Post
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 _CLOCK_READINGS = 5
-_START_SECONDS = 120
-"""For workers to be forked, before which the host may have to load torch."""
 
 
 class RemoteHost(WorkerHost):
@@ -51,6 +49,7 @@ class RemoteHost(WorkerHost):
         connection: to it.
         name: of its host.
         folder: of the session on this machine; what is fetched is put there.
+        limits: how long to wait for it; those of its workers too.
         shares_clock: whether its host is emulated on this machine.
     """
 
@@ -60,6 +59,7 @@ class RemoteHost(WorkerHost):
         connection: SignedConnection,
         name: str,
         folder: Path,
+        limits: TimeLimits = DEFAULT_TIME_LIMITS,
         *,
         shares_clock: bool,
     ) -> None:
@@ -68,6 +68,7 @@ class RemoteHost(WorkerHost):
         self.address = hello.address
         self._connection = connection
         self._folder = folder
+        self._limits = limits
         self._shares_clock = shares_clock
         self._publishes = self._shares_folder = False
         self._lost: HostLost | None = None
@@ -90,7 +91,7 @@ class RemoteHost(WorkerHost):
         """
         self._publishes = host_folder is None
         self._shares_folder = host_folder == str(self._folder)
-        return self._ask(Open(host_folder)).folder
+        return self._ask(Open(host_folder, self._limits)).folder
 
     @property
     def process_ids(self) -> list[int]:
@@ -103,7 +104,7 @@ class RemoteHost(WorkerHost):
 
     def finish_start(self) -> None:
         """Wait until the keeper has started them."""
-        self._process_ids = self._wait_for_reply(_START_SECONDS).process_ids
+        self._process_ids = self._wait_for_reply(self._limits.host_start_seconds).process_ids
 
     def is_whole(self) -> bool:
         """Whether the workers run, as far as the keeper has told."""
@@ -211,7 +212,7 @@ class RemoteHost(WorkerHost):
 
     def _wait_for_reply(self, limit_seconds: float | None = None) -> Reply:
         """That to the last request; what workers have told in between is kept."""
-        seconds = SILENCE_SECONDS if limit_seconds is None else limit_seconds
+        seconds = limit_seconds or self._limits.host_silence_seconds
         while True:
             with self._watched():
                 if not self._connection.poll(seconds):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from drlpp.errors import InvalidInput
@@ -13,6 +14,7 @@ from drlpp.runtime.hosts.keeper_messages import Hello
 from drlpp.runtime.hosts.launch import check_joined, controller
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.hosts.remote_host import RemoteHost
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 _WORKERS_PER_CORE, _LEAST_MOST_WORKERS = 4, 64
 """Beyond these, workers only wait for each other, and fill the memory. A file may ask for more."""
@@ -29,11 +31,15 @@ class Hosts:
     hosts: tuple[WorkerHost, ...]
     machines: tuple[tuple[str, tuple[int, ...]], ...]
 
+    @cached_property
+    def of_worker(self) -> dict[int, WorkerHost]:
+        """The host of every worker."""
+        return {worker: host for host in self.hosts for worker in host.workers}
+
     @property
     def host_names(self) -> tuple[str, ...]:
         """The name of every worker's host."""
-        names = {worker: host.name for host in self.hosts for worker in host.workers}
-        return tuple(names[worker] for worker in sorted(names))
+        return tuple(self.of_worker[worker].name for worker in sorted(self.of_worker))
 
 
 def check_workers(workers: int) -> None:
@@ -59,12 +65,13 @@ def check_workers(workers: int) -> None:
         )
 
 
-def hosts_for(workers: int, folder: Path) -> Hosts:
+def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> Hosts:
     """Where the workers of a session run: on this machine, or as ``torchrun`` has spread them.
 
     Args:
         workers: how many.
         folder: of the session.
+        limits: how long to wait for a host.
 
     Raises:
         InvalidInput: ``torchrun`` has started this process, which has not joined the others.
@@ -75,7 +82,7 @@ def hosts_for(workers: int, folder: Path) -> Hosts:
     launched = controller()
     if launched is None:
         machines = (("localhost", here),) * workers
-        return Hosts((LocalHost(range(workers), folder),), machines)
+        return Hosts((LocalHost(range(workers), folder, limits=limits),), machines)
     if launched.in_session:
         raise InvalidInput(
             "the processes of torchrun are workers of another session; close it before the next"
@@ -83,11 +90,12 @@ def hosts_for(workers: int, folder: Path) -> Hosts:
     keepers = launched.keepers()[: workers - 1]
     hellos = [launched.hello, *(hello for hello, _ in keepers)]
     names = _names_of(hellos)
-    hosts: list[WorkerHost] = [LocalHost([0], folder, names[0], launched.hello.address)]
+    first = LocalHost([0], folder, names[0], launched.hello.address, limits)
+    hosts: list[WorkerHost] = [first]
     folders = {launched.hello.node: str(folder)}
     for (hello, connection), name in zip(keepers, names[1:], strict=True):
         shares_clock = hello.machine == launched.hello.machine
-        host = RemoteHost(hello, connection, name, folder, shares_clock=shares_clock)
+        host = RemoteHost(hello, connection, name, folder, limits, shares_clock=shares_clock)
         folders[hello.node] = host.open(folders.get(hello.node))
         hosts.append(host)
     launched.in_session = True

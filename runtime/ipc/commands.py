@@ -49,7 +49,6 @@ class Deploy:
         replicas: the workers that hold this stage.
         stage: the pickled program of the stage, for the last stage with the loss.
         method, optimizer, delay, seed: as in ``StageRunner``.
-        timeout_seconds: after which a message counts as lost.
         checkpoint_file: a file with weights, buffers and optimizer state to go on from.
         transport: how the workers exchange tensors.
         ways: from which worker to which anything will be sent, in the whole placement.
@@ -64,7 +63,6 @@ class Deploy:
     optimizer: OptimizerSpec
     delay: int
     seed: int
-    timeout_seconds: float
     transport: Transport
     ways: tuple[Way, ...]
     checkpoint_file: str | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+
 
 @dataclass(frozen=True)
 class StoreAddress:
@@ -30,6 +32,7 @@ class Post:
         place: its number among the workers of its host.
         address: of its host, where other workers reach it.
         store: where it finds them.
+        limits: of the session.
         speed: below 1 it sleeps after every pass, as if it took so much longer.
         core: that it computes on; None leaves it to the system.
     """
@@ -38,5 +41,6 @@ class Post:
     place: int
     address: str
     store: StoreAddress
+    limits: TimeLimits = DEFAULT_TIME_LIMITS
     speed: float = 1.0
     core: int | None = None

@@ -25,7 +25,6 @@ from drlpp.errors import InvalidInput
 _PREFIX = "drlpp-session-"
 _PREFIXES = _PREFIX, "pymp-"
 _LOCK = "drlpp-lock"
-_DYING_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 
 _one_thread = threading.Lock()
@@ -95,7 +94,7 @@ def _remove_if_abandoned(lock: Path) -> None:
             os.close(file)
 
 
-def remove_files_of_dead_controller(folder: Path) -> None:
+def remove_files_of_dead_controller(folder: Path, limit_seconds: float) -> None:
     """What a worker does when the process that started it is gone: nobody else will remove these.
 
     Whatever a process that lives has locked stays, also if that is the one which started us: it
@@ -103,10 +102,11 @@ def remove_files_of_dead_controller(folder: Path) -> None:
 
     Args:
         folder: of the session; it may be another process's, as that of a keeper is.
+        limit_seconds: for the controller's locks to be gone.
     """
     folders = folder, Path(util.get_temp_dir())
     # A process that dies may end its workers' connections before it gives up its locks.
-    give_up = time.monotonic() + _DYING_SECONDS
+    give_up = time.monotonic() + limit_seconds
     while True:
         for one in folders:
             _remove_if_abandoned(one / _LOCK)

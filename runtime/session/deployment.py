@@ -20,9 +20,6 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_versions import stage_delays
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-# The controller notices a hang long before, and knows more about it; this is never reached.
-_GROUP_TIMEOUT_SECONDS = 24 * 3600.0
-
 
 @dataclass(frozen=True)
 class DeploymentTimes:
@@ -104,7 +101,6 @@ def deployment_commands(
                 optimizer=optimizer,
                 delay=delays[stage],
                 seed=seed,
-                timeout_seconds=_GROUP_TIMEOUT_SECONDS,
                 transport=transport,
                 ways=pipeline.ways,
                 checkpoint_file=checkpoint,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from pathlib import Path
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING
 
 from drlpp.errors import DataError
 from drlpp.runtime.ipc.commands import Reading, Stream
 from drlpp.runtime.stage.streaming import write_chunk
 from drlpp.specs.data import Samples
+
+if TYPE_CHECKING:
+    from drlpp.runtime.session.session_files import SessionFiles
 
 _AHEAD = 4
 _CHUNK_BYTES = 1 << 20
@@ -23,7 +26,7 @@ def chunk_minibatches(bytes_: int) -> int:
 class Feed:
     """Writes the minibatches of a run into files, a few chunks ahead, and removes them again.
 
-    The pool lets it go on with :meth:`advance` while it waits for answers, so that whatever gives
+    The controller calls :meth:`advance` while it waits for answers, so that whatever gives
     the minibatches runs in the controller's own thread, and what that raises ends the run.
 
     Args:
@@ -31,9 +34,10 @@ class Feed:
         minibatches: the source.
         count: how many of them make the run.
         workers: that take part in the run.
-        folder: of the session.
-        publish: a file of it on every host.
-        remove: likewise.
+        files: of the session.
+
+    Attributes:
+        files: likewise.
     """
 
     def __init__(
@@ -42,16 +46,12 @@ class Feed:
         minibatches: Generator[Samples],
         count: int,
         workers: Iterable[int],
-        folder: Path,
-        publish: Callable[[str], None],
-        remove: Callable[[str], None],
+        files: SessionFiles,
     ) -> None:
         self.stream = stream
         self._minibatches = minibatches
         self._count = count
-        self._folder = folder
-        self._publish = publish
-        self._remove = remove
+        self.files = files
         self._pending: list[Samples] = []
         self._read = 0
         self._written = 0
@@ -76,8 +76,8 @@ class Feed:
         self._read += 1
         if len(self._pending) == self.stream.chunk_minibatches or self._read == self._count:
             file = self.stream.file_of(self._written)
-            write_chunk(self._folder / file, self._pending)
-            self._publish(file)
+            write_chunk(self.files.folder / file, self._pending)
+            self.files.publish(file)
             self._pending = []
             self._written += 1
         return True
@@ -95,5 +95,5 @@ class Feed:
 
     def _remove_before(self, chunk: int) -> None:
         for number in range(self._removed, min(chunk, self._written)):
-            self._remove(self.stream.file_of(number))
+            self.files.remove(self.stream.file_of(number))
             self._removed = number + 1

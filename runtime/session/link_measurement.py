@@ -8,7 +8,7 @@ from drlpp.placement.measurement import LinkUsage
 from drlpp.runtime.comm.link_timing import ways_of
 from drlpp.runtime.ipc.commands import LinkTimes, RunResult, TimeLink
 from drlpp.runtime.session.cluster_discovery import ends_to_measure
-from drlpp.runtime.session.session_workers import SessionWorkers
+from drlpp.runtime.session.worker_group import WorkerGroup
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.cluster import Link
 
@@ -22,7 +22,7 @@ _LEAST_TRANSFER = 0.1
 
 
 def time_ways(
-    workers: SessionWorkers, pipeline: Pipeline, results: Mapping[int, RunResult]
+    workers: WorkerGroup, pipeline: Pipeline, results: Mapping[int, RunResult]
 ) -> tuple[LinkUsage, ...]:
     """What the largest message of a run takes on every way, one way at a time.
 
@@ -50,7 +50,7 @@ def time_ways(
     return tuple(found)
 
 
-def time_hosts(workers: SessionWorkers, repeats: int) -> dict[tuple[int, int], Link]:
+def time_hosts(workers: WorkerGroup, repeats: int) -> dict[tuple[int, int], Link]:
     """The links within a host and between hosts, by the workers at their ends.
 
     Args:

@@ -21,7 +21,7 @@ from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measureme
 from drlpp.placement.placement import Placement
 from drlpp.runtime.device.devices import choice_for
 from drlpp.runtime.device.emulation import checked_speeds
-from drlpp.runtime.hosts.launch import usual_workers
+from drlpp.runtime.hosts.launch import time_limits_of, usual_workers
 from drlpp.runtime.hosts.session_hosts import check_workers
 from drlpp.runtime.ipc.commands import (
     Collect,
@@ -30,6 +30,7 @@ from drlpp.runtime.ipc.commands import (
     RunResult,
 )
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session.cluster_discovery import session_cluster
 from drlpp.runtime.session.deployment import (
     Deployment,
@@ -46,9 +47,9 @@ from drlpp.runtime.session.profile_commands import (
 )
 from drlpp.runtime.session.run_commands import RunOptions, run_commands
 from drlpp.runtime.session.run_timeline import middle_of, timeline_of
-from drlpp.runtime.session.session_workers import SessionWorkers, TimeSpent
 from drlpp.runtime.session.windows import measurement_of
-from drlpp.schedule.method import DeviceChoice, Method, checked_timeout
+from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
+from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import Action, Schedule
 from drlpp.schedule.window import Window
 from drlpp.specs.cluster import Cluster
@@ -78,6 +79,8 @@ class ClusterSession:
         timeout_seconds: without a word from any worker, after which a trial counts as hung; by
             default 120 s for the first trial, later 20 times the longest silence so far, and at
             least 20 s.
+        time_limits: all limits of waiting, of which ``timeout_seconds`` is one; by default those of
+            the launch, or :class:`TimeLimits`.
         speeds: of every worker, at most 1, to emulate accelerators: a worker of speed 0.5 takes
             twice the processor time that a pass needs, and sleeps the rest of it. So several
             workers can share a core and still take their time in parallel. 1 each by default.
@@ -96,6 +99,7 @@ class ClusterSession:
         optimizer: OptimizerSpec | None = None,
         seed: int = 0,
         timeout_seconds: float | None = None,
+        time_limits: TimeLimits | None = None,
         speeds: Sequence[float] | None = None,
         device: str = DeviceChoice.AUTO,
         note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=3),
@@ -112,13 +116,11 @@ class ClusterSession:
         self.optimizer = optimizer or OptimizerSpec()
         self.timeline: tuple[TimedAction, ...] = ()
         self.seed = seed
-        self.timeout_seconds = checked_timeout(timeout_seconds)
+        self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self._note = note
         self._held: Deployment | None = None
         self._microbatched: dict[int, CapturedModel] = {1: self.captured}
-        self._workers = SessionWorkers(
-            self.captured, self.speeds, self.device, self.timeout_seconds
-        )
+        self._workers = WorkerGroup(self.captured, self.speeds, self.device, self.time_limits)
 
     @property
     def graph(self) -> OpGraph:
@@ -136,6 +138,11 @@ class ClusterSession:
         return dict(enumerate(self._workers.hosts.host_names))
 
     @property
+    def worker_group(self) -> WorkerGroup:
+        """What starts, commands and replaces the workers; tests and benchmarks look into it."""
+        return self._workers
+
+    @property
     def process_ids(self) -> list[int]:
         """Of the workers that run now."""
         return self._workers.process_ids
@@ -143,7 +150,7 @@ class ClusterSession:
     @property
     def folder(self) -> Path:
         """Of the session's temporary files on this host."""
-        return self._workers.folder
+        return self._workers.files.folder
 
     @property
     def file_count(self) -> int:
@@ -277,7 +284,7 @@ class ClusterSession:
         placement.validate_for(self.graph, self.accelerators)
         pipeline = placement.pipeline(self.graph)
         self._workers.prepare()
-        lent = self._workers.lend(checkpoint) if checkpoint else None
+        lent = self._workers.files.lend(checkpoint) if checkpoint else None
         cutting = time.perf_counter()
         commands = deployment_commands(
             self._captured_for(method.microbatches),
@@ -298,7 +305,7 @@ class ClusterSession:
         deployed = [answers[worker] for worker in commands]
         if lent:
             # Workers have it mapped as long as they need it.
-            self._workers.remove(lent)
+            self._workers.files.remove(lent)
         times = DeploymentTimes(
             total_seconds=time.perf_counter() - begin,
             cutting_seconds=cutting,
@@ -424,8 +431,8 @@ class ClusterSession:
         self._workers.command({worker: Collect(file, in_flight) for worker, file in files.items()})
         stages = {}
         for worker, file in files.items():
-            stages[worker] = read_checkpoint(self._workers.fetch(worker, file))
-            self._workers.remove(file)
+            stages[worker] = read_checkpoint(self._workers.files.fetch(worker, file))
+            self._workers.files.remove(file)
         return stages
 
     def _check_held(self, deployment: Deployment) -> None:

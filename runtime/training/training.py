@@ -17,8 +17,9 @@ from drlpp.io.trust import require_trust, trusted_packages, trusting
 from drlpp.io.trust_memory import remember_trust, remembered_trust
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
-from drlpp.runtime.hosts.launch import restarted
+from drlpp.runtime.hosts.launch import restarted, time_limits_of
 from drlpp.runtime.ipc.tensor_file import write_state_dict
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.loading.held_out import mean_score
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
@@ -27,7 +28,7 @@ from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.training_reports import EpochReport, Observer
-from drlpp.schedule.method import DeviceChoice, Method, checked_timeout
+from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
 from drlpp.schedule.weight_versions import stage_delays
 from drlpp.specs.data import Data, Loaders, check_data, load_data
@@ -77,6 +78,7 @@ class PipelineTrainer:
             any; a checkpoint goes on on any.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
             by what was seen so far, as :class:`ClusterSession` says.
+        time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
         out: folder for the results.
         resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
             another placement or method as :class:`~drlpp.runtime.training.trainer.Trainer` says.
@@ -103,6 +105,7 @@ class PipelineTrainer:
         workers: int | None = None,
         device: str = DeviceChoice.AUTO,
         timeout_seconds: float | None = None,
+        time_limits: TimeLimits | None = None,
         out: str | Path,
         resume: bool = False,
         seed: int = 0,
@@ -150,7 +153,7 @@ class PipelineTrainer:
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
         self.device = device
-        self.timeout_seconds = checked_timeout(timeout_seconds)
+        self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.resume = resume
         self.seed = seed
         self.observer = observer or Observer()
@@ -235,7 +238,7 @@ class PipelineTrainer:
             self.document.cluster.accelerators,
             method=self.method,
             device=self.device,
-            timeout_seconds=self.timeout_seconds,
+            time_limits=self.time_limits,
             optimizer=self.optimizer,
             seed=self.seed,
         ) as session:

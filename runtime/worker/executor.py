@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch.distributed as dist
 from torch import Tensor
@@ -11,9 +12,11 @@ from torch import Tensor
 from drlpp.runtime.comm.mailbox import Mailbox
 from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.device.emulation import EmulatedAccelerator
-from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
+from drlpp.runtime.stage.losses import Losses
+from drlpp.runtime.stage.minibatches import MinibatchSource
+from drlpp.runtime.stage.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.stage.stages import StageOutput
+from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.schedule.schedule import (
     Action,
     AllReduce,
@@ -28,32 +31,43 @@ from drlpp.schedule.schedule import (
 )
 
 
-@dataclass
+class Runner(Protocol):
+    """A stage whose forwards are performed, in training or in evaluation mode."""
+
+    program: StageProgram
+    loss: Loss | None
+    losses: Losses
+    minibatches: MinibatchSource
+
+    def wait_for(self, minibatch: int) -> None:
+        """Return when what the stage needs of a minibatch is there."""
+
+    def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
+        """Perform a forward and return the outputs of the stage."""
+
+
+@dataclass(kw_only=True)
 class Executor:
-    """Executes a schedule's actions on one worker.
+    """Executes forwards and messages on one worker: all that an evaluation consists of.
 
     Attributes:
         runner: the worker's stage.
         mailbox: its messages.
-        everyone: the group of all workers of the placement.
         clock: of this run; says when the device performed the actions.
-        on_progress: called after every update with the minibatches that the weights contain, and
-            in an evaluation after every forward with those that are done.
+        on_progress: called with the number of minibatches that are done.
         speed: of the worker; below 1 it sleeps after computing, as if it took so much longer.
         received: messages that have arrived and were not used yet.
         processor_seconds: that computing took in every action of the run, without any rest.
     """
 
-    runner: StageRunner | EvaluationRunner
+    runner: Runner
     mailbox: Mailbox
-    everyone: dist.ProcessGroup
     clock: Clock
     on_progress: Callable[[int], None]
     speed: float = 1.0
     received: dict[Message, list[Tensor]] = field(default_factory=dict)
     processor_seconds: list[float] = field(default_factory=list)
     _outgoing: dict[Message, list[Tensor]] = field(default_factory=dict)
-    _summed_next: frozenset[Part] = frozenset()
 
     def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
         """Perform all actions.
@@ -62,10 +76,7 @@ class Executor:
             Begin and end of every action, in seconds of ``time.perf_counter``, which all
             processes of a machine share.
         """
-        self._summed_next = _last_before_sums(actions)
         emulated = EmulatedAccelerator(self.speed)
-        if isinstance(self.runner, StageRunner):
-            self.runner.policy.clock = self.clock
         spans = []
         for action in actions:
             if isinstance(action, Forward):
@@ -83,11 +94,6 @@ class Executor:
         self.mailbox.drain()
         return self.clock.read(spans)
 
-    @property
-    def _trained(self) -> StageRunner:
-        assert isinstance(self.runner, StageRunner)
-        return self.runner
-
     def perform(self, action: Action) -> None:
         """Perform one action."""
         match action:
@@ -95,21 +101,9 @@ class Executor:
                 self.received[message] = self.mailbox.receive(action)
             case Forward(minibatch, microbatch):
                 self._forward((minibatch, microbatch))
+                self.on_progress(minibatch + 1)
             case Send(message, _):
                 self.mailbox.send(action, self._outgoing.pop(message))
-            case Recompute(minibatch, microbatch):
-                self._trained.recompute((minibatch, microbatch))
-            case Backward(minibatch, microbatch):
-                self._backward((minibatch, microbatch))
-            case AllReduce(_, _, "gradients"):
-                self._trained.finish_sum()
-            case AllReduce(_, _, "squared_norm"):
-                self._trained.share_squared_norm(
-                    lambda total: self.everyone.allreduce([total]).wait()
-                )
-            case Update(_, contributions, through):
-                self._trained.update(contributions)
-                self.on_progress(through)
 
     def _forward(self, part: Part) -> None:
         program = self.runner.program
@@ -122,9 +116,47 @@ class Executor:
         for target, contents in program.sends.items():
             message = Message("activation", program.stage, target, *part)
             self._outgoing[message] = [outputs[index] for index, _ in contents]
-        if isinstance(self.runner, EvaluationRunner):
-            # There are no updates by which the controller could hear of it.
-            self.on_progress(part[0] + 1)
+
+
+@dataclass(kw_only=True)
+class TrainingExecutor(Executor):
+    """Executes all actions of a schedule; minibatches are done when an update contains them.
+
+    Attributes:
+        runner: the worker's stage.
+        everyone: the group of all workers of the placement.
+    """
+
+    runner: StageRunner
+    everyone: dist.ProcessGroup
+    _summed_next: frozenset[Part] = frozenset()
+
+    def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
+        """Perform all actions, and time what predictions of weights take."""
+        self._summed_next = _last_before_sums(actions)
+        self.runner.policy.clock = self.clock
+        return super().run(actions)
+
+    def perform(self, action: Action) -> None:
+        """Perform one action."""
+        match action:
+            case Forward(minibatch, microbatch):
+                self._forward((minibatch, microbatch))
+            case Recompute(minibatch, microbatch):
+                self.runner.recompute((minibatch, microbatch))
+            case Backward(minibatch, microbatch):
+                self._backward((minibatch, microbatch))
+            case AllReduce(_, _, "gradients"):
+                self.runner.finish_sum()
+            case AllReduce(_, _, "squared_norm"):
+                self.runner.share_squared_norm(
+                    lambda total: self.everyone.allreduce([total]).wait()
+                )
+            case Update(_, contributions, through):
+                self.runner.update(contributions)
+                self.on_progress(through)
+            case _:
+                super().perform(action)
 
     def _backward(self, part: Part) -> None:
         program = self.runner.program
@@ -137,7 +169,7 @@ class Executor:
             for index, tensor in zip(floating, tensors, strict=True):
                 # An output that several stages read gets the sum of their gradients.
                 gradients[index] = gradients[index] + tensor if index in gradients else tensor
-        found = self._trained.backward(part, gradients, last=part in self._summed_next)
+        found = self.runner.backward(part, gradients, last=part in self._summed_next)
         for source, contents in program.receives.items():
             message = Message("gradient", program.stage, source, *part)
             keys = [StageOutput(source, index) for index, _ in contents]

@@ -6,7 +6,7 @@ import gc
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +72,13 @@ from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
 from drlpp.runtime.stage.generated_sources import sources_forgotten
 from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.streaming import StreamedMinibatches
-from drlpp.runtime.worker.executor import Executor
+from drlpp.runtime.worker.executor import Executor, Runner, TrainingExecutor
 from drlpp.runtime.worker.operator_timing import time_operators
-from drlpp.schedule.schedule import Message
+from drlpp.schedule.schedule import Action, Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
-_MEASURING_SECONDS = 60.0
-"""For the ends of a link that is measured to find each other, and for a message between them."""
-
-_PROFILING_SECONDS = 24 * 3600.0
-"""Likewise for workers that profile together: who is first waits, and the controller watches."""
 
 
 class Worker:
@@ -94,6 +90,7 @@ class Worker:
         self._address = post.address
         self._speed = post.speed
         self._core = post.core
+        self._limits = post.limits
         self._channel = channel
         self._folder = Path(channel.folder)
         self._store = store
@@ -142,8 +139,10 @@ class Worker:
                 self._load_samples(samples_file)
             case Deploy():
                 return self._deploy(command)
+            case Run(evaluation=None):
+                return self._train(command)
             case Run():
-                return self._run(command)
+                return self._evaluate(command)
             case Collect(file, in_flight):
                 self._collect(file, in_flight=in_flight)
             case Release():
@@ -162,7 +161,7 @@ class Worker:
                 command.name,
                 command.workers,
                 self._accelerator.device,
-                self._group_builder(_PROFILING_SECONDS),
+                self._group_builder(self._limits.group_seconds),
             )
         data = Minibatches(self._samples, self._labels)
         try:
@@ -217,7 +216,7 @@ class Worker:
             # Running statistics are a replica's own.
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         loaded = time.perf_counter()
-        build = self._group_builder(command.timeout_seconds)
+        build = self._group_builder(self._limits.group_seconds)
         connections = Connections.build(command, program.stage, self._worker, device, build)
         self._connections = connections
         connected = time.perf_counter()
@@ -255,59 +254,74 @@ class Worker:
 
         return build
 
-    def _run(self, command: Run) -> RunResult:
+    def _train(self, command: Run) -> RunResult:
         assert self._runner is not None
         assert self._connections is not None
-        assert self._deployed is not None
-        device = self._accelerator.device
-        runner: StageRunner | EvaluationRunner = self._runner
+        runner = self._runner
+        runner.minibatches = self._minibatches(command)
+        runner.first_minibatch = command.first_minibatch
+        self._begin(command)
+        executor = TrainingExecutor(
+            runner=runner,
+            mailbox=self._mailbox(command, runner.program),
+            everyone=self._connections.everyone,
+            clock=self._accelerator.new_clock(),
+            on_progress=self._progress_of(runner),
+            speed=self._speed,
+            received=self._inbox,
+        )
+        return replace(
+            self._executed(executor, command.actions),
+            predictions=executor.clock.read(runner.policy.predictions),
+            skipped_updates=runner.skipped_updates,
+        )
+
+    def _evaluate(self, command: Run) -> RunResult:
+        assert self._runner is not None
+        assert self._connections is not None
+        assert command.evaluation is not None
+        with sources_forgotten():
+            program, loss, score = pickle.loads(command.evaluation)
+            for graph in (program.function, loss, score):
+                retarget(graph, self._accelerator.device)
+        self._connections.share_buffers(self._runner.buffers.values())
         minibatches = self._minibatches(command)
-        if command.evaluation:
-            with sources_forgotten():
-                program, loss, score = pickle.loads(command.evaluation)
-                for graph in (program.function, loss, score):
-                    retarget(graph, device)
-            self._connections.share_buffers(self._runner.buffers.values())
-            runner = EvaluationRunner(program, self._runner, loss, score, minibatches)
-        else:
-            self._runner.minibatches = minibatches
-            self._runner.first_minibatch = command.first_minibatch
-            self._begin(command)
-        check_agreement(
-            self._connections.everyone,
-            self._deployed.workers,
-            self._worker,
-            runner.program,
-            command.actions,
-        )
-        self._accelerator.forget_peak_memory()
-        mailbox = Mailbox(self._connections.links, runner.program, command.actions, command.posted)
-        inbox = {} if command.evaluation else self._inbox
-        clock = self._accelerator.new_clock()
+        runner = EvaluationRunner(program, self._runner, loss, score, minibatches)
         executor = Executor(
-            runner,
-            mailbox,
-            self._connections.everyone,
-            clock,
-            self._progress_of(runner),
-            self._speed,
-            inbox,
+            runner=runner,
+            mailbox=self._mailbox(command, program),
+            clock=self._accelerator.new_clock(),
+            on_progress=self._progress_of(runner),
+            speed=self._speed,
         )
+        found = self._executed(executor, command.actions)
+        return replace(found, scores=moved(runner.scores, PROCESSOR))
+
+    def _mailbox(self, command: Run, program: StageProgram) -> Mailbox:
+        """The messages of a run that all workers agree on."""
+        assert self._connections is not None
+        assert self._deployed is not None
+        workers, everyone = self._deployed.workers, self._connections.everyone
+        check_agreement(everyone, workers, self._worker, program, command.actions)
+        return Mailbox(self._connections.links, program, command.actions, command.posted)
+
+    def _executed(self, executor: Executor, actions: Sequence[Action]) -> RunResult:
+        assert self._runner is not None
+        assert self._connections is not None
+        self._accelerator.forget_peak_memory()
         with computing_on(self._core):
-            times = executor.run(command.actions)
+            times = executor.run(actions)
         return RunResult(
             times=times,
             processor_seconds=executor.processor_seconds,
-            losses=runner.losses.take(),
-            scores=moved(runner.scores, PROCESSOR) if isinstance(runner, EvaluationRunner) else {},
+            losses=executor.runner.losses.take(),
+            scores={},
             peak_memory_bytes=self._accelerator.peak_memory_bytes(),
-            bytes_sent=mailbox.bytes_sent,
-            message_bytes=mailbox.message_bytes,
+            bytes_sent=executor.mailbox.bytes_sent,
+            message_bytes=executor.mailbox.message_bytes,
             bucket_bytes=self._runner.bucket_bytes if self._connections.replicas else 0,
             weight_bytes=self._runner.weight_bytes,
             peak_weight_bytes=self._runner.peak_weight_bytes,
-            predictions=[] if command.evaluation else clock.read(self._runner.policy.predictions),
-            skipped_updates=0 if command.evaluation else self._runner.skipped_updates,
         )
 
     def _minibatches(self, command: Run) -> MinibatchSource:
@@ -335,7 +349,7 @@ class Worker:
             assert self._connections is not None
             return self._exchange(self._connections.links, command)
         ends = (command.sender, command.receiver)
-        build = self._group_builder(_MEASURING_SECONDS)
+        build = self._group_builder(self._limits.link_seconds)
         links = build_links(
             command.transport,
             command.name,
@@ -371,7 +385,7 @@ class Worker:
             self._inbox = {Message(*key): tensors for key, tensors in inbox}
             self._runner.load_in_flight_state(restored["stage"], command.plan)
 
-    def _progress_of(self, runner: StageRunner | EvaluationRunner) -> Callable[[int], None]:
+    def _progress_of(self, runner: Runner) -> Callable[[int], None]:
         """What is called as a run goes on: from time to time the controller hears how far it is."""
         assert self._deployed is not None
         reports = runner.loss is not None and self._worker == self._deployed.replicas[0]

@@ -22,14 +22,13 @@ from drlpp.runtime.ipc.commands import Stop
 from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.ipc.store import join_store
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.worker.worker import Worker
-
-_ENDING_SECONDS = 10
 
 
 def worker_main(post: Post, channel: Channel) -> None:
     """Entry point of a worker process, which ends when told to, or when the controller is gone."""
-    watch = settle(Path(channel.folder))
+    watch = settle(Path(channel.folder), post.limits)
     torch.set_num_threads(1)
     store = join_store(post.store.address, post.store.port, post.store.token)
     state = Worker(post, channel, store)
@@ -42,7 +41,7 @@ def worker_main(post: Post, channel: Channel) -> None:
     except (EOFError, ConnectionError, FileNotFoundError) as error:
         # The controller is gone, and its files may be as well, if another worker was quicker. The
         # other thread removes what is left, and ends us.
-        watch.join(_ENDING_SECONDS)
+        watch.join(post.limits.orphan_seconds)
         print(
             f"worker {post.worker} ends: its controller runs, but something of the session is gone "
             f"({error or 'the connection was closed'})",
@@ -54,11 +53,12 @@ def worker_main(post: Post, channel: Channel) -> None:
     os._exit(0)
 
 
-def settle(folder: Path) -> threading.Thread:
+def settle(folder: Path, limits: TimeLimits) -> threading.Thread:
     """What every process of a session does first; the thread ends it with its controller.
 
     Args:
         folder: of the session.
+        limits: likewise.
     """
     # What was imported lives as long as the process: collections need not look at it again.
     gc.freeze()
@@ -66,16 +66,16 @@ def settle(folder: Path) -> threading.Thread:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _wake_up_when_orphaned()
     keep_freed_memory()
-    watch = threading.Thread(target=_end_with_controller, args=(folder,), daemon=True)
+    watch = threading.Thread(target=_end_with_controller, args=(folder, limits), daemon=True)
     watch.start()
     return watch
 
 
-def _end_with_controller(folder: Path) -> None:
+def _end_with_controller(folder: Path, limits: TimeLimits) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    remove_files_of_dead_controller(folder)
+    remove_files_of_dead_controller(folder, limits.abandoned_seconds)
     os._exit(1)
 
 

@@ -85,7 +85,7 @@ def test_addresses_of_old_groups_are_not_kept(session: ClusterSession) -> None:
     counts = []
     for placement in some_placements(len(session.graph), 3) * 2:
         session.deploy(placement)
-        store = session._workers._pool._store
+        store = session.worker_group.store
         assert store is not None
         counts.append(store.num_keys())
     assert counts[4:] == counts[:4]

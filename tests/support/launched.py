@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from drlpp.runtime.hosts import launch
 from drlpp.runtime.hosts.launch import Controller, Launch, keep_workers
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 TOKEN = b"a secret of at least sixteen bytes"
 
@@ -19,10 +20,11 @@ def launched(
     nodes: list[int],
     keeper_token: bytes = TOKEN,
     before_keepers: Callable[[Controller], None] = lambda _: None,
+    limits: TimeLimits = DEFAULT_TIME_LIMITS,
 ) -> Iterator[Controller]:
     """Sessions of this process have one worker for each entry, on the node of that number."""
     store = dist.HashStore()
-    first = Launch(rank=0, size=len(nodes), node=nodes[0], controller="127.0.0.1", token=TOKEN)
+    first = Launch(0, len(nodes), nodes[0], controller="127.0.0.1", token=TOKEN, limits=limits)
     controller = Controller(first, store)
     before_keepers(controller)
     keepers = [

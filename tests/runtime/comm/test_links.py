@@ -81,7 +81,7 @@ def test_timing_links_leaves_the_deployment_as_it_was(
     deployment = session.deploy(halves(captured, 0, 0, 1))
     for _ in range(2):
         _, results = session.run(deployment, 4)
-        assert len(time_ways(session._workers, deployment.pipeline, results)) == 6
+        assert len(time_ways(session.worker_group, deployment.pipeline, results)) == 6
 
 
 def test_a_worker_that_is_lost_while_links_are_timed_fails_the_measurement(

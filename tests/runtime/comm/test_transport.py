@@ -75,7 +75,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Transport], None]:
 
     def use(transport: Transport) -> None:
         monkeypatch.setattr(
-            "drlpp.runtime.session.session_workers.transport_of", lambda devices: transport
+            "drlpp.runtime.session.worker_group.transport_of", lambda devices: transport
         )
 
     return use

@@ -18,9 +18,8 @@ from drlpp.errors import HostLost, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions, TimeLimits, run_reference
 from drlpp.runtime.hosts import keeper as keeper_module
-from drlpp.runtime.hosts import remote_host as remote_host_module
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -135,13 +134,13 @@ def test_host_that_is_gone_ends_the_session_with_a_reason(captured: CapturedMode
 def test_silent_host_is_lost_in_time(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_host_module, "SILENCE_SECONDS", 1)
+    limits = TimeLimits(host_silence_seconds=1, end_seconds=0.4)
     carry_out = keeper_module.Keeper._carry_out
     silent = False
     monkeypatch.setattr(
         keeper_module.Keeper, "_carry_out", lambda *args: None if silent else carry_out(*args)
     )
-    with launched([0, 1]), ClusterSession(captured) as session:
+    with launched([0, 1]), ClusterSession(captured, time_limits=limits) as session:
         session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)), 4)
         silent = True
         os.kill(session.process_ids[1], signal.SIGKILL)

@@ -9,15 +9,14 @@ import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime.hosts import keeper as keeper_module
-from drlpp.runtime.hosts import local_host as local_host_module
 from drlpp.runtime.hosts.host import Answered
 from drlpp.runtime.hosts.keeper_messages import (
-    SILENCE_SECONDS,
     Clock,
     Hello,
     Leave,
@@ -28,7 +27,8 @@ from drlpp.runtime.hosts.remote_host import RemoteHost
 from drlpp.runtime.ipc.commands import Collect, Failed, Release, RunResult
 from drlpp.runtime.ipc.post import Post, StoreAddress
 from drlpp.runtime.ipc.store import open_store
-from drlpp.runtime.session.pool import WorkerPool
+from drlpp.runtime.ipc.time_limits import TimeLimits
+from tests.support.hosted import hosted
 
 
 def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:
@@ -129,8 +129,28 @@ def test_a_worker_that_does_not_die_is_told(
     assert "rank 1: worker 1 (process 7) does not end" in capsys.readouterr().err
 
 
-def test_a_keeper_has_time_to_tell_of_a_worker_that_does_not_die() -> None:
-    assert 2 * local_host_module._LONGEST_END_SECONDS < SILENCE_SECONDS
+def test_a_keeper_waits_as_long_as_the_session_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    serving = threading.Thread(target=keeper_module.Keeper(hello, theirs).serve)
+    serving.start()
+    ours.recv()
+    seen: list[TimeLimits] = []
+
+    class Noting(keeper_module.LocalHost):
+        def __init__(self, *arguments: Any, limits: TimeLimits) -> None:
+            super().__init__(*arguments, limits=limits)
+            seen.append(limits)
+
+    monkeypatch.setattr(keeper_module, "LocalHost", Noting)
+    limits = TimeLimits(end_seconds=3)
+    RemoteHost(hello, ours, "far", tmp_path, limits, shares_clock=True).open(None)
+    assert seen == [limits]
+    ours.send_bytes(pickle.dumps((0, Leave(0))))
+    serving.join(30)
+    assert not serving.is_alive()
 
 
 def test_names_of_files_stay_in_the_folder(tmp_path: Path) -> None:
@@ -153,18 +173,19 @@ def test_a_command_that_finds_no_room_and_an_interrupt_are_told(tmp_path: Path) 
     for _ in range(2):
         # The terminal sends it to the keeper, and torchrun does once more.
         pressed.send_bytes(b"Ctrl-C")
-    folder = Path(host.open(None))
+    host_folder = Path(host.open(None))
     store = open_store("127.0.0.1")
-    pool = WorkerPool([host], [1.0], [None], folder)
+    group = hosted(host)
     host.start([Post(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
     host.finish_start()
     with pytest.raises(KeyboardInterrupt, match="on host far"):
-        pool.command({1: Release()}, 10)
+        group.command({1: Release()})
     host.start([Post(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
     host.finish_start()
-    shutil.rmtree(folder)
+    shutil.rmtree(host_folder)
     with pytest.raises(StorageFailure, match=r"host far: .*cannot be written"):
-        pool.command({1: Collect("x" * 4096, in_flight=False)}, 30)
+        group.command({1: Collect("x" * 4096, in_flight=False)})
+    group.close()
     ours.send_bytes(pickle.dumps((0, Leave(0))))
     serving.join(30)
     assert not serving.is_alive()

@@ -26,6 +26,7 @@ from drlpp.runtime.hosts.launch import (
     usual_workers,
 )
 from drlpp.runtime.hosts.session_hosts import hosts_for
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from tests.support.launched import connect, launched
 
 
@@ -48,22 +49,21 @@ def test_strangers_are_turned_away(captured: CapturedModel) -> None:
 
 
 def test_stranger_that_says_nothing_does_not_hold_up_the_others(
-    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+    captured: CapturedModel,
 ) -> None:
-    monkeypatch.setattr(launch_module, "_HANDSHAKE_SECONDS", 1)
-    monkeypatch.setattr(launch_module, "GATHERING_SECONDS", 2)
-    with launched([0]) as controller, connect(controller):
+    limits = TimeLimits(handshake_seconds=1, gathering_seconds=2)
+    with launched([0], limits=limits) as controller, connect(controller):
         controller.launch = replace(controller.launch, size=2)
         with pytest.raises(HostLost, match=r"ranks \[1\] of 2 have not reached"):
             ClusterSession(captured)
 
 
 def test_keeper_with_another_token_is_told(
-    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    captured: CapturedModel, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launch_module, "GATHERING_SECONDS", 2)
+    limits = TimeLimits(gathering_seconds=2)
     with (
-        launched([0, 1], keeper_token=b"some other secret of length"),
+        launched([0, 1], keeper_token=b"some other secret of length", limits=limits),
         pytest.raises(
             HostLost, match=r"ranks \[1\] .* from 127\.0\.0\.1 was turned away, .* DRLPP_TOKEN"
         ),
@@ -165,7 +165,7 @@ def test_the_others_learn_the_exit_code_of_a_program(
     assert codes == [exit_code or 0]
 
 
-def test_a_controller_out_of_reach_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_out_of_reach_is_not_asked_for_ever() -> None:
     store, answer = dist.HashStore(), threading.Event()
 
     class CutOff(dist.Store):
@@ -173,10 +173,10 @@ def test_a_controller_out_of_reach_is_not_asked_for_ever(monkeypatch: pytest.Mon
             answer.wait(30)
             return store.get(key)
 
-    monkeypatch.setattr(launch_store, "_ASKING_SECONDS", 0.1)
-    assert launch_store.exit_code_of_controller(CutOff()) is None
+    brief = TimeLimits(exit_code_seconds=0.1)
+    assert launch_store.exit_code_of_controller(CutOff(), brief) is None
     answer.set()
     store.set("drlpp/controller", "1234")
-    assert launch_store.exit_code_of_controller(CutOff()) is None, "it still runs"
+    assert launch_store.exit_code_of_controller(CutOff(), TimeLimits()) is None, "it still runs"
     store.set("drlpp/controller", "ended 3")
-    assert launch_store.exit_code_of_controller(CutOff()) == 3
+    assert launch_store.exit_code_of_controller(CutOff(), TimeLimits()) == 3

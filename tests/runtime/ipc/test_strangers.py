@@ -24,6 +24,7 @@ from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts import launch as launch_module
 from drlpp.runtime.hosts.launch import Controller, Launch, keep_workers
 from drlpp.runtime.hosts.launch_store import tell_port
+from drlpp.runtime.ipc.time_limits import TimeLimits
 from tests.support.launched import connect, launched
 
 TOKEN = b"a secret" * 3
@@ -155,13 +156,11 @@ def test_whatever_stands_in_the_store_costs_a_line(
     assert len(line) < 200
 
 
-def test_a_relay_at_another_port_of_the_controllers_host_is_turned_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_relay_at_another_port_of_the_controllers_host_is_turned_away() -> None:
     """It forwards every byte to the real controller."""
-    monkeypatch.setattr(launch_module, "GATHERING_SECONDS", 2)
     store = dist.HashStore()
-    controller = Controller(replace(KEEPER, rank=0, size=2), store)
+    limits = TimeLimits(gathering_seconds=2)
+    controller = Controller(replace(KEEPER, rank=0, size=2, limits=limits), store)
     failures: list[HostLost] = []
 
     def gather() -> None:
@@ -188,7 +187,6 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
 ) -> None:
     """More of them than the controller deals with at a time, and before the keepers."""
     monkeypatch.setattr(launch_module, "_MOST_HANDSHAKES", 2)
-    monkeypatch.setattr(launch_module, "_HANDSHAKE_SECONDS", 1)
     captured = capture(ModelReference.named("tests.support.models:forked"))
     placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
     strangers: list[socket.socket] = []
@@ -196,7 +194,11 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
     def come(controller: Controller) -> None:
         strangers.extend(connect(controller) for _ in range(4))
 
-    with launched([0, 0], before_keepers=come), ClusterSession(captured) as session:
+    limits = TimeLimits(handshake_seconds=1)
+    with (
+        launched([0, 0], before_keepers=come, limits=limits),
+        ClusterSession(captured) as session,
+    ):
         assert isinstance(session.measure(placement, 4), Measurement)
     for stranger in strangers:
         stranger.close()

@@ -31,7 +31,10 @@ def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
     )
     mailbox = SimpleNamespace(drain=lambda: None)
     executor = Executor(
-        cast(Any, runner), cast(Any, mailbox), cast(Any, None), ProcessorClock(), lambda _: None
+        runner=cast(Any, runner),
+        mailbox=cast(Any, mailbox),
+        clock=ProcessorClock(),
+        on_progress=lambda _: None,
     )
     actions = [Forward(0, 0), Forward(1, 0)]
     times = executor.run(actions)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import ClusterSession, PipelineTrainer, RunOptions
+from drlpp.runtime import ClusterSession, PipelineTrainer, RunOptions, TimeLimits
 from drlpp.runtime.session.feed import Feed
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
@@ -86,13 +86,12 @@ def test_a_slow_loader_is_not_taken_for_a_hang(captured: CapturedModel) -> None:
     with ClusterSession(captured, 2, method=STASH) as session:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
         # From here on: starting and deploying may take its time.
-        session._workers._timeout_seconds = 3
-        session._workers._pool.longest_silence_seconds = 0.0
+        workers = session.worker_group
+        workers.limits = TimeLimits(answer_seconds=3)
+        workers.longest_silence_seconds = 0.0
         session.run(deployment, 2, RunOptions(loaded=_slowly(data, 2, seconds=4)))
         assert len(session.process_ids) == 2
-        assert session._workers._pool.longest_silence_seconds < 4, (
-            "it would count for later timeouts"
-        )
+        assert workers.longest_silence_seconds < 4, "it would count for later timeouts"
 
 
 @pytest.mark.timeout(60)
@@ -104,7 +103,7 @@ def test_a_worker_that_hangs_is_noticed_while_data_is_there(
     monkeypatch.setattr("drlpp.runtime.session.feed._AHEAD", -1)
     with ClusterSession(captured, 2, method=STASH) as session:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
-        session._workers._timeout_seconds = 1.5
+        session.worker_group.limits = TimeLimits(answer_seconds=1.5)
         with pytest.raises(TrialTimeout, match="did not answer within"):
             session.run(deployment, 6, RunOptions(loaded=_slowly(data, 6, seconds=0)))
 

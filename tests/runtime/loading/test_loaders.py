@@ -311,19 +311,19 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a file for every minibatch, of 400; also what passes between two cuts goes."""
-    monkeypatch.setattr("drlpp.runtime.session.session_workers.chunk_minibatches", lambda bytes_: 1)
+    monkeypatch.setattr("drlpp.runtime.session.worker_group.chunk_minibatches", lambda bytes_: 1)
     folders: list[Path] = []
     counts: list[int] = []
     advance, close = Feed.advance, Feed.close
 
     def counting(feed: Feed) -> bool:
-        counts.append(len(list(feed._folder.glob("stream-*"))))
+        counts.append(len(list(feed.files.folder.glob("stream-*"))))
         return advance(feed)
 
     def closing(feed: Feed) -> None:
         close(feed)
-        folders.append(feed._folder)
-        assert not list(feed._folder.glob("*stream-*"))
+        folders.append(feed.files.folder)
+        assert not list(feed.files.folder.glob("*stream-*"))
 
     monkeypatch.setattr(Feed, "advance", counting)
     monkeypatch.setattr(Feed, "close", closing)

@@ -119,7 +119,7 @@ def test_workers_wait_until_a_dying_controller_gives_up_its_lock(
     dying = threading.Timer(0.2, lambda: os.close(folder._lock))
     dying.start()
     try:
-        remove_files_of_dead_controller(Path(folder.name))
+        remove_files_of_dead_controller(Path(folder.name), 2.0)
     finally:
         dying.join()
         folder._lock = -1

@@ -97,7 +97,7 @@ def test_what_happens_the_second_time_is_told_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A placement whose second measurement runs out of memory has run out of memory."""
-    execute = session._workers.execute
+    execute = session.worker_group.execute
 
     def fail(*arguments: Any) -> Any:
         if later:
@@ -106,7 +106,7 @@ def test_what_happens_the_second_time_is_told_as_it_is(
 
     later: list[str] = []
     monkeypatch.setattr(session, "_note", later.append)
-    monkeypatch.setattr(session._workers, "execute", fail)
+    monkeypatch.setattr(session.worker_group, "execute", fail)
     kill(0)
     outcome = session.measure(in_a_row(captured.graph, 0, 1), 4)
     assert outcome == FailedMeasurement(failure="out of memory", reason="worker 0: there is none")

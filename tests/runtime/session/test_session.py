@@ -126,12 +126,12 @@ def test_an_evaluation_is_no_silence(
     with ClusterSession(captured, workers=2) as session:
         deployment = session.deploy(straight(captured, 0, 1))
         heard: list[int] = []
-        command = session._workers.command
+        command = session.worker_group.command
 
         def listening(commands, on_progress=None, feed=None):  # type: ignore[no-untyped-def]
             return command(commands, lambda progress: heard.append(progress.through), feed)
 
-        monkeypatch.setattr(session._workers, "command", listening)
+        monkeypatch.setattr(session.worker_group, "command", listening)
         while not heard:
             session.evaluate(deployment, 1000, RunOptions())
     assert 0 < heard[0] <= 1000

@@ -21,12 +21,13 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
-from drlpp.runtime import ClusterSession, PipelineTrainer
+from drlpp.runtime import ClusterSession, PipelineTrainer, TimeLimits
 from drlpp.runtime.hosts import local_host
 from drlpp.runtime.hosts.host import Answered
 from drlpp.runtime.ipc.commands import Done, Release, Run
-from drlpp.runtime.session import pool as pool_module
-from drlpp.runtime.session.pool import WorkerPool
+from drlpp.runtime.session import worker_group as worker_group_module
+from drlpp.runtime.session.worker_group import WorkerGroup
+from tests.support.hosted import hosted
 from tests.support.loading import data_for, placement_file
 from tests.support.pipelines import in_a_row
 
@@ -85,6 +86,10 @@ class _Host:
 
     def kill(self) -> None: ...
 
+    def close(self) -> None: ...
+
+    def publish(self, path: Path) -> None: ...
+
     def waitables(self) -> list[Connection]:
         return []
 
@@ -93,10 +98,9 @@ class _Host:
         return [Answered(0, Done())] if self._count <= 0 else []
 
 
-def test_nobody_waits_while_the_controller_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_waits_while_the_controller_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds of a stop count neither as silence now, nor as usual later."""
+    groups = [hosted(_Host(count), TimeLimits(answer_seconds=10)) for count in (5, 50)]
     clock = [0.0]
     late = iter([0.0, 500.0, 0.0])
 
@@ -104,34 +108,34 @@ def test_nobody_waits_while_the_controller_is_stopped(
         clock[0] += seconds + next(late, 0.0)
         return []
 
-    monkeypatch.setattr(pool_module.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(pool_module.mp_connection, "wait", wait)
-    hosts: Any = [_Host(5)]
-    pool = WorkerPool(hosts, [1.0], [None], tmp_path)
-    pool.command({0: Release()}, timeout_seconds=10)
-    assert pool.stops == 1
-    assert pool.longest_silence_seconds < 10
-    hosts = [_Host(50)]
-    pool = WorkerPool(hosts, [1.0], [None], tmp_path)
+    monkeypatch.setattr(worker_group_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(worker_group_module.mp_connection, "wait", wait)
+    patient, impatient = groups
+    patient.command({0: Release()})
+    assert patient.stops == 1
+    assert patient.longest_silence_seconds < 10
     with pytest.raises(TrialTimeout):
-        pool.command({0: Release()}, timeout_seconds=10)
+        impatient.command({0: Release()})
+    monkeypatch.undo()
+    for group in groups:
+        group.close()
 
 
 def test_what_was_measured_over_a_stop_is_measured_again(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = 0
-    command = WorkerPool.command
+    command = WorkerGroup.command
 
-    def stopped_once(pool: WorkerPool, commands: Any, *arguments: Any) -> object:
+    def stopped_once(group: WorkerGroup, commands: Any, *arguments: Any) -> object:
         nonlocal runs
         if isinstance(next(iter(commands.values())), Run):
             runs += 1
-            pool.stops += runs == 1
-        return command(pool, commands, *arguments)
+            group.stops += runs == 1
+        return command(group, commands, *arguments)
 
     with ClusterSession(captured, 2) as session, monkeypatch.context() as patch:
-        patch.setattr(WorkerPool, "command", stopped_once)
+        patch.setattr(WorkerGroup, "command", stopped_once)
         assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
         assert runs == 2
         session.measure(in_a_row(captured.graph, 0, 1), 4)
@@ -141,7 +145,8 @@ def test_what_was_measured_over_a_stop_is_measured_again(
 @pytest.fixture
 def frozen_server(captured: CapturedModel, tmp_path: Path) -> Iterator[ClusterSession]:
     """A session whose workers were forked from a server that is stopped by now."""
-    with ClusterSession(captured, 2, timeout_seconds=3) as session:
+    limits = TimeLimits(answer_seconds=3, end_seconds=2)
+    with ClusterSession(captured, 2, time_limits=limits) as session:
         session.measure(in_a_row(captured.graph, 0, 1), 4)
         seen = session.process_ids
         server: Any = forkserver._forkserver
@@ -157,9 +162,8 @@ def test_a_session_ends_although_the_fork_server_is_frozen(frozen_server: Cluste
 
 
 def test_a_frozen_fork_server_is_replaced(
-    captured: CapturedModel, frozen_server: ClusterSession, monkeypatch: pytest.MonkeyPatch
+    captured: CapturedModel, frozen_server: ClusterSession
 ) -> None:
-    monkeypatch.setattr(local_host, "_LONGEST_END_SECONDS", 2)
     placement = in_a_row(captured.graph, 0, 1)
     assert isinstance(frozen_server.measure(placement, 4), Measurement)
     os.kill(frozen_server.process_ids[0], signal.SIGKILL)
@@ -167,22 +171,22 @@ def test_a_frozen_fork_server_is_replaced(
     assert isinstance(frozen_server.measure(placement, 4), Measurement)
 
 
-def test_a_server_that_does_not_fork_is_named_and_replaced(
-    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_fork_is_named_and_replaced(captured: CapturedModel) -> None:
     local_host.warm_up()
     server: Any = forkserver._forkserver
-    monkeypatch.setattr(local_host, "_LONGEST_FORK_SECONDS", 1)
     os.kill(server._forkserver_pid, signal.SIGSTOP)
     placement = in_a_row(captured.graph, 0, 1)
-    with ClusterSession(captured, 2) as session:
+    limits = TimeLimits(fork_seconds=1)
+    with ClusterSession(captured, 2, time_limits=limits) as session:
         try:
             outcome = session.measure(placement, 4)
         except WorkerLost as error:
             outcome = FailedMeasurement(failure=error.kind, reason=str(error))
         assert isinstance(outcome, FailedMeasurement)
         assert "did not do so within" in outcome.reason
-        monkeypatch.undo()
+        (host,) = session.worker_group.hosts.hosts
+        assert isinstance(host, local_host.LocalHost)
+        host.limits = TimeLimits()
         assert isinstance(session.measure(placement, 4), Measurement)
 
 

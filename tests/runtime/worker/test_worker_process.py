@@ -11,8 +11,8 @@ from multiprocessing import connection
 from drlpp.runtime import ClusterSession
 
 with ClusterSession("tests.support.models:perceptron", workers=1) as session:
-    session._workers.prepare()
-    (host,) = session._workers.hosts.hosts
+    session.worker_group.prepare()
+    (host,) = session.worker_group.hosts.hosts
     host._channels[0].connection.send_bytes(pickle.dumps(session.folder / "message-gone"))
     assert connection.wait([host._processes[0].sentinel], 60)
     print(*(event.how for event in host.events([])))

@@ -1,4 +1,4 @@
-"""What a pool makes of hosts that say nothing."""
+"""What a group of workers makes of hosts that say nothing."""
 
 from collections.abc import Container, Iterator, Sequence
 from multiprocessing import Pipe
@@ -11,7 +11,8 @@ from drlpp.errors import HostLost, RunFailure, TrialTimeout
 from drlpp.runtime.hosts.host import Event, WorkerHost
 from drlpp.runtime.ipc.commands import Release
 from drlpp.runtime.ipc.post import Post
-from drlpp.runtime.session.pool import WorkerPool
+from drlpp.runtime.ipc.time_limits import TimeLimits
+from tests.support.hosted import hosted
 
 
 class SilentHost(WorkerHost):
@@ -20,18 +21,23 @@ class SilentHost(WorkerHost):
     workers = (0,)
     name = address = "127.0.0.1"
 
-    def __init__(self, connection: Connection, *, cut_off: bool) -> None:
+    def __init__(
+        self, connection: Connection, *, cut_off: bool = False, restarts: bool = False
+    ) -> None:
         self._connection = connection
         self._cut_off = cut_off
+        self._restarts = restarts
+        self.posts: list[Post] = []
 
     process_ids = property(lambda self: [1])  # type: ignore[assignment]
 
-    def start(self, posts: Sequence[Post]) -> None: ...
+    def start(self, posts: Sequence[Post]) -> None:
+        self.posts = list(posts)
 
     def finish_start(self) -> None: ...
 
     def is_whole(self) -> bool:
-        return True
+        return not self._restarts
 
     def send(self, worker: int, command: object) -> None: ...
 
@@ -64,8 +70,21 @@ def connection() -> Iterator[Connection]:
 
 @pytest.mark.parametrize(("cut_off", "failure"), [(False, TrialTimeout), (True, HostLost)])
 def test_a_host_that_is_cut_off_is_told_as_such_by_its_silent_workers(
-    connection: Connection, tmp_path: Path, cut_off: bool, failure: type[RunFailure]
+    connection: Connection, cut_off: bool, failure: type[RunFailure]
 ) -> None:
-    pool = WorkerPool([SilentHost(connection, cut_off=cut_off)], [1.0], [None], tmp_path)
+    group = hosted(SilentHost(connection, cut_off=cut_off), TimeLimits(answer_seconds=0.05))
     with pytest.raises(failure):
-        pool.command({0: Release()}, timeout_seconds=0.05)
+        group.command({0: Release()})
+    group.close()
+
+
+def test_new_workers_get_the_limits_and_have_the_time_of_the_first_answer(
+    connection: Connection,
+) -> None:
+    limits = TimeLimits(answer_seconds=0.01, first_answer_seconds=0.05, link_seconds=7)
+    host = SilentHost(connection, restarts=True)
+    group = hosted(host, limits)
+    with pytest.raises(TrialTimeout, match="did not answer within 0 s"):
+        group.prepare()
+    assert [(post.worker, post.limits) for post in host.posts] == [(0, limits)]
+    group.close()

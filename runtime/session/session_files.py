@@ -1,0 +1,94 @@
+"""The files of a session: in a folder on the controller's host, and copies on the other hosts."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import AbstractContextManager
+from itertools import count
+from pathlib import Path
+
+from drlpp.io.disk_errors import telling_of_storage
+from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.ipc.session_folder import SessionFolder
+from drlpp.runtime.ipc.tensor_file import write_tree
+
+
+class SessionFiles:
+    """What commands name: every host has its own copy, or the folder itself.
+
+    Args:
+        folder: on the controller's host; removed by :meth:`close`.
+        hosts: of the session.
+
+    Attributes:
+        folder: its path.
+    """
+
+    def __init__(self, folder: SessionFolder, hosts: Hosts) -> None:
+        self.folder = Path(folder.name)
+        self._own = folder
+        self._hosts = hosts
+        self._numbers = count(1)
+
+    def write(self, file: str, content: object) -> None:
+        """Write a tree of tensors for all hosts.
+
+        Raises:
+            StorageFailure: there is no room for it.
+            HostLost: a host does not answer.
+        """
+        path = self.folder / file
+        with telling_of_temporary_files():
+            # Workers may still have the old file mapped, which has to stay as it is.
+            path.unlink(missing_ok=True)
+            write_tree(path, content)
+            self.publish(file)
+
+    def lend(self, path: Path) -> str:
+        """Publish a file of the user.
+
+        Returns:
+            Its name in the folder.
+        """
+        file = f"checkpoint-{next(self._numbers)}"
+        with telling_of_temporary_files():
+            (self.folder / file).symlink_to(path.absolute())
+            self.publish(file)
+        return file
+
+    def publish(self, file: str) -> None:
+        """Give every host its copy of a file that is in the folder here.
+
+        Raises:
+            HostLost: a host does not answer.
+        """
+        for host in self._hosts.hosts:
+            host.publish(self.folder / file)
+
+    def remove(self, file: str) -> None:
+        """Remove a file here and every host's copy of it; who has it open can read on.
+
+        Raises:
+            HostLost: a host does not answer.
+        """
+        (self.folder / file).unlink(missing_ok=True)
+        for host in self._hosts.hosts:
+            host.remove(file)
+
+    def fetch(self, worker: int, file: str) -> Path:
+        """The file that a worker wrote into the folder of its host.
+
+        Raises:
+            HostLost: the host does not answer.
+        """
+        with telling_of_temporary_files():
+            return self._hosts.of_worker[worker].fetch(file)
+
+    def close(self) -> None:
+        """Remove the folder on this host."""
+        self._own.cleanup()
+
+
+def telling_of_temporary_files() -> AbstractContextManager[None]:
+    """For what the session itself writes: an observer's files have errors of their own."""
+    return telling_of_storage(Path(tempfile.gettempdir()))

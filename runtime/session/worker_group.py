@@ -1,0 +1,427 @@
+"""The workers of a session on all hosts: starting, informing, commanding and replacing them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from multiprocessing import connection as mp_connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drlpp.capturing.capture import CapturedModel
+from drlpp.errors import HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.device.emulation import cores_for
+from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, WorkerHost
+from drlpp.runtime.hosts.session_hosts import Hosts, hosts_for, release_hosts
+from drlpp.runtime.ipc.commands import (
+    Collect,
+    Command,
+    Failed,
+    LoadModel,
+    LoadSamples,
+    Progress,
+    Reading,
+    Ready,
+    Stream,
+    Working,
+)
+from drlpp.runtime.ipc.post import Post, StoreAddress
+from drlpp.runtime.ipc.session_folder import SessionFolder
+from drlpp.runtime.ipc.store import new_token, open_store
+from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.runtime.ipc.transport_choice import Transport, transport_of
+from drlpp.runtime.loading.loaders import loader_processes_may_die
+from drlpp.runtime.session.feed import Feed, chunk_minibatches
+from drlpp.runtime.session.run_commands import RunOptions
+from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
+from drlpp.schedule.method import DeviceChoice
+from drlpp.schedule.pipeline import Pipeline
+
+_LOOK_SECONDS = 1.0
+_USUAL_SILENCES = 20
+"""A trial has hung when nobody says anything for this many times the longest silence so far."""
+
+_MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
+
+
+@dataclass
+class TimeSpent:
+    """Where a session's time went, in seconds: preparing trials, and running them."""
+
+    deploying_seconds: float = 0.0
+    running_seconds: float = 0.0
+
+
+class WorkerGroup:
+    """Workers on any number of hosts, numbered from 0, which all know the model.
+
+    They are started where that is necessary. After any failure all of them are replaced, because a
+    communication group cannot be repaired. While this process is stopped (Ctrl-Z), and its workers
+    with it, nobody waits: that counts as no silence, but in ``stops``.
+
+    Args:
+        captured: the model.
+        speeds: of every worker, relative to this machine's; slower ones sleep after every pass.
+        device: what they compute on.
+        limits: how long to wait for them; may be replaced between commands.
+        place: says where the workers run: by default on this machine, or on those of a launch.
+
+    Attributes:
+        size: number of workers.
+        hosts: where they run.
+        files: of the session.
+        devices: of every worker, once they have been prepared.
+        spent: where the time went.
+        generation: how many sets of workers there have been.
+        longest_silence_seconds: without a word while a command was carried out.
+        stops: how often this process was stopped while it waited for workers, and continued.
+        store: where the workers find each other; None while none run.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        speeds: Sequence[float],
+        device: DeviceChoice = DeviceChoice.CPU,
+        limits: TimeLimits = DEFAULT_TIME_LIMITS,
+        place: Callable[[int, Path, TimeLimits], Hosts] = hosts_for,
+    ) -> None:
+        self.size = len(speeds)
+        self.limits = limits
+        self.devices: list[DeviceFacts] = []
+        self.spent = TimeSpent()
+        self.generation = 0
+        self.longest_silence_seconds = 0.0
+        self.stops = 0
+        self.store: dist.TCPStore | None = None
+        self._captured = captured
+        self._speeds = speeds
+        self._device = device
+        self._samples = (captured.task.inputs, captured.task.targets)
+        self._names = 0
+        self._closed = False
+        self._lost: HostLost | None = None
+        self._silence_seconds = 0.0
+        self._informed_generation = 0
+        self._stages: Mapping[int, int] = {}
+        with telling_of_temporary_files():
+            folder = SessionFolder()
+        self.hosts = place(self.size, Path(folder.name), limits)
+        self.files = SessionFiles(folder, self.hosts)
+        self._cores = cores_for(speeds, self.hosts.machines)
+        try:
+            self.files.write(_MODEL_FILE, captured.state | captured.constants)
+            self.files.write(_SAMPLES_FILE, self._samples)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that run now."""
+        return [process for host in self.hosts.hosts for process in host.process_ids]
+
+    def check_open(self) -> None:
+        """Raise an error if the session has been closed."""
+        if self._closed:
+            raise InvalidInput("this session is closed; begin another one")
+
+    # Beginning and end
+
+    def prepare(self) -> None:
+        """Start or replace workers where that is necessary, and know their devices.
+
+        Raises:
+            HostLost: a host does not answer.
+        """
+        self.check_open()
+        self._start()
+        self._inform()
+
+    def _start(self) -> None:
+        with self._noting_lost_hosts(), telling_of_temporary_files():
+            if all(host.is_whole() for host in self.hosts.hosts):
+                return
+            self._kill()
+            address = self.hosts.hosts[0].address
+            self.store = open_store(address)
+            store = StoreAddress(address, self.store.port, new_token())
+            started: Counter[str] = Counter()
+            for host in self.hosts.hosts:
+                host.start(
+                    [
+                        Post(
+                            worker=worker,
+                            place=started[host.name] + number,
+                            address=host.address,
+                            store=store,
+                            limits=self.limits,
+                            speed=self._speeds[worker],
+                            core=self._cores[worker],
+                        )
+                        for number, worker in enumerate(host.workers)
+                    ]
+                )
+                started[host.name] += len(host.workers)
+            for host in self.hosts.hosts:
+                host.finish_start()
+            self.generation += 1
+            self._stages = {}
+
+    def _inform(self) -> None:
+        """Give new workers the model."""
+        if self._informed_generation != self.generation:
+            load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
+            patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
+            answers = self._carry_out(dict.fromkeys(range(self.size), load), patience)
+            ready = (answers[worker] for worker in range(self.size))
+            self.devices = [answer.device for answer in ready if isinstance(answer, Ready)]
+            self._informed_generation = self.generation
+
+    def close(self) -> None:
+        """End the workers and remove the files; another session may have the hosts after that."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._end(lambda host: host.close())
+        finally:
+            release_hosts()
+            self.files.close()
+
+    def _kill(self) -> None:
+        self._end(lambda host: host.kill())
+
+    def _end(self, end: Callable[[WorkerHost], None]) -> None:
+        """On every host, also if one of them is lost, which the next start tells."""
+        for host in self.hosts.hosts:
+            try:
+                end(host)
+            except HostLost as error:
+                self._lost = self._lost or error
+            except RunFailure as error:
+                # What it was asked before may have failed; the others have to end as well.
+                self._lost = self._lost or HostLost(str(error))
+        self.store = None
+
+    @contextmanager
+    def _noting_lost_hosts(self) -> Iterator[None]:
+        """A host that is lost stays lost, and is not waited for again."""
+        if self._lost is not None:
+            raise self._lost
+        try:
+            yield
+        except HostLost as error:
+            self._lost = error
+            raise
+
+    # Commands
+
+    def command(
+        self,
+        commands: Mapping[int, Command],
+        on_progress: Callable[[Progress], None] | None = None,
+        feed: Feed | None = None,
+    ) -> dict[int, Any]:
+        """Give workers their commands and wait for all answers.
+
+        Args:
+            commands: by worker.
+            on_progress: called now and then with how far the last stage is.
+            feed: goes on with what the workers read while they are waited for; the time that it
+                takes counts for no timeout.
+
+        Raises:
+            RunFailure: a worker was lost, failed, or did not answer; none is left after that.
+            KeyboardInterrupt: Ctrl-C was pressed on another host; nor is one left after that.
+        """
+        if not self.process_ids:
+            self._start()
+        self._inform()
+        return self._carry_out(commands, self._patience(commands), on_progress, feed)
+
+    def execute(
+        self,
+        commands: Mapping[int, Command],
+        on_progress: Callable[[Progress], None] | None = None,
+        feed: Feed | None = None,
+    ) -> dict[int, Any]:
+        """The same for commands that count as running, not as deploying."""
+        begin = time.perf_counter()
+        answers = self.command(commands, on_progress, feed)
+        self.spent.running_seconds += time.perf_counter() - begin
+        return answers
+
+    def _patience(self, commands: Mapping[int, Command]) -> float:
+        """Seconds without any word from a worker after which the commands count as hung."""
+        if self.limits.answer_seconds is not None:
+            return self.limits.answer_seconds
+        usual = _USUAL_SILENCES * self.longest_silence_seconds
+        # Of these nobody hears until all is read or written, however much it is.
+        silent = any(isinstance(command, Collect | LoadSamples) for command in commands.values())
+        first = silent or not self.spent.running_seconds
+        least = self.limits.first_answer_seconds if first else 0.0
+        return max(usual, self.limits.least_answer_seconds, least)
+
+    def _carry_out(
+        self,
+        commands: Mapping[int, Command],
+        patience: float,
+        on_progress: Callable[[Progress], None] | None = None,
+        feed: Feed | None = None,
+    ) -> dict[int, Any]:
+        try:
+            with self._noting_lost_hosts():
+                self._raise_if_ended(self._events(0))
+                for worker, command in commands.items():
+                    self.hosts.of_worker[worker].send(worker, command)
+                return self._wait_for_answers(set(commands), patience, on_progress, feed)
+        except BaseException as error:
+            self._kill()
+            # A host that is cut off may be why nobody answers; killing its workers tells.
+            if isinstance(error, TrialTimeout) and self._lost is not None:
+                raise self._lost from None
+            raise
+
+    def _wait_for_answers(
+        self,
+        waiting: set[int],
+        patience: float,
+        on_progress: Callable[[Progress], None] | None,
+        feed: Feed | None,
+    ) -> dict[int, Any]:
+        answers: dict[int, Any] = {}
+        self._silence_seconds = 0.0
+        while waiting:
+            fed = feed is not None and feed.advance()
+            if fed:
+                self._silence_seconds = 0.0
+            events = self._events(0 if fed else patience)
+            if not events:
+                if fed:
+                    continue
+                raise TrialTimeout(
+                    f"workers {sorted(waiting)} did not answer within {patience:.0f} s; if "
+                    "they need longer, give a longer time limit (--timeout, timeout_seconds)"
+                )
+            silence, self._silence_seconds = self._silence_seconds, 0.0
+            self.longest_silence_seconds = max(self.longest_silence_seconds, silence)
+            for event in events:
+                match event:
+                    case Answered(_, Failed() as failed):
+                        # A worker that has died makes others fail, and may be noticed after them.
+                        self._raise_if_one_ends(events)
+                        raise failed.error
+                    case Answered(_, Progress() as progress):
+                        if on_progress:
+                            on_progress(progress)
+                    case Answered(worker, Reading() as reading):
+                        assert feed is not None
+                        feed.heard(worker, reading)
+                    case Answered(worker, answer) if not isinstance(answer, Working):
+                        answers[worker] = answer
+                        waiting.discard(worker)
+            if waiting:
+                self._raise_if_ended(events)
+        return answers
+
+    def _events(self, patience: float) -> list[Event]:
+        """What has happened on the hosts; none if nothing has in time."""
+        left = patience
+        while True:
+            waitables = [waitable for host in self.hosts.hosts for waitable in host.waitables()]
+            ready, seconds = self._wait(waitables, min(left, _LOOK_SECONDS))
+            left -= seconds
+            events = [event for host in self.hosts.hosts for event in host.events(ready)]
+            for event in events:
+                if isinstance(event, Interrupted):
+                    raise KeyboardInterrupt(f"on host {event.host}")
+            if events or left <= 0:
+                return events
+
+    def _wait(self, waitables: Sequence[Any], seconds: float) -> tuple[list[Any], float]:
+        """Those that are ready, and how long they were waited for."""
+        begin = time.monotonic()
+        ready = mp_connection.wait(waitables, max(0.0, seconds))
+        waited = time.monotonic() - begin
+        if waited > seconds + self.limits.stopped_seconds:
+            self.stops += 1
+            waited = seconds
+        self._silence_seconds += waited
+        return ready, waited
+
+    def _raise_if_one_ends(self, events: Sequence[Event]) -> None:
+        end = time.monotonic() + self.limits.other_failure_seconds
+        while events:
+            self._raise_if_ended(events)
+            events = self._events(end - time.monotonic())
+
+    def _raise_if_ended(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Ended):
+                raise WorkerLost(f"{self._description_of(event.worker)} {event.how}")
+
+    def _description_of(self, worker: int) -> str:
+        facts = [f"stage {self._stages[worker]}"] if worker in self._stages else []
+        if len({host.name for host in self.hosts.hosts}) > 1:
+            facts.append(f"on {self.hosts.of_worker[worker].name}")
+        return f"worker {worker} ({', '.join(facts)})" if facts else f"worker {worker}"
+
+    # Placements and samples
+
+    def new_name(self, purpose: str) -> str:
+        """A name that the session never uses again."""
+        self._names += 1
+        return f"{purpose}-{self._names}"
+
+    def transport(self, workers: Iterable[int]) -> Transport:
+        """How these workers exchange tensors."""
+        return transport_of(self.devices[worker] for worker in workers)
+
+    def note_stages(self, pipeline: Pipeline) -> None:
+        """Which stages the workers hold from now on, for what is said of one that is lost."""
+        self._stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
+
+    def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
+        """Give all workers, and those that replace them, samples to work on."""
+        self.check_open()
+        self._samples = (tuple(inputs), targets)
+        self.files.write(_SAMPLES_FILE, self._samples)
+        if self._informed_generation == self.generation:
+            self.command(dict.fromkeys(range(self.size), LoadSamples(_SAMPLES_FILE)))
+
+    @property
+    def example_order(self) -> Tensor | None:
+        """Makes minibatches of the model's batch size out of the samples; None if they are one."""
+        batch = self._captured.task.batch_size
+        return None if len(self._samples[0][0]) == batch else torch.arange(batch).unsqueeze(0)
+
+    @contextmanager
+    def feeding(
+        self, options: RunOptions, pipeline: Pipeline, minibatches: int, first: int
+    ) -> Iterator[Feed | None]:
+        """The feed of a run whose minibatches are loaded while it goes on."""
+        if options.loaded is None:
+            yield None
+            return
+        task = self._captured.task
+        assert task.targets is not None
+        bytes_ = sum(tensor.nbytes for tensor in (*task.inputs, task.targets))
+        stream = Stream(self.new_name("stream"), chunk_minibatches(bytes_), first)
+        feed = Feed(
+            stream,
+            options.loaded,
+            minibatches - first,
+            pipeline.workers,
+            self.files,
+        )
+        with loader_processes_may_die(), closing(feed):
+            yield feed
