@@ -1,4 +1,7 @@
 # What users import from here, each when it is first used.
+from .deploying.deployment import Deployment as Deployment
+from .deploying.evaluation_commands import Evaluation as Evaluation
+from .deploying.run_commands import RunOptions as RunOptions
 from .hosts.launch import join_launch as join_launch
 from .hosts.launch import leave_launch as leave_launch
 from .hosts.launch import restarted as restarted
@@ -8,10 +11,7 @@ from .reference.random_delays import RandomDelays as RandomDelays
 from .reference.reference import ReferenceExecutor as ReferenceExecutor
 from .reference.reference import ReferenceResult as ReferenceResult
 from .reference.reference import run_reference as run_reference
-from .session.deployment import Deployment as Deployment
-from .session.evaluation_commands import Evaluation as Evaluation
 from .session.kept_profile import kept_profile as kept_profile
-from .session.run_commands import RunOptions as RunOptions
 from .session.session import ClusterSession as ClusterSession
 from .session.worker_group import TimeSpent as TimeSpent
 from .stage.minibatches import Minibatches as Minibatches

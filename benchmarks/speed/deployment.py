@@ -31,7 +31,7 @@ from drlpp.io.formatting import seconds_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.session.deployment import DeploymentTimes
+from drlpp.runtime.deploying.deployment import DeploymentTimes
 
 SECONDS_GOAL = 1.0
 GROWTH_GOAL = 0.01

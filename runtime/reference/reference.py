@@ -19,10 +19,10 @@ from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.capturing.capture import CapturedModel, capture_microbatch
 from drlpp.placement.placement import Placement
+from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.random_delays import RandomDelays
 from drlpp.runtime.reference.reference_weights import StageHistory, Weights
-from drlpp.runtime.session.run_commands import RunOptions
-from drlpp.runtime.session.stage_cutting import cut_stages
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.passes import as_sent
 from drlpp.runtime.stage.precision import passes_in

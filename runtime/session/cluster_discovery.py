@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from drlpp.runtime.deploying.profile_commands import computing_at_once
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.session_hosts import Hosts
-from drlpp.runtime.session.profile_commands import computing_at_once
 from drlpp.specs.cluster import Cluster, Host, Link
 
 _ALONE = Link(bandwidth_bytes_per_second=1e12)

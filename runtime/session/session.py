@@ -19,6 +19,19 @@ from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, Wor
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
+from drlpp.runtime.deploying.deployment import (
+    Deployment,
+    DeploymentTimes,
+    deployment_commands,
+    merge_stages,
+)
+from drlpp.runtime.deploying.evaluation_commands import Evaluation, evaluation_commands
+from drlpp.runtime.deploying.profile_commands import (
+    measuring_workers,
+    profile_command,
+    profile_of,
+)
+from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for
 from drlpp.runtime.device.emulation import checked_speeds
 from drlpp.runtime.hosts.launch import time_limits_of, usual_workers
@@ -32,20 +45,7 @@ from drlpp.runtime.ipc.commands import (
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.session.cluster_discovery import session_cluster
-from drlpp.runtime.session.deployment import (
-    Deployment,
-    DeploymentTimes,
-    deployment_commands,
-    merge_stages,
-)
-from drlpp.runtime.session.evaluation_commands import Evaluation, evaluation_commands
 from drlpp.runtime.session.link_measurement import time_hosts, time_ways
-from drlpp.runtime.session.profile_commands import (
-    measuring_workers,
-    profile_command,
-    profile_of,
-)
-from drlpp.runtime.session.run_commands import RunOptions, run_commands
 from drlpp.runtime.session.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session.windows import measurement_of
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup

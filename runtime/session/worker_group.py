@@ -17,6 +17,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
+from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, WorkerHost
@@ -40,7 +41,6 @@ from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.ipc.transport_choice import Transport, transport_of
 from drlpp.runtime.loading.loaders import loader_processes_may_die
 from drlpp.runtime.session.feed import Feed, chunk_minibatches
-from drlpp.runtime.session.run_commands import RunOptions
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.pipeline import Pipeline

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch, bad_samples, named_tensors
 from drlpp.runtime.loading.held_out import evaluation_order
-from drlpp.runtime.session.run_commands import RunOptions
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.training_data import TrainingData, bytes_of, epoch_seed
 from drlpp.specs.data import Data, Samples

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from drlpp.errors import InvalidFile, InvalidInput, NotFinite, RunFailure
 from drlpp.placement.placement import Placement
+from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.commands import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint, write_state_dict
 from drlpp.runtime.loading.held_out import mean_loss, mean_score
-from drlpp.runtime.session.deployment import Deployment
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.checkpoint import (
     TrainingCheckpoint,

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from drlpp.errors import InvalidInput
+from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch
 from drlpp.runtime.loading.held_out import evaluation_order
 from drlpp.runtime.loading.loader_state import generators_of, undisturbed
 from drlpp.runtime.loading.loaders import Loader, Unpacker, iterate, known_samples
-from drlpp.runtime.session.run_commands import RunOptions
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.data import Loaders, Samples
 

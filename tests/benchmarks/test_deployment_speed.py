@@ -21,7 +21,7 @@ from drlpp.cli.command_line import build_console
 from drlpp.errors import InvalidInput
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.session.deployment import DeploymentTimes
+from drlpp.runtime.deploying.deployment import DeploymentTimes
 
 
 @pytest.fixture(scope="module")

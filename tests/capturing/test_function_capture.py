@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.errors import InvalidModel
-from drlpp.runtime.session.stage_cutting import portable
+from drlpp.runtime.deploying.stage_cutting import portable
 from tests.support.captured_modules import (
     captured_from,
     check_structure,

@@ -12,7 +12,7 @@ from drlpp.models.task import Task
 from drlpp.models.zoo import ZOO
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, run_reference
-from drlpp.runtime.session.stage_cutting import cut_stages
+from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight

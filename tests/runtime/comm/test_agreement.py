@@ -14,9 +14,9 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.comm.agreement import contents_of
+from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.commands import Deploy, Run
 from drlpp.runtime.session import session
-from drlpp.runtime.session.stage_cutting import cut_stages
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.schedule import Message, Receive
 from tests.support.forked import order, placements, samples

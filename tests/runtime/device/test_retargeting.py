@@ -16,8 +16,8 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
+from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.retargeting import retarget
-from drlpp.runtime.session.stage_cutting import cut_stages, portable
 from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from tests.support.tiny_models import MODELS, tiny

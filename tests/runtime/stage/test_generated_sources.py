@@ -11,8 +11,8 @@ from torch.fx import graph_module
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
+from drlpp.runtime.deploying.deployment import deployment_commands
 from drlpp.runtime.ipc.transport_choice import Transport
-from drlpp.runtime.session.deployment import deployment_commands
 from drlpp.runtime.stage.generated_sources import sources_forgotten
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec

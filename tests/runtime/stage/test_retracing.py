@@ -10,7 +10,7 @@ from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
-from drlpp.runtime.session.stage_cutting import cut_stages
+from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.stage.randomness import begin_pass
 
 

@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
+from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.retargeting import retarget
 from drlpp.runtime.ipc.run_plan import RunPlan
-from drlpp.runtime.session.stage_cutting import cut_stages, portable
 from drlpp.runtime.stage import stage_runner
 from drlpp.runtime.stage.gradients import SharedGradients
 from drlpp.runtime.stage.minibatches import Minibatches

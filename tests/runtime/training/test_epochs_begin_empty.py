@@ -8,9 +8,9 @@ import pytest
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
+from drlpp.runtime.deploying.run_commands import run_commands
 from drlpp.runtime.ipc.commands import Run
 from drlpp.runtime.session import session as session_module
-from drlpp.runtime.session.run_commands import run_commands
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Backward, Forward, Part, Update
 from tests.support.killing import killed_after_saving

@@ -19,9 +19,9 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
+from drlpp.runtime.deploying.profile_commands import profile_of
 from drlpp.runtime.ipc.commands import LinkTimes, OperatorTimes, StageTimes
 from drlpp.runtime.session.link_measurement import link_of
-from drlpp.runtime.session.profile_commands import profile_of
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

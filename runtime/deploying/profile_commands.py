@@ -10,6 +10,7 @@ from itertools import pairwise
 from drlpp.capturing.capture import CapturedModel
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.placement.placement import Placement, Stage
+from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.commands import (
@@ -18,7 +19,6 @@ from drlpp.runtime.ipc.commands import (
     StageTimes,
 )
 from drlpp.runtime.ipc.transport_choice import Transport
-from drlpp.runtime.session.stage_cutting import cut_stages, portable
 from drlpp.runtime.stage.generated_sources import sources_forgotten
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec

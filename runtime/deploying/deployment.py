@@ -11,9 +11,9 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.placement import Placement
+from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Deploy
 from drlpp.runtime.ipc.transport_choice import Transport
-from drlpp.runtime.session.stage_cutting import cut_stages, portable
 from drlpp.runtime.stage.generated_sources import sources_forgotten
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
+from drlpp.runtime.deploying.deployment import Deployment
+from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Run, RunResult, Stream
 from drlpp.runtime.ipc.run_plan import RunPlan
-from drlpp.runtime.session.deployment import Deployment
-from drlpp.runtime.session.stage_cutting import cut_stages, portable
 from drlpp.runtime.stage.generated_sources import sources_forgotten
 from drlpp.schedule.schedule import Part, build_schedule
 
