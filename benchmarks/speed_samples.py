@@ -11,9 +11,9 @@ from benchmarks.speed_baselines import BaselineName
 from drlpp.files import Document, Record
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.task import Option
-from drlpp.training_options import Method, PolicyName
+from drlpp.training_options import Method
 
-ASYNCHRONOUS: tuple[PolicyName, ...] = ("vanilla", "pipeoptim", "stash")
+ASYNCHRONOUS = ("vanilla", "pipeoptim", "stash")
 DEEPER = Method(policy="vanilla", in_flight_per_link=1)
 """NOAM leaves even stages no time for messages, nor replicas for each other; this does."""
 
@@ -57,8 +57,9 @@ class Contender(Record):
             name = f"torch {self.theirs}"
         else:
             assert self.ours is not None
-            flushes = self.ours.schedule != "1f1b"
-            name = f"1f1b {self.ours.policy}" if not flushes else self.ours.schedule
+            name = self.ours.schedule
+            if not self.ours.flushes:
+                name = f"{name} {self.ours.policy}"
             if self.ours.in_flight_per_link:
                 name = f"{name}, {self.ours.in_flight_per_link} more in flight per link"
         return f"{name}, M = {self.microbatches}" if self.microbatches > 1 else name

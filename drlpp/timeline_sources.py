@@ -14,16 +14,13 @@ from drlpp.measurement import FailedMeasurement
 from drlpp.placement import Placement
 from drlpp.placement_file import PlacementFile
 from drlpp.planning_input import read_profile
-from drlpp.schedule import Action, Backward, Forward, Recompute, Schedule
+from drlpp.schedule import Action, Schedule
 from drlpp.simulator import simulate
 from drlpp.timeline import TimedAction, play
 from drlpp.training_options import Method
 from drlpp.versions import stage_delays
 from drlpp.window import Window, completion_times
 from drlpp.workload import Workload
-
-PASS_UNITS: dict[type, float] = {Forward: 1.0, Recompute: 1.0, Backward: 2.0}
-"""What actions take where only the schedule counts; all others take nothing."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def from_schedule(
     schedule = method.schedule_for(pipeline, window.minibatches)
 
     def units(worker: int, action: Action) -> float:
-        return PASS_UNITS.get(type(action), 0.0)
+        return action.units
 
     return Recording(
         source="schedule (a forward takes 1, a backward 2)",

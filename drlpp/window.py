@@ -41,7 +41,7 @@ class Window:
     def plan(cls, pipeline: Pipeline, minibatches: int, method: Method) -> Window:
         """Lay a window of at least ``minibatches`` into a run, in whole rounds of updates."""
         together = method.accumulate
-        if method.schedule != "1f1b":
+        if method.flushes:
             return cls(2 * together, _round_up(minibatches, together), tail=0, step=together)
         rounds = method.minibatches_together(pipeline)
         # Minibatches of one update are complete at once: a window of fewer would take no time, or

@@ -10,12 +10,14 @@ from pydantic import Field, model_validator
 from drlpp.files import Record
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement import Placement
+from drlpp.schedules.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedules.gpipe import GPIPE
 from drlpp.training_options import Method
 from drlpp.verdict import Simplicity
 
 PLAIN = "plain PyTorch"
 
-RIVALS = (PLAIN, "data-parallel", "gpipe", "1f1b-flush", "pipedream", "exact")
+RIVALS = (PLAIN, "data-parallel", GPIPE.name, FLUSHED_1F1B.name, "pipedream", "exact")
 """The kinds of what a user has without an agent, in the order of the table."""
 
 
@@ -50,7 +52,7 @@ class Contender(Record):
         if self.placement is None:
             count = self.threads
             return "one GPU" if count is None else "1 thread" if count == 1 else f"{count} threads"
-        if self.method.schedule == "1f1b":
+        if not self.method.schedule_kind.takes_microbatches:
             return self.placement.configuration
         return f"{self.placement.configuration}, M = {self.method.microbatches}"
 
@@ -78,7 +80,7 @@ class Contender(Record):
         return Simplicity(
             pipeline=True,
             stages=stages,
-            stale=stages > 1 and self.method.schedule == "1f1b",
+            stale=stages > 1 and not self.method.flushes,
             workers=len(self.placement.accelerators),
             microbatches=self.method.microbatches,
         )

@@ -15,6 +15,7 @@ from drlpp.runtime.generated_sources import sources_forgotten
 from drlpp.runtime.stage_runner import RunPlan
 from drlpp.runtime.stages import cut_stages, portable
 from drlpp.schedule import Part, build_schedule
+from drlpp.schedules.forward_only import FORWARD_ONLY
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def evaluation_commands(
         order: which samples make which minibatch.
         stream: where minibatches come from instead.
     """
-    schedule = build_schedule(deployment.pipeline, minibatches, "forward")
+    schedule = build_schedule(deployment.pipeline, minibatches, FORWARD_ONLY.name)
     programs = cut_stages(captured, deployment.placement, captured.evaluation)
     score = portable(captured.score) if captured.score else None
     ends = [(None, None)] * (len(programs) - 1) + [(portable(captured.loss), score)]

@@ -34,8 +34,10 @@ from drlpp.runtime.optimizers import build_optimizer
 from drlpp.runtime.precision import passes_in
 from drlpp.runtime.profiling import SignsOfLife
 from drlpp.runtime.worker_process import settle
+from drlpp.schedules.one_f_one_b import ONE_F_ONE_B
 from drlpp.task import ModelReference, Task
 from drlpp.training_options import Method, choose_method
+from drlpp.weight_policies import SYNC
 from drlpp.window import Window
 
 
@@ -147,7 +149,7 @@ def train(
 ) -> Measurement:
     """Train on the task's minibatch again and again, and measure it in steady state."""
     device, method = accelerator.device, run.method
-    alone = choose_method("sync", {"schedule": "1f1b"}, method)
+    alone = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, method)
     window = Window.plan(Pipeline.straight(1), run.minibatches, alone)
     module = task.module.to(device)
     targets = torch.empty(0) if task.targets is None else task.targets

@@ -30,8 +30,10 @@ from drlpp.runtime.policies import Displaced
 from drlpp.runtime.retargeting import retarget
 from drlpp.runtime.stage_runner import Received, RunPlan, StageRunner
 from drlpp.runtime.stages import StageOutput, StageProgram
+from drlpp.schedules.gpipe import GPIPE
 from drlpp.training_options import Method
 from drlpp.versions import WeightUse
+from drlpp.weight_policies import SYNC
 
 _WARM_UPS = 3
 _SIGN_INTERVAL_SECONDS = 0.25
@@ -155,7 +157,7 @@ def _runners(
         StageRunner(
             program=program,
             state=state,
-            method=method or Method(schedule="gpipe", policy="sync"),
+            method=method or Method(schedule=GPIPE.name, policy=SYNC.name),
             optimizer=command.optimizer,
             delay=0 if method is None else 1,
             loss=loss if program.stage == len(programs) - 1 else None,

@@ -28,7 +28,7 @@ from drlpp.spans import (
     time_use,
 )
 from drlpp.timeline import TimedAction, play
-from drlpp.timeline_sources import PASS_UNITS, Recording
+from drlpp.timeline_sources import Recording
 from drlpp.trace import trace_of
 from drlpp.training_options import Method
 from drlpp.window import Window
@@ -121,7 +121,7 @@ def test_the_bubble_of_gpipe(stages: int, microbatches: int) -> None:
     pipeline = Pipeline.straight(*[1] * stages)
     window = Window.plan(pipeline, 5, method)
     schedule = method.schedule_for(pipeline, window.minibatches)
-    timeline = play(schedule, lambda worker, action: PASS_UNITS.get(type(action), 0.0))
+    timeline = play(schedule, lambda worker, action: action.units)
     recording = Recording("", "", timeline, schedule, window, {})
     for use in time_use(spans_of(timeline), *recording.bounds):
         assert use.bubble == pytest.approx((stages - 1) / (microbatches + stages - 1))

@@ -10,12 +10,8 @@ from pydantic import ValidationError
 from drlpp.errors import InvalidInput
 from drlpp.pipeline import Pipeline
 from drlpp.schedule import AllReduce
-from drlpp.training_options import (
-    SUGGESTED_CORRECTION_DECAY,
-    SUGGESTED_LOSS_SCALE,
-    Method,
-    choose_method,
-)
+from drlpp.training_options import SUGGESTED_LOSS_SCALE, Method, choose_method
+from drlpp.weight_policies import SUGGESTED_CORRECTION_DECAY
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
 PARALLEL = Method(policy="sync")
