@@ -29,6 +29,7 @@ from drlpp.simulator import simulate, simulate_depths
 from drlpp.task import ModelReference
 from drlpp.training_options import Method, choose_method
 from drlpp.versions import stage_delay, stage_delays
+from drlpp.window import Window
 from drlpp.workload import Workload
 from tests.runtime.forked import largest_difference, order
 
@@ -204,3 +205,12 @@ def test_a_timeline_is_drawn_and_written(
         assert code == 0, err
         assert kind in out
         assert read_schedule(written_to).kind == kind
+
+
+def test_its_window_begins_when_the_deeper_pipeline_is_full() -> None:
+    for shape in ((1,), (1, 1, 1), (3, 2, 1)):
+        pipeline = Pipeline.straight(*shape)
+        deeper = Window.plan(pipeline, 8, Method(in_flight_per_link=1))
+        assert Window.plan(pipeline, 8, Method(schedule="eager-1f1b")).tail == deeper.tail
+    eager = Window.plan(Pipeline.straight(1, 1, 1), 8, Method(schedule="eager-1f1b"))
+    assert eager == Window.plan(Pipeline.straight(1, 1, 1), 8, Method(in_flight_per_link=1))
