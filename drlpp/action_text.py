@@ -95,8 +95,9 @@ def parse_action(text: str) -> Action:
     if found := _SUM.fullmatch(text):
         letter, version, members = found.groups()
         workers = tuple(map(int, members.split(",")))
-        content = "gradients" if letter == _GRADIENTS else "squared_norm"
-        return AllReduce(int(version), workers, content)
+        if letter == _GRADIENTS:
+            return AllReduce(int(version), workers)
+        return AllReduce(int(version), workers, "squared_norm")
     raise InvalidInput(
         f"{text[:40]!r} is no action; actions look like F3.0, R3.0, B3.0, U4, U2x8<4, sF3.0:0>1@5, "
         "rF3.0:0>1@2, A4:0,1 and N4:0,1"
