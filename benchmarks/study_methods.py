@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drlpp.training_options import Method
-from drlpp.weight_policies import SUGGESTED_CORRECTION_DECAY
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_policies import SUGGESTED_CORRECTION_DECAY
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drlpp.actions import COMPUTATIONS, Cost
-from drlpp.cluster import Cluster
-from drlpp.placement import Placement
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
+from drlpp.schedule.actions import COMPUTATIONS, Cost
 from drlpp.simulator.network import Network, Path
 from drlpp.simulator.program import Program
 from drlpp.simulator.work import Bucket, PassOverhead, PlacedWork, buckets_of
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster
 
 _SQUARED_NORM_BYTES = 8
 
@@ -22,7 +22,7 @@ class Costs:
 
     Attributes:
         seconds: for every worker the seconds of each kind of computing step, at its speed: of
-            :data:`drlpp.actions.COMPUTATIONS`, then of a backward that is summed.
+            :data:`drlpp.schedule.actions.COMPUTATIONS`, then of a backward that is summed.
         prediction_seconds: for every worker what predicting weights takes of a forward and of a
             backward.
         ready_seconds: for every worker when its buckets are ready, from the begin of a backward.

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from drlpp.actions import COMPUTATIONS
-from drlpp.schedule import (
+from drlpp.schedule.actions import COMPUTATIONS
+from drlpp.schedule.schedule import (
     AllReduce,
     Backward,
     Forward,
@@ -21,7 +21,7 @@ from drlpp.schedule import (
     Send,
     Update,
 )
-from drlpp.window import Window
+from drlpp.schedule.window import Window
 
 _KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
 FORWARD, BACKWARD = _KINDS[Forward], _KINDS[Backward]

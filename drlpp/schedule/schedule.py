@@ -1,0 +1,226 @@
+"""A schedule is data: for every worker the list of actions that it performs, in order.
+
+The runtime executes these lists, the simulator times them, the reference executor replays them
+in one process, the timeline draws them, and the version difference s of weight prediction is
+counted in them. What tells the kinds of schedules apart is in ``drlpp/schedules/``, a file for
+each, and nowhere else.
+
+Asynchronous 1F1B (pipedream §3.2) on four stages, minibatches 0, 1, 2, …; a backward takes as
+long as two forwards, and every backward is followed by an update of its stage::
+
+    stage 0   F0 F1 F2 F3 .. .. .. .. .. .. B0··· F4 B1··· F5 B2···
+    stage 1      F0 F1 F2 .. .. .. .. B0··· F3 B1··· F4 B2··· F5
+    stage 2         F0 F1 .. .. B0··· F2 B1··· F3 B2··· F4 B3···
+    stage 3            F0 B0··· F1 B1··· F2 B2··· F3 B3··· F4
+
+A schedule is written down and read in such words too (:mod:`drlpp.schedule.schedule_file`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from drlpp.errors import InvalidInput
+from drlpp.schedule.actions import (
+    Action,
+    AllReduce,
+    Backward,
+    Computation,
+    Forward,
+    Message,
+    Part,
+    Pass,
+    Payload,
+    Receive,
+    Recompute,
+    Send,
+    Update,
+)
+from drlpp.schedule.kinds.kind import ScheduleKind, Share
+from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
+from drlpp.schedule.kinds.registry import find_schedule_kind, names_to_suggest
+from drlpp.schedule.lowering import Lowering, with_recomputation
+from drlpp.schedule.pipeline import Pipeline
+
+__all__ = [
+    "Schedule",
+    "build_schedule",
+    "ScheduleKind",
+    "Action",
+    "Computation",
+    "Pass",
+    "Forward",
+    "Recompute",
+    "Backward",
+    "Update",
+    "Send",
+    "Receive",
+    "AllReduce",
+    "Message",
+    "Payload",
+    "Part",
+    "MOST_PASSES",
+    "check_length",
+    "in_order",
+]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The actions of every worker for ``minibatches`` minibatches, the pipeline empty at both ends.
+
+    Attributes:
+        kind: the name of one of :data:`drlpp.schedule.kinds.registry.SCHEDULE_KINDS`.
+        pipeline: the stages, their workers, and the edges between them.
+        minibatches: how many minibatches run, numbered from 0.
+        microbatches: parts of a minibatch (1 unless the kind flushes).
+        actions: for every worker its actions in order.
+    """
+
+    kind: str
+    pipeline: Pipeline
+    minibatches: int
+    microbatches: int
+    actions: dict[int, tuple[Action, ...]]
+
+    @property
+    def flushes(self) -> bool:
+        """Whether the pipeline is empty at every update."""
+        return find_schedule_kind(self.kind).flushes
+
+
+MOST_PASSES = 4_000_000
+"""Of all stages in one run. Its list of actions takes about 1 kB for each, and 10 µs."""
+
+
+def check_length(pipeline: Pipeline, minibatches: int, microbatches: int = 1) -> None:
+    """See that a run is not too long to be written down.
+
+    Raises:
+        InvalidInput: saying what would make it shorter.
+    """
+    passes = minibatches * microbatches * len(pipeline.stages)
+    if passes > MOST_PASSES:
+        raise InvalidInput(
+            f"a run of {minibatches} minibatches in {microbatches} parts through "
+            f"{len(pipeline.stages)} stages is {passes} passes; up to {MOST_PASSES} are written "
+            "down at once: take fewer minibatches for an epoch or a measurement (--minibatches), "
+            "microbatches or accumulate"
+        )
+
+
+def build_schedule(
+    pipeline: Pipeline,
+    minibatches: int,
+    kind: str = ONE_F_ONE_B.name,
+    microbatches: int = 1,
+    *,
+    accumulate: int = 1,
+    in_flight_per_link: int = 0,
+    recompute: bool = False,
+    share_norm: bool = False,
+) -> Schedule:
+    """Turn the shape of a placement into the list of actions of every worker.
+
+    The kind orders the computations of every worker; :mod:`drlpp.schedule.lowering` adds
+    recomputation and communication. Minibatch b goes to replica b mod m of a stage with m replicas,
+    and microbatches likewise. A stage of an asynchronous schedule makes one update for the fewest
+    whole multiples of ``accumulate`` minibatches that give each replica one; the replicas
+    all-reduce their gradients for it. On a single replicated stage this is plain data parallelism.
+
+    Args:
+        pipeline: the stages and their workers.
+        minibatches: how many run.
+        kind: the name of one of :data:`drlpp.schedule.kinds.registry.SCHEDULE_KINDS`.
+        microbatches: parts of a minibatch.
+        accumulate: minibatches whose gradients make one update.
+        in_flight_per_link: minibatches that a stage has in flight beyond NOAM, for the link into
+            each worker behind it (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`), where the
+            kind takes such a number.
+        recompute: do not keep activations from the forward to the backward, but compute them
+            again; where the backward follows at once there is nothing to gain, and they are kept.
+        share_norm: share the norm of all stages' gradients before an update. Only where a schedule
+            flushes: otherwise stages make their updates at different times.
+
+    Raises:
+        InvalidInput: for numbers that are too small or too large, or microbatches or minibatches
+            in flight where the kind has none.
+    """
+    if min(minibatches, microbatches, accumulate) < 1:
+        raise InvalidInput(
+            f"minibatches is {minibatches}, microbatches {microbatches} and accumulate "
+            f"{accumulate}; all must be at least 1"
+        )
+    chosen = find_schedule_kind(kind)
+    if microbatches > 1 and not chosen.takes_microbatches:
+        able = names_to_suggest(lambda kind: kind.takes_microbatches, quoted=True)
+        raise InvalidInput(f"a {kind} schedule has no microbatches; use kind {able} for them")
+    if in_flight_per_link < 0:
+        raise InvalidInput(f"in_flight_per_link is {in_flight_per_link}; 0 or more is expected")
+    if in_flight_per_link and not chosen.takes_in_flight_per_link:
+        able = names_to_suggest(lambda kind: kind.takes_in_flight_per_link, quoted=True)
+        raise InvalidInput(
+            f"a {kind} schedule has no minibatches in flight beyond its own; use kind {able} with "
+            f"in_flight_per_link {in_flight_per_link}"
+        )
+    check_length(pipeline, minibatches, microbatches)
+    in_flight = chosen.in_flight(pipeline, in_flight_per_link)
+    actions = {}
+    for stage, workers in enumerate(pipeline.stages):
+        lowering = Lowering(pipeline, stage, microbatches, share_norm)
+        for replica, worker in enumerate(workers):
+            share = Share(
+                replica=replica,
+                replicas=len(workers),
+                in_flight=in_flight[stage],
+                minibatches=minibatches,
+                microbatches=microbatches,
+                together=chosen.minibatches_of_update(len(workers), accumulate),
+            )
+            computations = chosen.order(share)
+            if recompute:
+                computations = with_recomputation(computations)
+            actions[worker] = tuple(lowering.lower(computations))
+    return Schedule(kind, pipeline, minibatches, microbatches, actions)
+
+
+def in_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
+    """All actions of all workers in one order in which a single process can perform them.
+
+    A receive comes after its send, and an all-reduce when all its workers have reached it (it is
+    yielded once for each of them, in a row).
+
+    Raises:
+        RuntimeError: if the workers would wait for each other for ever.
+    """
+    position = dict.fromkeys(schedule.actions, 0)
+    sent: set[tuple[Message, int]] = set()
+    arrived: dict[AllReduce, set[int]] = defaultdict(set)
+    ready = sorted(schedule.actions)
+    while ready:
+        worker = ready.pop(0)
+        actions = schedule.actions[worker]
+        while position[worker] < len(actions):
+            action = actions[position[worker]]
+            if isinstance(action, Receive) and (action.message, worker) not in sent:
+                break
+            if isinstance(action, AllReduce):
+                arrived[action].add(worker)
+                if len(arrived[action]) < len(action.workers):
+                    break
+                for member in action.workers:
+                    position[member] += 1
+                    yield member, action
+                ready.extend(member for member in action.workers if member != worker)
+                continue
+            position[worker] += 1
+            yield worker, action
+            if isinstance(action, Send):
+                sent.add((action.message, action.to))
+                if action.to not in ready:
+                    ready.append(action.to)
+    stuck = {w: a[position[w]] for w, a in schedule.actions.items() if position[w] < len(a)}
+    if stuck:
+        raise RuntimeError(f"the schedule cannot proceed; workers wait for: {stuck}")

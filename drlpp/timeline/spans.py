@@ -1,0 +1,133 @@
+"""Where the time of every worker goes: a timeline as spans without gaps, each of one kind.
+
+How each kind of action looks is in :mod:`drlpp.schedule.actions`; the order of the kinds in
+pictures, traces and tables is here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from drlpp.schedule.actions import (
+    WAITING,
+    AllReduce,
+    Backward,
+    Forward,
+    Pass,
+    Recompute,
+    Send,
+    SpanKind,
+    Update,
+)
+from drlpp.timeline.timeline import TimedAction
+
+FORWARD, RECOMPUTE, BACKWARD = Forward.span, Recompute.span, Backward.span
+UPDATE, ALL_REDUCE, SENDING = Update.span, AllReduce.span, Send.span
+PREDICTION = SpanKind("prediction", "#F0E442", "startup", computes=True)
+
+KINDS = (FORWARD, RECOMPUTE, BACKWARD, PREDICTION, UPDATE, ALL_REDUCE, SENDING, WAITING)
+"""All kinds, in the order of legends and columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """``worker`` does one kind of thing from ``start`` to ``end`` (seconds).
+
+    ``number`` is that of a pass, ``minibatch`` or, with microbatches, ``minibatch.microbatch``.
+    """
+
+    worker: int
+    kind: SpanKind
+    start: float
+    end: float
+    number: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return self.end - self.start
+
+
+def spans_of(timeline: Iterable[TimedAction]) -> tuple[Span, ...]:
+    """The spans of a timeline, by worker and start; those of a worker follow each other at once.
+
+    All workers' spans reach from the first start to the last end. What is between a worker's
+    actions is waiting, and so are its receives. Actions that take no time have no span.
+    """
+    of_worker: dict[int, list[TimedAction]] = defaultdict(list)
+    has_microbatches = False
+    for timed in timeline:
+        of_worker[timed.worker].append(timed)
+        has_microbatches |= isinstance(timed.action, Pass) and timed.action.microbatch > 0
+    begin = min((actions[0].start for actions in of_worker.values()), default=0.0)
+    end = max((timed.end for actions in of_worker.values() for timed in actions), default=0.0)
+    return tuple(
+        span
+        for worker in sorted(of_worker)
+        for span in _of_worker(of_worker[worker], begin, end, has_microbatches)
+    )
+
+
+def _of_worker(
+    actions: Sequence[TimedAction], begin: float, end: float, has_microbatches: bool
+) -> Iterator[Span]:
+    worker, now = actions[0].worker, begin
+    for timed in actions:
+        if timed.action.span is WAITING or timed.end <= timed.start:
+            continue
+        if timed.start > now:
+            yield Span(worker, WAITING, now, timed.start)
+        yield from _of_action(timed, has_microbatches)
+        now = timed.end
+    if end > now:
+        yield Span(worker, WAITING, now, end)
+
+
+def _of_action(timed: TimedAction, has_microbatches: bool) -> Iterator[Span]:
+    """Its predictions, and what is between them."""
+    kind, number = timed.action.span, ""
+    if isinstance(timed.action, Pass):
+        number = str(timed.action.minibatch)
+        if has_microbatches:
+            number += f".{timed.action.microbatch}"
+    now = timed.start
+    for start, end in timed.predictions:
+        if start > now:
+            yield Span(timed.worker, kind, now, start, number)
+        yield Span(timed.worker, PREDICTION, start, end, number)
+        now = end
+    if timed.end > now:
+        yield Span(timed.worker, kind, now, timed.end, number)
+
+
+@dataclass(frozen=True)
+class TimeUse:
+    """What a worker did in a stretch of time: ``seconds`` of every kind, which add up to it."""
+
+    worker: int
+    seconds: Mapping[SpanKind, float]
+
+    def share(self, kind: SpanKind) -> float:
+        """The part of the time, between 0 and 1."""
+        return self.seconds[kind] / (sum(self.seconds.values()) or 1.0)
+
+    @property
+    def utilisation(self) -> float:
+        """The part of the time that the worker computes."""
+        return sum(self.share(kind) for kind in KINDS if kind.computes)
+
+    @property
+    def bubble(self) -> float:
+        """The rest."""
+        return sum(self.share(kind) for kind in KINDS if not kind.computes)
+
+
+def time_use(spans: Iterable[Span], begin: float, end: float) -> tuple[TimeUse, ...]:
+    """What every worker did from ``begin`` to ``end``, by worker."""
+    seconds: dict[int, dict[SpanKind, float]] = {}
+    for span in spans:
+        mine = seconds.setdefault(span.worker, dict.fromkeys(KINDS, 0.0))
+        mine[span.kind] += max(0.0, min(span.end, end) - max(span.start, begin))
+    return tuple(TimeUse(worker, seconds[worker]) for worker in sorted(seconds))

@@ -1,0 +1,215 @@
+"""What must hold for the schedules of every kind on every pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import drlpp.schedule.schedule
+from drlpp.errors import InvalidInput
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import (
+    MOST_PASSES,
+    Action,
+    AllReduce,
+    Backward,
+    Forward,
+    Receive,
+    Recompute,
+    Schedule,
+    Send,
+    Update,
+    build_schedule,
+    check_length,
+    in_order,
+)
+from tests.support.random_graphs import pipelines
+from tests.support.random_schedules import any_schedule
+from tests.support.schedule_texts import starts
+
+
+def test_the_drawing_in_the_module_is_what_is_built() -> None:
+    schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 30)
+    forward, backward = dict.fromkeys(range(4), 1.0), dict.fromkeys(range(4), 2.0)
+    rows = [line.split("   ", 1) for line in _drawing()]
+    assert len(rows) == 4
+    for stage, (_, row) in enumerate(rows):
+        drawn = [
+            (row[column : column + 2], column / 3)
+            for column in range(0, len(row), 3)
+            if row[column] in "FB"
+        ]
+        built = starts(schedule, stage, forward, backward)
+        assert drawn == built[: len(drawn)]
+
+
+def _drawing() -> list[str]:
+    lines = (drlpp.schedule.schedule.__doc__ or "").splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("stage ")]
+
+
+def test_numbers_that_make_no_sense() -> None:
+    pipeline = Pipeline.straight(1, 1)
+    with pytest.raises(InvalidInput, match="minibatches is 0"):
+        build_schedule(pipeline, 0)
+    with pytest.raises(InvalidInput, match="use kind 'gpipe'"):
+        build_schedule(pipeline, 1, "1f1b", microbatches=2)
+    with pytest.raises(InvalidInput, match="in_flight_per_link is -1; 0 or more"):
+        build_schedule(pipeline, 1, in_flight_per_link=-1)
+    for kind in ("gpipe", "1f1b-flush", "forward"):
+        with pytest.raises(InvalidInput, match=f"a {kind} schedule has no .* use kind '1f1b'"):
+            build_schedule(pipeline, 1, kind, in_flight_per_link=1)
+
+
+def test_workers_that_wait_for_each_other_are_reported() -> None:
+    schedule = build_schedule(Pipeline.straight(1, 1), 1)
+    stuck = Schedule("1f1b", schedule.pipeline, 1, 1, {**schedule.actions, 0: ()})
+    with pytest.raises(RuntimeError, match="cannot proceed"):
+        list(in_order(stuck))
+
+
+@given(any_schedule())
+@settings(deadline=None)
+def test_every_schedule_can_be_performed_in_one_process(schedule: Schedule) -> None:
+    performed: dict[int, list[Action]] = {worker: [] for worker in schedule.actions}
+    sent = set()
+    for worker, action in in_order(schedule):
+        performed[worker].append(action)
+        if isinstance(action, Send):
+            sent.add((action.message, action.to))
+        if isinstance(action, Receive):
+            assert (action.message, worker) in sent
+    assert {w: tuple(actions) for w, actions in performed.items()} == schedule.actions
+
+
+@given(any_schedule())
+@settings(deadline=None)
+def test_every_message_is_sent_and_received_once(schedule: Schedule) -> None:
+    sent: Counter[object] = Counter()
+    received: Counter[object] = Counter()
+    for worker, actions in schedule.actions.items():
+        sent.update((a.message, worker, a.to) for a in actions if isinstance(a, Send))
+        received.update((a.message, a.sender, worker) for a in actions if isinstance(a, Receive))
+    assert sent == received
+    assert set(sent.values()) <= {1}
+
+
+@given(any_schedule())
+@settings(deadline=None)
+def test_messages_take_the_ways_of_the_pipeline(schedule: Schedule) -> None:
+    """No other ways, and a long run takes all of them."""
+    pipeline = schedule.pipeline
+    taken = _ways_taken(schedule)
+    gradients = {
+        (receiver, sender)
+        for sender, receiver in taken
+        if schedule.kind == "forward" and (receiver, sender) in pipeline.ways
+    }
+    assert taken <= set(pipeline.ways)
+    everything = math.lcm(*(len(workers) for workers in pipeline.stages))
+    if schedule.minibatches * schedule.microbatches >= everything:
+        assert taken | gradients == set(pipeline.ways)
+
+
+def _ways_taken(schedule: Schedule) -> set[tuple[int, int]]:
+    return {
+        (worker, action.to)
+        for worker, actions in schedule.actions.items()
+        for action in actions
+        if isinstance(action, Send)
+    }
+
+
+@given(any_schedule())
+@settings(deadline=None)
+def test_every_stage_passes_every_part_once_on_one_replica(schedule: Schedule) -> None:
+    parts = {(b, p) for b in range(schedule.minibatches) for p in range(schedule.microbatches)}
+    for workers in schedule.pipeline.stages:
+        for kind in (Forward, Backward):
+            found = [
+                (worker, (a.minibatch, a.microbatch))
+                for worker in workers
+                for a in schedule.actions[worker]
+                if isinstance(a, kind)
+            ]
+            if kind is Backward and schedule.kind == "forward":
+                assert not found
+                continue
+            assert Counter(part for _, part in found) == Counter(parts)
+            if kind is Forward:
+                forwards = set(found)
+            else:
+                assert set(found) == forwards
+
+
+@given(any_schedule())
+@settings(deadline=None)
+def test_replicas_make_the_same_updates_from_all_parts(schedule: Schedule) -> None:
+    for workers in schedule.pipeline.stages:
+        updates = [
+            [
+                a
+                for a in schedule.actions[worker]
+                if isinstance(a, Update) or (isinstance(a, AllReduce) and a.content == "gradients")
+            ]
+            for worker in workers
+        ]
+        assert all(other == updates[0] for other in updates)
+        made = [action for action in updates[0] if isinstance(action, Update)]
+        assert [update.version for update in made] == list(range(1, len(made) + 1))
+        parts = 0 if schedule.kind == "forward" else schedule.minibatches * schedule.microbatches
+        assert sum(update.contributions for update in made) == parts
+        assert [update.through for update in made] == sorted({update.through for update in made})
+        assert not made or made[-1].through == schedule.minibatches
+        assert (len(made) < len(updates[0])) == (len(workers) > 1 and bool(made))
+
+
+@given(any_schedule())
+@settings(deadline=None)
+def test_recomputation_comes_between_a_forward_and_its_backward(schedule: Schedule) -> None:
+    for actions in schedule.actions.values():
+        waiting: set[tuple[int, int]] = set()
+        recomputed = None
+        for action in actions:
+            match action:
+                case Forward(minibatch, microbatch):
+                    waiting.add((minibatch, microbatch))
+                case Recompute(minibatch, microbatch):
+                    assert (minibatch, microbatch) in waiting
+                    recomputed = (minibatch, microbatch)
+                case Backward(minibatch, microbatch):
+                    waiting.remove((minibatch, microbatch))
+                    assert recomputed in {None, (minibatch, microbatch)}
+                    recomputed = None
+                case Update() | AllReduce():
+                    assert recomputed is None, "weights change behind a recomputation"
+
+
+@given(pipelines(), st.integers(1, 40), st.integers(0, 3))
+@settings(deadline=None)
+def test_in_flight_is_a_limit_and_is_reached(
+    pipeline: Pipeline, minibatches: int, per_link: int
+) -> None:
+    schedule = build_schedule(pipeline, minibatches, in_flight_per_link=per_link)
+    for stage, workers in enumerate(pipeline.stages):
+        for replica, worker in enumerate(workers):
+            in_flight = most = 0
+            for action in schedule.actions[worker]:
+                in_flight += isinstance(action, Forward) - isinstance(action, Backward)
+                most = max(most, in_flight)
+            assert in_flight == 0
+            mine = len(range(replica, minibatches, len(workers)))
+            assert most == min(pipeline.in_flight(per_link)[stage], mine)
+
+
+def test_a_schedule_that_no_memory_holds_is_refused() -> None:
+    pipeline = Pipeline.straight(1, 1)
+    for minibatches, microbatches in ((10**12, 1), (MOST_PASSES // 2 + 1, 1), (10**6, 3)):
+        kind = "gpipe" if microbatches > 1 else "1f1b"
+        with pytest.raises(InvalidInput, match=r"is \d+ passes; up to 4000000 are written"):
+            build_schedule(pipeline, minibatches, kind, microbatches)  # type: ignore[arg-type]
+    check_length(pipeline, MOST_PASSES // 2)
