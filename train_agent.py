@@ -30,6 +30,7 @@ from drlpp.cli.command_line import (
     told_how_to_go_on,
 )
 from drlpp.schedule.method import DeviceChoice
+from drlpp.schedule.weight_policies import PIPEOPTIM
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,7 +106,7 @@ def main(
         int, typer.Option(min=1, help="Rounds of the final comparison, at most.")
     ] = 7,
     policy: Annotated[
-        str | None, typer.Option(help=f"{POLICY_HELP}.", show_default="pipeoptim")
+        str | None, typer.Option(help=f"{POLICY_HELP}.", show_default=PIPEOPTIM.name)
     ] = None,
     method_option: MethodOptions = [],  # noqa: B006 - typer copies it
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",

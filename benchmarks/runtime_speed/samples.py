@@ -11,10 +11,10 @@ from benchmarks.machine import Machine
 from benchmarks.runtime_speed.baselines import BaselineName
 from drlpp.io.documents import Document, Record
 from drlpp.models.task import Option
-from drlpp.schedule.method import Method, PolicyName
+from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-ASYNCHRONOUS: tuple[PolicyName, ...] = ("vanilla", "pipeoptim", "stash")
+ASYNCHRONOUS = ("vanilla", "pipeoptim", "stash")
 DEEPER = Method(policy="vanilla", in_flight_per_link=1)
 """NOAM leaves even stages no time for messages, nor replicas for each other; this does."""
 
@@ -58,8 +58,9 @@ class Contender(Record):
             name = f"torch {self.theirs}"
         else:
             assert self.ours is not None
-            flushes = self.ours.schedule != "1f1b"
-            name = f"1f1b {self.ours.policy}" if not flushes else self.ours.schedule
+            name = self.ours.schedule
+            if not self.ours.flushes:
+                name = f"{name} {self.ours.policy}"
             if self.ours.in_flight_per_link:
                 name = f"{name}, {self.ours.in_flight_per_link} more in flight per link"
         return f"{name}, M = {self.microbatches}" if self.microbatches > 1 else name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drlpp.schedule.method import SUGGESTED_CORRECTION_DECAY, Method
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_policies import SUGGESTED_CORRECTION_DECAY
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
 from drlpp.io.trust import named_in, require_trust
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
+from drlpp.schedule.kinds.registry import training_kinds
 from drlpp.schedule.method import DeviceChoice, checked_timeout
+from drlpp.schedule.weight_policies import policy_help
 
 if TYPE_CHECKING:
     from drlpp.placement.placement_file import PlacementFile
@@ -93,18 +95,16 @@ TrustOption = Annotated[
 OPTIMIZER_HELP = "Any of torch.optim by its name in lower case, or package.module:Class"
 
 
-POLICY_HELP = (
-    "Weight policy: pipeoptim, stash (PipeDream), stash-vertical, 2bw, spectrain, xpipe, "
-    "pipemare, vanilla, or sync"
-)
+POLICY_HELP = policy_help()
 MethodOptions = Annotated[
     list[str],
     typer.Option(
         "--method-option",
         metavar="KEY=VALUE",
-        help="schedule (1f1b, 1f1b-flush, gpipe), microbatches, accumulate, in_flight_per_link "
-        "(beyond NOAM), recompute, precision (float32, bfloat16, float16), loss_scale (float16), "
-        "clip_norm, annealing_minibatches (PipeMare's T1), correction_decay (T2); may be repeated.",
+        help=f"schedule ({', '.join(training_kinds())}), microbatches, accumulate, "
+        "in_flight_per_link (beyond NOAM), recompute, precision (float32, bfloat16, float16), "
+        "loss_scale (float16), clip_norm, annealing_minibatches (PipeMare's T1), correction_decay "
+        "(T2); may be repeated.",
     ),
 ]
 

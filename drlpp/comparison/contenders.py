@@ -11,11 +11,13 @@ from drlpp.comparison.verdict import Simplicity
 from drlpp.io.documents import Record
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement.placement import Placement
+from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.method import Method
 
 PLAIN = "plain PyTorch"
 
-RIVALS = (PLAIN, "data-parallel", "gpipe", "1f1b-flush", "pipedream", "exact")
+RIVALS = (PLAIN, "data-parallel", GPIPE.name, FLUSHED_1F1B.name, "pipedream", "exact")
 """The kinds of what a user has without an agent, in the order of the table."""
 
 
@@ -50,7 +52,7 @@ class Contender(Record):
         if self.placement is None:
             count = self.threads
             return "one GPU" if count is None else "1 thread" if count == 1 else f"{count} threads"
-        if self.method.schedule == "1f1b":
+        if not self.method.schedule_kind.takes_microbatches:
             return self.placement.configuration
         return f"{self.placement.configuration}, M = {self.method.microbatches}"
 
@@ -78,7 +80,7 @@ class Contender(Record):
         return Simplicity(
             pipeline=True,
             stages=stages,
-            stale=stages > 1 and self.method.schedule == "1f1b",
+            stale=stages > 1 and not self.method.flushes,
             workers=len(self.placement.accelerators),
             microbatches=self.method.microbatches,
         )

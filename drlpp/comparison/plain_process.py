@@ -35,8 +35,10 @@ from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.worker.operator_timing import SignsOfLife
 from drlpp.runtime.worker.worker_process import settle
+from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.method import Method, choose_method
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.weight_policies import SYNC
 from drlpp.schedule.window import Window
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -149,7 +151,7 @@ def train(
 ) -> Measurement:
     """Train on the task's minibatch again and again, and measure it in steady state."""
     device, method = accelerator.device, run.method
-    alone = choose_method("sync", {"schedule": "1f1b"}, method)
+    alone = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, method)
     window = Window.plan(Pipeline.straight(1), run.minibatches, alone)
     module = task.module.to(device)
     targets = torch.empty(0) if task.targets is None else task.targets

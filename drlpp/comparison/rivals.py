@@ -20,7 +20,12 @@ from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
+from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.kinds.gpipe import GPIPE
+from drlpp.schedule.kinds.kind import ScheduleKind
+from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.weight_policies import SYNC
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 
@@ -45,7 +50,7 @@ def rival_heats(session: ClusterSession, profile: Profile, cluster: Cluster) -> 
         for threads in plain_threads(session, cluster)
     ]
     placed = _Rivals(session, profile, cluster)
-    kinds = [plain, placed.data_parallel(), placed.flushed("gpipe"), placed.flushed("1f1b-flush")]
+    kinds = [plain, placed.data_parallel(), placed.flushed(GPIPE), placed.flushed(FLUSHED_1F1B)]
     kinds += [placed.planned("pipedream"), placed.exact()]
     return [Heat(candidates=tuple(found)) for found in kinds if found]
 
@@ -76,7 +81,7 @@ class _Rivals:
 
     def data_parallel(self) -> list[Contender]:
         """On 1, 2, … workers."""
-        method = choose_method("sync", {"schedule": "1f1b"}, self._session.method)
+        method = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, self._session.method)
         return self._ranked(self._on_any_number("data-parallel", method))
 
     def planned(self, name: str) -> list[Contender]:
@@ -89,17 +94,17 @@ class _Rivals:
         placement = PLANNERS["exact"](self._problem(method, self._cluster)).placement
         return [Contender(found_by="exact", placement=placement, method=method)]
 
-    def flushed(self, schedule: str) -> list[Contender]:
+    def flushed(self, kind: ScheduleKind) -> list[Contender]:
         """Even splits into 2, 3, … stages, with every number of microbatches."""
         batch = self._session.captured.task.batch_size
         found = []
         for microbatches in range(1, batch + 1):
             if batch % microbatches == 0:
-                options = {"schedule": schedule, "microbatches": microbatches}
-                method = choose_method("sync", options, self._session.method)
+                options = {"schedule": kind.name, "microbatches": microbatches}
+                method = choose_method(SYNC.name, options, self._session.method)
                 splits = self._on_any_number("gpipe", method)
                 found += [
-                    split.model_copy(update={"found_by": schedule})
+                    split.model_copy(update={"found_by": kind.name})
                     for split in splits
                     if split.placement is not None and len(split.placement.stages) > 1
                 ]

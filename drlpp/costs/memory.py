@@ -5,23 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drlpp.costs.workload import Array, StageWork
-from drlpp.schedule.method import Method, PolicyName
+from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-
-_COPIES_BESIDE_WEIGHTS: dict[PolicyName, int] = {
-    "sync": 0,
-    "vanilla": 0,
-    "stash": 0,
-    "stash-vertical": 0,
-    # The version of the minibatches in flight.
-    "2bw": 1,
-    # W_t, while a pass runs with others.
-    "spectrain": 1,
-    "xpipe": 1,
-    "pipeoptim": 1,
-    # W_t likewise, and δ.
-    "pipemare": 2,
-}
 
 
 @dataclass(frozen=True)
@@ -51,8 +36,8 @@ class MemoryModel:
     def with_state(cls, method: Method, state_copies: float = 1.0) -> MemoryModel:
         """The same for an optimizer whose state has so many elements for each of a weight."""
         return cls(
-            weight_copies=2 + state_copies + _COPIES_BESIDE_WEIGHTS[method.policy],
-            stashes=method.policy in {"stash", "stash-vertical"},
+            weight_copies=2 + state_copies + method.policy_facts.copies,
+            stashes=method.policy_facts.stashes,
             recomputes=method.recompute,
             in_flight_per_link=method.in_flight_per_link,
         )

@@ -151,7 +151,7 @@ class _Cutter:
 
 
 def _passed(actions: Sequence[Action], kind: type[Forward | Backward]) -> frozenset[Part]:
-    return frozenset((a.minibatch, a.microbatch) for a in actions if isinstance(a, kind))
+    return frozenset(a.part for a in actions if isinstance(a, kind))
 
 
 def _settled(actions: Sequence[Action], index: int) -> int:

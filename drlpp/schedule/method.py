@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import RecordByHand, first_problem
 from drlpp.io.quantities import Count
+from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.kinds.gpipe import GPIPE
+from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
+from drlpp.schedule.kinds.registry import (
+    SCHEDULE_KINDS,
+    find_schedule_kind,
+    names_to_suggest,
+    training_kinds,
+)
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Schedule, build_schedule
+from drlpp.schedule.schedule import Schedule, ScheduleKind, build_schedule
+from drlpp.schedule.weight_policies import (
+    PIPEOPTIM,
+    SYNC,
+    WEIGHT_POLICIES,
+    Lookahead,
+    PolicyFacts,
+)
 
-PolicyName = Literal[
-    "sync",
-    "vanilla",
-    "stash",
-    "stash-vertical",
-    "2bw",
-    "spectrain",
-    "xpipe",
-    "pipeoptim",
-    "pipemare",
-]
-POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+
+def _one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
+    """Refuse what is none of the names that there are by then."""
+
+    def check(value: object) -> object:
+        known = list(names())
+        if value not in known:
+            *others, last = map(repr, known)
+            expected = f"{', '.join(others)} or {last}"
+            raise PydanticCustomError("literal_error", "Input should be {of}", {"of": expected})
+        return value
+
+    return BeforeValidator(check)
+
+
+PolicyName = Annotated[str, _one_of(lambda: WEIGHT_POLICIES)]
+KindName = Annotated[str, _one_of(training_kinds)]
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -42,20 +64,14 @@ class DeviceChoice(StrEnum):
     CUDA = "cuda"
 
 
-_WRITE_IN_PLACE = {"vanilla", "spectrain", "xpipe", "pipeoptim", "pipemare"}
-
-SUGGESTED_CORRECTION_DECAY = 0.135
-"""D ≈ exp(−2), which pipemare derives in appendix B.4."""
-
-
 class Method(RecordByHand):
     """A schedule, the weight policy on it, and how passes are computed.
 
     Attributes:
         schedule: ``1f1b`` is asynchronous, ``1f1b-flush`` and ``gpipe`` empty the pipeline before
-            every update (:func:`drlpp.schedule.schedule.build_schedule`).
+            every update; all are listed in :mod:`drlpp.schedule.kinds.registry`.
         policy: which weights the passes of a stage use; ``sync`` where they never change between
-            a forward and its backward.
+            a forward and its backward. All are listed in :mod:`drlpp.schedule.weight_policies`.
         microbatches: parts of a minibatch, for schedules that flush; up to 10,000.
         accumulate: minibatches whose gradients make one update, up to 10,000: a measurement takes
             whole updates. Policy ``2bw`` needs as many as are in flight.
@@ -83,8 +99,8 @@ class Method(RecordByHand):
             out.
     """
 
-    schedule: Literal["1f1b", "1f1b-flush", "gpipe"] = "1f1b"
-    policy: PolicyName = "pipeoptim"
+    schedule: KindName = ONE_F_ONE_B.name
+    policy: PolicyName = PIPEOPTIM.name
     microbatches: int = Field(default=1, ge=1, le=10_000)
     accumulate: int = Field(default=1, ge=1, le=10_000)
     in_flight_per_link: int = Field(default=0, ge=0, le=100)
@@ -97,18 +113,21 @@ class Method(RecordByHand):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Method:
-        if self.schedule != "1f1b" and self.policy != "sync":
+        kind, facts = self.schedule_kind, self.policy_facts
+        if kind.flushes and not facts.synchronous:
             raise ValueError(
-                f"policy {self.policy} has no meaning on schedule {self.schedule}; use sync"
+                f"policy {self.policy} has no meaning on schedule {self.schedule}; use {SYNC.name}"
             )
-        if self.schedule == "1f1b" and self.microbatches > 1:
-            raise ValueError("schedule 1f1b has no microbatches; use gpipe or 1f1b-flush for them")
-        if self.schedule != "1f1b" and self.in_flight_per_link:
+        if self.microbatches > 1 and not kind.takes_microbatches:
+            able = names_to_suggest(lambda kind: kind.takes_microbatches)
+            raise ValueError(f"schedule {kind.name} has no microbatches; use {able} for them")
+        if self.in_flight_per_link and not kind.takes_in_flight_per_link:
+            able = names_to_suggest(lambda kind: kind.takes_in_flight_per_link)
             raise ValueError(
-                f"schedule {self.schedule} empties the pipeline before every update, so "
-                "in_flight_per_link has no meaning on it; use 1f1b"
+                f"schedule {kind.name} {kind.reason_of_depth}, so in_flight_per_link has no "
+                f"meaning on it; use {able}"
             )
-        if self.precision != "float32" and self.policy in _WRITE_IN_PLACE and not self.recompute:
+        if self.precision != "float32" and facts.writes_in_place and not self.recompute:
             raise ValueError(
                 f"in {self.precision}, autocast keeps copies of the weights of a forward, and "
                 f"policy {self.policy} needs newer ones in the backward; use recompute=true"
@@ -118,16 +137,41 @@ class Method(RecordByHand):
                 f"loss_scale has no meaning in {self.precision}, whose range is wide enough; leave "
                 "it out, or use precision=float16"
             )
-        techniques = bool(self.annealing_minibatches or self.correction_decay)
-        if techniques != (self.policy == "pipemare"):
-            raise ValueError(
-                "policy pipemare needs annealing_minibatches (T1), correction_decay (T2) or both; "
-                "vanilla is PipeMare without them"
-                if self.policy == "pipemare"
-                else f"annealing_minibatches and correction_decay belong to policy pipemare, not "
-                f"to {self.policy}"
-            )
+        for policy in WEIGHT_POLICIES.values():
+            options = policy.own_options
+            if options is None:
+                continue
+            given = any(getattr(self, name) for name in options.names)
+            if policy.name == self.policy and not given:
+                raise ValueError(options.missing)
+            if given and policy.name != self.policy:
+                raise ValueError(
+                    f"{' and '.join(options.names)} belong to policy {policy.name}, not to "
+                    f"{self.policy}"
+                )
         return self
+
+    @property
+    def schedule_kind(self) -> ScheduleKind:
+        """What the schedule can do."""
+        return find_schedule_kind(self.schedule)
+
+    @property
+    def policy_facts(self) -> PolicyFacts:
+        """What the weight policy is."""
+        return WEIGHT_POLICIES[self.policy]
+
+    @property
+    def flushes(self) -> bool:
+        """Whether the pipeline is empty at every update."""
+        return self.schedule_kind.flushes
+
+    @property
+    def lookahead(self) -> Lookahead | None:
+        """How far passes look ahead of the newest weights, or back; None if they never do."""
+        facts = self.policy_facts
+        needed = facts.own_options.lookahead if facts.own_options else None
+        return facts.lookahead if needed is None or getattr(self, needed) else None
 
     def __str__(self) -> str:
         parts: list[str] = [self.schedule]
@@ -155,7 +199,7 @@ class Method(RecordByHand):
     @property
     def moves_weights(self) -> bool:
         """Whether passes use other weights than the newest, moved there and back in place."""
-        return self.policy in {"spectrain", "xpipe", "pipeoptim"} or self.correction_decay > 0
+        return self.lookahead is not None
 
     @property
     def applied_loss_scale(self) -> float:
@@ -176,7 +220,7 @@ class Method(RecordByHand):
 
     def in_flight(self, pipeline: Pipeline) -> tuple[int, ...]:
         """For every stage the minibatches that a replica has in flight in steady state."""
-        return pipeline.in_flight(self.in_flight_per_link)
+        return self.schedule_kind.in_flight(pipeline, self.in_flight_per_link)
 
     def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
         """The actions of every worker for ``minibatches`` minibatches."""
@@ -188,18 +232,16 @@ class Method(RecordByHand):
             accumulate=self.accumulate,
             in_flight_per_link=self.in_flight_per_link,
             recompute=self.recompute,
-            share_norm=self.needs_norm and self.schedule != "1f1b",
+            share_norm=self.needs_norm and self.flushes,
         )
 
     def minibatches_together(self, pipeline: Pipeline) -> int:
         """The fewest minibatches after which all stages have made whole updates."""
-        if self.schedule != "1f1b":
-            return self.accumulate
         return math.lcm(*(self.minibatches_of_update(len(stage)) for stage in pipeline.stages))
 
     def minibatches_of_update(self, replicas: int) -> int:
-        """How many an asynchronous stage makes one update for: each replica has one, at least."""
-        return -(-replicas // self.accumulate) * self.accumulate
+        """How many a stage of so many replicas makes one update for."""
+        return self.schedule_kind.minibatches_of_update(replicas, self.accumulate)
 
     def synchronous(self, pipeline: Pipeline) -> Method:
         """The same with a flush before every update: PipeMare's warm-up (W, pipemare §4).
@@ -208,8 +250,8 @@ class Method(RecordByHand):
         """
         return self.model_copy(
             update={
-                "schedule": "1f1b-flush",
-                "policy": "sync",
+                "schedule": FLUSHED_1F1B.name,
+                "policy": SYNC.name,
                 "accumulate": self.minibatches_together(pipeline),
                 "in_flight_per_link": 0,
                 "annealing_minibatches": 0,
@@ -261,20 +303,21 @@ def choose_method(
     if unknown:
         known = ", ".join(name for name in Method.model_fields if name != "policy")
         raise InvalidInput(f"a method has no option {unknown[0]!r}; it has {known}")
-    if policy is not None and policy not in POLICIES:
-        raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(POLICIES)}")
+    if policy is not None and policy not in WEIGHT_POLICIES:
+        raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(WEIGHT_POLICIES)}")
     values = (base or Method()).model_dump()
     chosen = policy or _policy_of(given.get("schedule"), values)
+    facts = WEIGHT_POLICIES[chosen]
     if chosen != values["policy"]:
-        # Of the other policy; PipeMare's techniques, and microbatches, belong to some only.
+        # Of the other policy; options of its own, and microbatches, belong to some only.
         kept = ["accumulate", "recompute", "precision", "loss_scale", "clip_norm"]
-        if chosen != "sync":
+        if not facts.synchronous:
             kept.append("in_flight_per_link")
         values = {"policy": chosen} | {key: values[key] for key in kept}
-        if chosen == "sync":
-            values["schedule"] = "gpipe"
-    if chosen == "pipemare":
-        values.setdefault("correction_decay", SUGGESTED_CORRECTION_DECAY)
+        if facts.synchronous:
+            values["schedule"] = GPIPE.name
+    for option, value in (facts.own_options.suggested if facts.own_options else {}).items():
+        values.setdefault(option, value)
     if given.get("precision", "float16") != "float16":
         values.pop("loss_scale", None)
     try:
@@ -283,9 +326,11 @@ def choose_method(
         raise InvalidInput(f"policy {chosen}: {first_problem(error)}") from None
 
 
-def _policy_of(schedule: object, values: Mapping[str, object]) -> object:
-    if schedule in {None, values["schedule"]}:
-        return values["policy"]
-    if schedule != "1f1b":
-        return "sync"
-    return values["policy"] if values["policy"] != "sync" else Method().policy
+def _policy_of(schedule: object, values: Mapping[str, Any]) -> str:
+    policy: str = values["policy"]
+    if schedule in (None, values["schedule"]):
+        return policy
+    kind = SCHEDULE_KINDS.get(schedule) if isinstance(schedule, str) else None
+    if kind is None or not kind.trains or kind.flushes:
+        return SYNC.name
+    return PIPEOPTIM.name if WEIGHT_POLICIES[policy].synchronous else policy

@@ -34,7 +34,7 @@ def update_rates(
             its first.
     """
     found: list[float] = []
-    anneals = method.annealing_minibatches > 0 and schedule.kind == "1f1b"
+    anneals = method.annealing_minibatches > 0 and not schedule.flushes
     if anneals:
         pipeline = schedule.pipeline
         delay = 1 + steady_delay(pipeline, pipeline.stage_of(worker), method)

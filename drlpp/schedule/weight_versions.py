@@ -16,9 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
+from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Backward, Forward, Part, Schedule, Update
+from drlpp.schedule.weight_policies import Lookahead, PartCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
     earlier, with d in flight; with m replicas that is (d − 1)·m minibatches earlier. The updates in
     between are at most that, divided by the minibatches of an update and rounded up.
     """
-    if method.schedule != "1f1b":
+    if method.flushes:
         return 0
     replicas = len(pipeline.stages[stage])
     apart = (method.in_flight(pipeline)[stage] - 1) * replicas
@@ -105,15 +107,14 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
     Raises:
         InvalidInput: if the method cannot run on such a pipeline.
     """
-    if method.policy == "2bw":
-        _check_accumulation(pipeline, method)
+    _check_accumulation(pipeline, method)
     delays = [steady_delay(pipeline, stage, method) for stage in range(len(pipeline.stages))]
-    if method.policy == "sync" and any(delays):
+    if method.policy_facts.synchronous and any(delays):
         configuration = "-".join(str(len(workers)) for workers in pipeline.stages)
         raise InvalidInput(
-            f"policy sync cannot run a {configuration} placement on a {method.schedule} "
-            "schedule, where weights change between forward and backward; use schedule gpipe or "
-            "1f1b-flush, or another policy"
+            f"policy {method.policy} cannot run a {configuration} placement on a {method.schedule} "
+            "schedule, where weights change between forward and backward; use schedule "
+            f"{names_to_suggest(lambda kind: kind.flushes)}, or another policy"
         )
     return delays
 
@@ -125,33 +126,30 @@ def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, Weig
         InvalidInput: if the schedule cannot provide what the policy needs.
     """
     versions = {worker: weight_versions(schedule, worker) for worker in schedule.actions}
-    if method.policy == "2bw":
-        _check_accumulation(schedule.pipeline, method)
-    if method.policy == "stash-vertical":
-        entered = _contained_when_entering(schedule, versions)
+    _check_accumulation(schedule.pipeline, method)
+    entered = _contained_when_entering(schedule, versions)
+    version_of, lookahead = method.policy_facts.version, method.lookahead or Lookahead()
     uses: dict[int, dict[Part, WeightUse]] = {}
     for worker, met in versions.items():
         stage = schedule.pipeline.stage_of(worker)
         contained = _contained(schedule, worker)
         until_input = _updates_until_input(schedule.pipeline, stage, contained)
         uses[worker] = {}
-        for part, (newest, later) in ((p, (v.forward, v.backward)) for p, v in met.items()):
-            use = WeightUse(newest, later, stashed=newest)
-            match method.policy:
-                case "stash-vertical":
-                    version = min(newest, _newest_within(contained, entered[part]))
-                    use = WeightUse(newest, later, stashed=version)
-                case "2bw":
-                    version = _previous_version(contained, part)
-                    use = WeightUse(newest, later, stashed=version)
-                case "pipeoptim":
-                    use = WeightUse(newest, later, newest, forward_lead=later - newest)
-                case "spectrain" | "xpipe":
-                    lead = later - newest + until_input
-                    use = WeightUse(newest, later, newest, lead, until_input)
-                case "pipemare" if method.correction_decay:
-                    use = WeightUse(newest, later, newest, backward_lead=newest - later)
-            uses[worker][part] = use
+        for part, newest in met.items():
+            counts = PartCounts(
+                newest_in_forward=newest.forward,
+                newest_in_backward=newest.backward,
+                at_input=_newest_within(contained, entered[part]),
+                started_from=_newest_within(contained, part[0]),
+                until_input=until_input,
+            )
+            uses[worker][part] = WeightUse(
+                newest_in_forward=newest.forward,
+                newest_in_backward=newest.backward,
+                stashed=version_of(counts),
+                forward_lead=lookahead.forward(counts),
+                backward_lead=lookahead.backward(counts),
+            )
     return uses
 
 
@@ -182,15 +180,6 @@ def _contained_when_entering(
     return entered
 
 
-def _previous_version(contained: list[int], part: Part) -> int:
-    """PipeDream-2BW's delay of one: the version before the one that this part starts from.
-
-    The microbatches of update t+1 use W_{t−1}: w^(t+1) = w^(t) − ν · ∇f(w^(t−1)).
-    """
-    minibatch, _ = part
-    return max(_newest_within(contained, minibatch) - 1, 0)
-
-
 def _newest_within(contained: list[int], minibatches: int) -> int:
     """The newest version that contains no more than the first so many minibatches."""
     return bisect_right(contained, minibatches) - 1
@@ -198,15 +187,17 @@ def _newest_within(contained: list[int], minibatches: int) -> int:
 
 def _check_accumulation(pipeline: Pipeline, method: Method) -> None:
     """PipeDream-2BW accumulates over m ≥ D microbatches."""
+    if not method.policy_facts.updates_all_in_flight:
+        return
     needed = max(
         flight * len(workers)
         for flight, workers in zip(method.in_flight(pipeline), pipeline.stages, strict=True)
     )
     if method.accumulate < needed:
         raise InvalidInput(
-            f"policy 2bw keeps two versions of the weights, so an update needs the gradients of at "
-            f"least as many minibatches as are in flight, {needed} with this placement; accumulate "
-            f"is {method.accumulate}"
+            f"policy {method.policy} keeps two versions of the weights, so an update needs the "
+            f"gradients of at least as many minibatches as are in flight, {needed} with this "
+            f"placement; accumulate is {method.accumulate}"
         )
 
 

@@ -41,7 +41,7 @@ class Window:
     def plan(cls, pipeline: Pipeline, minibatches: int, method: Method) -> Window:
         """Lay a window of at least ``minibatches`` into a run, in whole rounds of updates."""
         together = method.accumulate
-        if method.schedule != "1f1b":
+        if method.flushes:
             return cls(2 * together, _round_up(minibatches, together), tail=0, step=together)
         rounds = method.minibatches_together(pipeline)
         # Minibatches of one update are complete at once: a window of fewer would take no time, or
@@ -60,7 +60,12 @@ class Window:
         )
         # Beyond NOAM, gradients pile up before the faster stages while the pipeline fills: until
         # these have caught up, they run faster than the slowest stage.
-        flight *= 1 + method.in_flight_per_link
+        times_noam = [
+            -(-(deep - 1) // (noam - 1))
+            for deep, noam in zip(in_flight, pipeline.in_flight(), strict=True)
+            if noam > 1
+        ]
+        flight *= max([1 + method.in_flight_per_link, *times_noam])
         return cls(
             warm_up=_round_up(max(flight, 4), step),
             # At least one update of every stage is in it.

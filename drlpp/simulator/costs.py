@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
+from drlpp.schedule.actions import COMPUTATIONS, Cost
 from drlpp.simulator.network import Network, Path
 from drlpp.simulator.program import Program
 from drlpp.simulator.work import Bucket, PassOverhead, PlacedWork, buckets_of
@@ -20,7 +21,8 @@ class Costs:
     """Seconds of a placement's steps on a cluster.
 
     Attributes:
-        seconds: for every worker the seconds of each kind of computing step, at its speed.
+        seconds: for every worker the seconds of each kind of computing step, at its speed: of
+            :data:`drlpp.schedule.actions.COMPUTATIONS`, then of a backward that is summed.
         prediction_seconds: for every worker what predicting weights takes of a forward and of a
             backward.
         ready_seconds: for every worker when its buckets are ready, from the begin of a backward.
@@ -59,9 +61,11 @@ class Costs:
             buckets_of(workload, stage.operators) if len(stage.accelerators) > 1 else []
             for stage in placement.stages
         ]
-        forward = (work.forward_seconds / microbatches + overhead.forward).tolist()
-        backward = (work.backward_seconds / microbatches + overhead.backward).tolist()
-        update = work.update_seconds.tolist()
+        costs: dict[Cost, list[float]] = {
+            "forward": (work.forward_seconds / microbatches + overhead.forward).tolist(),
+            "backward": (work.backward_seconds / microbatches + overhead.backward).tolist(),
+            "update": work.update_seconds.tolist(),
+        }
         predictions = list(
             zip(
                 overhead.forward_prediction.tolist(),
@@ -72,10 +76,9 @@ class Costs:
         seconds, predicting, ready = [], [], []
         for stage, accelerator in zip(program.stage_of, accelerators, strict=True):
             speed = cluster.speeds[accelerator]
-            one_forward, one_backward = forward[stage] / speed, backward[stage] / speed
-            seconds.append(
-                (one_forward, one_backward, one_forward, update[stage] / speed, one_backward)
-            )
+            cost_of = {name: of_stages[stage] / speed for name, of_stages in costs.items()}
+            one_backward = cost_of["backward"]
+            seconds.append((*(cost_of[kind.cost] for kind in COMPUTATIONS), one_backward))
             of_forward, of_backward = predictions[stage]
             predicting.append((of_forward / speed, of_backward / speed))
             ready.append(

@@ -16,6 +16,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement
+from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_versions import stage_delays
@@ -77,10 +78,12 @@ def simulate_depths(
     Raises:
         InvalidInput: for a schedule that flushes.
     """
-    if method.schedule != "1f1b":
+    kind = method.schedule_kind
+    if not kind.takes_in_flight_per_link:
+        able = names_to_suggest(lambda kind: kind.takes_in_flight_per_link)
         raise InvalidInput(
-            f"schedule {method.schedule} empties the pipeline before every update and has no "
-            "in-flight depth to choose; use 1f1b"
+            f"schedule {kind.name} {kind.reason_of_depth} and has no in-flight depth to choose; "
+            f"use {able}"
         )
     depths = []
     for per_link in range(most_per_link + 1):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from drlpp.schedule.actions import COMPUTATIONS
 from drlpp.schedule.schedule import (
     AllReduce,
     Backward,
@@ -16,29 +17,22 @@ from drlpp.schedule.schedule import (
     Message,
     Payload,
     Receive,
-    Recompute,
     Schedule,
     Send,
     Update,
 )
 from drlpp.schedule.window import Window
 
-FORWARD, BACKWARD, RECOMPUTE, UPDATE = range(4)
+_KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
+FORWARD, BACKWARD = _KINDS[Forward], _KINDS[Backward]
 # The last backward before the gradients of a stage are summed: its buckets leave meanwhile.
-SUMMED_BACKWARD = 4
-COMPUTING = 5
+SUMMED_BACKWARD = len(_KINDS)
+COMPUTING = SUMMED_BACKWARD + 1
 """Kinds below take compute time; the others wait for an all-reduce."""
-FINISH_SUM = 5
+FINISH_SUM = COMPUTING
 # Of a replica that has no minibatch in this round: it joins in when it gets there.
-JOIN_SUM = 6
-SQUARED_NORM = 7
-
-_KINDS: dict[type, int] = {
-    Forward: FORWARD,
-    Backward: BACKWARD,
-    Recompute: RECOMPUTE,
-    Update: UPDATE,
-}
+JOIN_SUM = COMPUTING + 1
+SQUARED_NORM = COMPUTING + 2
 
 Step = tuple[tuple[int, ...], int, tuple[int, ...], int]
 """(messages to wait for, kind, messages to send at its end, all-reduce or −1)."""

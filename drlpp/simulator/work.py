@@ -13,6 +13,7 @@ from drlpp.schedule.buckets import BUCKET_BYTES
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Payload
+from drlpp.schedule.weight_policies import Lookahead, PartCounts
 
 MessageKind = tuple[Payload, int, int]
 """(payload, source stage, target stage)."""
@@ -54,17 +55,14 @@ class PassOverhead:
         bytes_ = numpy.array(
             [workload.parameter_bytes[list(stage.operators)].sum() for stage in placement.stages]
         )
-        stages = range(len(pipeline.stages))
-        stale = numpy.array(method.in_flight(pipeline)) > 1
-        late = numpy.array([pipeline.rank(stage) > 1 for stage in stages])
-        forward = backward = numpy.zeros(len(stages), dtype=bool)
-        match method.policy:
-            case "pipeoptim":
-                forward = stale
-            case "spectrain" | "xpipe":
-                forward, backward = stale | late, late
-            case "pipemare" if method.correction_decay:
-                backward = stale
+        lookahead = method.lookahead or Lookahead()
+        # Whether there is any, not how much, decides where weights are moved.
+        steady = [
+            PartCounts(0, int(in_flight > 1), until_input=int(pipeline.rank(stage) > 1))
+            for stage, in_flight in enumerate(method.in_flight(pipeline))
+        ]
+        forward = numpy.array([lookahead.forward(counts) != 0 for counts in steady])
+        backward = numpy.array([lookahead.backward(counts) != 0 for counts in steady])
         collects = numpy.array([len(workers) > 1 for workers in pipeline.stages])
         collects |= method.microbatches > 1 or method.accumulate > 1
         predicting = bytes_ * workload.prediction_seconds_per_byte

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
+from drlpp.schedule.actions import SpanKind
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.timeline.spans import BACKWARD, FORWARD, KINDS, RECOMPUTE, Kind, Span, spans_of
+from drlpp.timeline.spans import BACKWARD, FORWARD, KINDS, RECOMPUTE, Span, spans_of
 from drlpp.timeline.timeline import TimedAction
 
 _NUMBERED = {FORWARD, RECOMPUTE, BACKWARD}
@@ -101,7 +102,7 @@ def _width_inches(spans: Sequence[Span], seconds: float) -> float:
 def _draw_boxes(
     axes: Axes, spans: Sequence[Span], row_of: dict[int, int], points_per_second: float
 ) -> None:
-    boxes_of: dict[tuple[int, Kind, bool], list[tuple[float, float]]] = defaultdict(list)
+    boxes_of: dict[tuple[int, SpanKind, bool], list[tuple[float, float]]] = defaultdict(list)
     for span in spans:
         # An outline would hide what is hardly wider.
         outlined = span.kind in _NUMBERED and span.seconds * points_per_second > 4 * _OUTLINE_POINTS

@@ -1,6 +1,7 @@
 """Where the time of every worker goes: a timeline as spans without gaps, each of one kind.
 
-The kinds, their order and their colours are defined here, for pictures, traces and tables alike.
+How each kind of action looks is in :mod:`drlpp.schedule.actions`; the order of the kinds in
+pictures, traces and tables is here.
 """
 
 from __future__ import annotations
@@ -9,57 +10,25 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from drlpp.schedule.schedule import (
+from drlpp.schedule.actions import (
+    WAITING,
     AllReduce,
     Backward,
     Forward,
-    Receive,
+    Pass,
     Recompute,
     Send,
+    SpanKind,
     Update,
 )
 from drlpp.timeline.timeline import TimedAction
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What a worker does.
-
-    Attributes:
-        label: for readers.
-        colour: in pictures and tables.
-        trace_colour: the name of a similar colour in Chrome's trace viewer, which has no other.
-        computes: whether it counts as work; the rest of a worker's time is its bubble.
-    """
-
-    label: str
-    colour: str
-    trace_colour: str
-    computes: bool
-
-
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-FORWARD = Kind("forward", "#56B4E9", "thread_state_runnable", computes=True)
-RECOMPUTE = Kind("recompute", "#0072B2", "rail_response", computes=True)
-BACKWARD = Kind("backward", "#E69F00", "rail_idle", computes=True)
-PREDICTION = Kind("prediction", "#F0E442", "startup", computes=True)
-UPDATE = Kind("update", "#009E73", "rail_load", computes=True)
-ALL_REDUCE = Kind("all-reduce", "#CC79A7", "thread_state_uninterruptible", computes=False)
-SENDING = Kind("sending", "#D55E00", "heap_dump_child_node_arrow", computes=False)
-WAITING = Kind("waiting", "#DDDDDD", "grey", computes=False)
+FORWARD, RECOMPUTE, BACKWARD = Forward.span, Recompute.span, Backward.span
+UPDATE, ALL_REDUCE, SENDING = Update.span, AllReduce.span, Send.span
+PREDICTION = SpanKind("prediction", "#F0E442", "startup", computes=True)
 
 KINDS = (FORWARD, RECOMPUTE, BACKWARD, PREDICTION, UPDATE, ALL_REDUCE, SENDING, WAITING)
 """All kinds, in the order of legends and columns."""
-
-_PASSES = Forward | Recompute | Backward
-_KIND_OF: dict[type, Kind] = {
-    Forward: FORWARD,
-    Recompute: RECOMPUTE,
-    Backward: BACKWARD,
-    Update: UPDATE,
-    AllReduce: ALL_REDUCE,
-    Send: SENDING,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +39,7 @@ class Span:
     """
 
     worker: int
-    kind: Kind
+    kind: SpanKind
     start: float
     end: float
     number: str = ""
@@ -91,7 +60,7 @@ def spans_of(timeline: Iterable[TimedAction]) -> tuple[Span, ...]:
     has_microbatches = False
     for timed in timeline:
         of_worker[timed.worker].append(timed)
-        has_microbatches |= isinstance(timed.action, _PASSES) and timed.action.microbatch > 0
+        has_microbatches |= isinstance(timed.action, Pass) and timed.action.microbatch > 0
     begin = min((actions[0].start for actions in of_worker.values()), default=0.0)
     end = max((timed.end for actions in of_worker.values() for timed in actions), default=0.0)
     return tuple(
@@ -106,7 +75,7 @@ def _of_worker(
 ) -> Iterator[Span]:
     worker, now = actions[0].worker, begin
     for timed in actions:
-        if isinstance(timed.action, Receive) or timed.end <= timed.start:
+        if timed.action.span is WAITING or timed.end <= timed.start:
             continue
         if timed.start > now:
             yield Span(worker, WAITING, now, timed.start)
@@ -118,8 +87,8 @@ def _of_worker(
 
 def _of_action(timed: TimedAction, has_microbatches: bool) -> Iterator[Span]:
     """Its predictions, and what is between them."""
-    kind, number = _KIND_OF[type(timed.action)], ""
-    if isinstance(timed.action, _PASSES):
+    kind, number = timed.action.span, ""
+    if isinstance(timed.action, Pass):
         number = str(timed.action.minibatch)
         if has_microbatches:
             number += f".{timed.action.microbatch}"
@@ -138,9 +107,9 @@ class TimeUse:
     """What a worker did in a stretch of time: ``seconds`` of every kind, which add up to it."""
 
     worker: int
-    seconds: Mapping[Kind, float]
+    seconds: Mapping[SpanKind, float]
 
-    def share(self, kind: Kind) -> float:
+    def share(self, kind: SpanKind) -> float:
         """The part of the time, between 0 and 1."""
         return self.seconds[kind] / (sum(self.seconds.values()) or 1.0)
 
@@ -157,7 +126,7 @@ class TimeUse:
 
 def time_use(spans: Iterable[Span], begin: float, end: float) -> tuple[TimeUse, ...]:
     """What every worker did from ``begin`` to ``end``, by worker."""
-    seconds: dict[int, dict[Kind, float]] = {}
+    seconds: dict[int, dict[SpanKind, float]] = {}
     for span in spans:
         mine = seconds.setdefault(span.worker, dict.fromkeys(KINDS, 0.0))
         mine[span.kind] += max(0.0, min(span.end, end) - max(span.start, begin))

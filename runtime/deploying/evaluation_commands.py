@@ -14,6 +14,7 @@ from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Run, RunResult, Stream
 from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
 from drlpp.schedule.schedule import Part, build_schedule
 
 
@@ -56,7 +57,7 @@ def evaluation_commands(
         order: which samples make which minibatch.
         stream: where minibatches come from instead.
     """
-    schedule = build_schedule(deployment.pipeline, minibatches, "forward")
+    schedule = build_schedule(deployment.pipeline, minibatches, FORWARD_ONLY.name)
     programs = cut_stages(captured, deployment.placement, captured.evaluation)
     score = portable(captured.score) if captured.score else None
     ends = [(None, None)] * (len(programs) - 1) + [(portable(captured.loss), score)]

@@ -121,9 +121,7 @@ def run_commands(
 def _uses_in(segment: Segment, uses: Mapping[Part, WeightUse]) -> dict[Part, WeightUse]:
     """Of the parts that pass in a segment, and of later ones that need its versions."""
     passing = segment.in_flight.union(
-        (action.minibatch, action.microbatch)
-        for action in segment.actions
-        if isinstance(action, Forward | Backward)
+        action.part for action in segment.actions if isinstance(action, Forward | Backward)
     )
     newest = segment.version + sum(isinstance(action, Update) for action in segment.actions)
     # Parts come in order, and so do the versions that they use.
@@ -142,4 +140,4 @@ def _several_contribute(actions: Sequence[Action]) -> bool:
 
 
 def _recomputed(actions: Sequence[Action]) -> frozenset[Part]:
-    return frozenset((a.minibatch, a.microbatch) for a in actions if isinstance(a, Recompute))
+    return frozenset(a.part for a in actions if isinstance(a, Recompute))

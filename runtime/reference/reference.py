@@ -119,9 +119,10 @@ class ReferenceExecutor:
             model = capture_microbatch(captured, method.microbatches)
         self._loss = model.loss
         self._programs = cut_stages(model, placement)
+        stages = zip(method.in_flight(self._pipeline), self._pipeline.stages, strict=True)
+        self._round_trip = 1 + max(depth * len(workers) for depth, workers in stages)
         # Counted, where workers have a formula for it.
-        round_trip = (1 + method.in_flight_per_link) * len(self._pipeline.workers) + 1
-        steady = method.schedule_for(self._pipeline, 2 * round_trip * method.accumulate)
+        steady = method.schedule_for(self._pipeline, 2 * self._round_trip * method.accumulate)
         self._delays = [stage_delay(steady, stage) for stage in range(len(self._programs))]
         self._stages = [
             StageHistory(
@@ -319,7 +320,7 @@ class _Replay:
         gradient = self._mean(stage)
         del self._pending[stage]
         # No part reaches back further than to the oldest version that one in flight has met.
-        reach = 2 * self._method.accumulate + 2 * len(self._schedule.pipeline.workers)
+        reach = 2 * self._method.accumulate + 2 * self._executor._round_trip
         needed_from = history.newest - reach
         norm = self._norms.get(version)
         if norm is None and self._method.needs_norm:

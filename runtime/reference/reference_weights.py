@@ -78,8 +78,9 @@ class StageHistory:
                 return self.versions[use.stashed]
             case "pipeoptim" | "spectrain" | "xpipe":
                 return self._predicted(use.newest_in_forward, use.forward_lead, rates)
-            case _:
+            case "sync" | "vanilla" | "pipemare":
                 return self.versions[use.newest_in_forward]
+        raise NotImplementedError(f"the reference has no formula for {self.method.policy}")
 
     def for_backward(self, use: WeightUse, rates: Sequence[float]) -> Weights:
         """Weights of a backward, and of a recomputation."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.runtime.ipc.commands import RunResult
-from drlpp.schedule.schedule import Backward, Forward, Recompute, Schedule, Update
+from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.window import Window, completion_times
 
 
@@ -41,7 +41,7 @@ def _usage(
 ) -> WorkerUsage:
     inside: Sequence[tuple[bool, float, float]] = [
         (
-            isinstance(action, Forward | Recompute | Backward | Update),
+            action.span.computes,
             seconds := min(action_end, end) - max(action_begin, begin),
             # Of an action that the window's edge cuts, its share.
             processor_seconds * seconds / max(action_end - action_begin, 1e-9),

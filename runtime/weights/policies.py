@@ -355,14 +355,17 @@ def build_policy(
         return Weightless()
     displacement: type[Displacement]
     match method.policy:
-        case "spectrain" | "xpipe":
-            displacement = SmoothedGradient if method.policy == "spectrain" else AdamStep
-            return Displaced(weights, optimizer, displacement(weights, optimizer))
-        case "2bw":
+        case "spectrain":
+            return Displaced(weights, optimizer, SmoothedGradient(weights, optimizer))
+        case "xpipe":
+            return Displaced(weights, optimizer, AdamStep(weights, optimizer))
+        case "2bw" | "stash-vertical":
             return Stash(weights, optimizer)
-        case _ if delay == 0 and method.policy != "stash-vertical":
+        case "sync":
             return Sync(weights, optimizer)
-        case "stash" | "stash-vertical":
+        case "vanilla" | "stash" | "pipeoptim" | "pipemare" if delay == 0:
+            return Sync(weights, optimizer)
+        case "stash":
             return Stash(weights, optimizer)
         case "pipeoptim":
             displacement = OptimizerRule if has_rule(optimizer) else LastStep
@@ -370,7 +373,6 @@ def build_policy(
         case "pipemare" if method.correction_decay:
             decay = method.correction_decay ** (1 / delay)
             return Displaced(weights, optimizer, Trajectory(weights, optimizer, decay))
-        case "sync":
-            return Sync(weights, optimizer)
-        case _:
+        case "vanilla" | "pipemare":
             return Vanilla(weights, optimizer)
+    raise NotImplementedError(f"the workers have no implementation of policy {method.policy}")

@@ -83,7 +83,7 @@ class Executor:
                 # Before the clock starts: whoever waits for data does not compute.
                 self.runner.wait_for(action.minibatch)
             begin = self.clock.mark()
-            if isinstance(action, Forward | Recompute | Backward | Update):
+            if action.span.computes:
                 emulated.begin()
                 self.perform(action)
                 self.processor_seconds.append(emulated.rest())

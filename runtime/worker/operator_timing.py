@@ -31,7 +31,9 @@ from drlpp.runtime.stage.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.weights.policies import Displaced
+from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.method import Method
+from drlpp.schedule.weight_policies import SYNC
 from drlpp.schedule.weight_versions import WeightUse
 
 _WARM_UPS = 3
@@ -156,7 +158,7 @@ def _runners(
         StageRunner(
             program=program,
             state=state,
-            method=method or Method(schedule="gpipe", policy="sync"),
+            method=method or Method(schedule=GPIPE.name, policy=SYNC.name),
             optimizer=command.optimizer,
             delay=0 if method is None else 1,
             loss=loss if program.stage == len(programs) - 1 else None,

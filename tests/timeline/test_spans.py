@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.cli.timeline.timeline_sources import PASS_UNITS, Recording
+from drlpp.cli.timeline.timeline_sources import Recording
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
@@ -121,7 +121,7 @@ def test_the_bubble_of_gpipe(stages: int, microbatches: int) -> None:
     pipeline = Pipeline.straight(*[1] * stages)
     window = Window.plan(pipeline, 5, method)
     schedule = method.schedule_for(pipeline, window.minibatches)
-    timeline = play(schedule, lambda worker, action: PASS_UNITS.get(type(action), 0.0))
+    timeline = play(schedule, lambda worker, action: action.units)
     recording = Recording("", "", timeline, schedule, window, {})
     for use in time_use(spans_of(timeline), *recording.bounds):
         assert use.bubble == pytest.approx((stages - 1) / (microbatches + stages - 1))

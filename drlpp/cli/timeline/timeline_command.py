@@ -50,7 +50,10 @@ def show_timeline(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="A picture (.png, .svg), or a trace for Perfetto (.json)."
+            "--output",
+            "-o",
+            help="A picture (.png, .svg), a trace for Perfetto (.json), or the actions of every "
+            "worker as text (.txt).",
         ),
     ] = None,
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; else as measured.")] = None,

@@ -15,15 +15,12 @@ from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Action, Backward, Forward, Recompute, Schedule
+from drlpp.schedule.schedule import Action, Schedule
 from drlpp.schedule.weight_versions import stage_delays
 from drlpp.schedule.window import Window, completion_times
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 from drlpp.timeline.timeline import TimedAction, play
-
-PASS_UNITS: dict[type, float] = {Forward: 1.0, Recompute: 1.0, Backward: 2.0}
-"""What actions take where only the schedule counts; all others take nothing."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def from_schedule(
     schedule = method.schedule_for(pipeline, window.minibatches)
 
     def units(worker: int, action: Action) -> float:
-        return PASS_UNITS.get(type(action), 0.0)
+        return action.units
 
     return Recording(
         source="schedule (a forward takes 1, a backward 2)",

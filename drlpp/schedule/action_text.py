@@ -1,0 +1,118 @@
+"""The textual form of actions, which is written and read.
+
+=====================  ===========================================================================
+``F3.0`` or ``F3``     forward of minibatch 3, microbatch 0
+``R3.0``, ``B3.0``     its recomputation, its backward
+``U4``                 update to version 4, from one contribution, with the minibatches before 4
+``U2x8<4``             update to version 2, from 8 contributions, with the minibatches before 4
+``sF3.0:0>1@5``        send the activations of minibatch 3 from stage 0 to stage 1, to worker 5
+``rF3.0:0>1@2``        receive them, from worker 2
+``sB3.0:1>0@2``        send gradients, from stage 1 to stage 0
+``A4:0,1``             sum the gradients for version 4 over workers 0 and 1
+``N4:0,1,2``           sum their squared norm
+=====================  ===========================================================================
+
+Lists of actions are separated by spaces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from drlpp.errors import InvalidInput
+from drlpp.schedule.actions import (
+    Action,
+    AllReduce,
+    Backward,
+    Forward,
+    Message,
+    Pass,
+    Payload,
+    Receive,
+    Recompute,
+    Send,
+    Update,
+)
+
+_PASSES = {kind.letter: kind for kind in (Forward, Recompute, Backward)}
+_PAYLOADS: dict[str, Payload] = {Forward.letter: "activation", Backward.letter: "gradient"}
+_LETTER_OF = {payload: letter for letter, payload in _PAYLOADS.items()}
+_GRADIENTS, _SQUARED_NORM = "A", "N"
+
+# More digits than any run needs are no number here.
+_NUMBER = "([0-9]{1,15})"
+_PART = rf"{_NUMBER}(?:\.{_NUMBER})?"
+_PASS = re.compile(rf"([{''.join(_PASSES)}]){_PART}")
+_UPDATE = re.compile(rf"{Update.letter}{_NUMBER}(?:x{_NUMBER})?(?:<{_NUMBER})?")
+_MESSAGE = re.compile(
+    rf"([{Send.letter}{Receive.letter}])([{''.join(_PAYLOADS)}]){_PART}:{_NUMBER}>{_NUMBER}@{_NUMBER}"
+)
+_SUM = re.compile(rf"([{_GRADIENTS}{_SQUARED_NORM}]){_NUMBER}:([0-9]{{1,15}}(?:,[0-9]{{1,15}})*)")
+
+
+def action_text(action: Action) -> str:
+    """Write an action as text."""
+    match action:
+        case Pass(minibatch, microbatch):
+            return f"{action.letter}{minibatch}.{microbatch}"
+        case Update(version, contributions, through):
+            several = f"x{contributions}" if contributions != 1 else ""
+            until = f"<{through}" if through != version else ""
+            return f"{action.letter}{version}{several}{until}"
+        case Send(message, other) | Receive(message, other):
+            return f"{action.letter}{_message_text(message)}@{other}"
+        case AllReduce(version, workers, content):
+            letter = _GRADIENTS if content == "gradients" else _SQUARED_NORM
+            return f"{letter}{version}:{','.join(map(str, workers))}"
+
+
+def _message_text(message: Message) -> str:
+    part = f"{message.minibatch}.{message.microbatch}"
+    way = f"{message.source_stage}>{message.target_stage}"
+    return f"{_LETTER_OF[message.payload]}{part}:{way}"
+
+
+def parse_action(text: str) -> Action:
+    """Read one action.
+
+    Raises:
+        InvalidInput: the text is none.
+    """
+    if found := _PASS.fullmatch(text):
+        letter, minibatch, microbatch = found.groups()
+        return _PASSES[letter](int(minibatch), int(microbatch or 0))
+    if found := _UPDATE.fullmatch(text):
+        version, contributions, through = found.groups()
+        return Update(int(version), int(contributions or 1), int(through or version))
+    if found := _MESSAGE.fullmatch(text):
+        direction, payload, minibatch, microbatch, source, target, other = found.groups()
+        message = Message(
+            _PAYLOADS[payload], int(source), int(target), int(minibatch), int(microbatch or 0)
+        )
+        kind = Send if direction == Send.letter else Receive
+        return kind(message, int(other))
+    if found := _SUM.fullmatch(text):
+        letter, version, members = found.groups()
+        workers = tuple(map(int, members.split(",")))
+        if letter == _GRADIENTS:
+            return AllReduce(int(version), workers)
+        return AllReduce(int(version), workers, "squared_norm")
+    raise InvalidInput(
+        f"{text[:40]!r} is no action; actions look like F3.0, R3.0, B3.0, U4, U2x8<4, sF3.0:0>1@5, "
+        "rF3.0:0>1@2, A4:0,1 and N4:0,1"
+    )
+
+
+def actions_text(actions: Iterable[Action]) -> str:
+    """Write a list of actions as text."""
+    return " ".join(map(action_text, actions))
+
+
+def parse_actions(text: str) -> tuple[Action, ...]:
+    """Read a list of actions.
+
+    Raises:
+        InvalidInput: a word of the text is no action.
+    """
+    return tuple(map(parse_action, text.split()))

@@ -1,0 +1,178 @@
+"""What workers do: the actions of a schedule, with what is known of each kind of action.
+
+An action's class says how its span looks in pictures and traces, whether it computes, what the
+simulator charges for it, and the letter of its textual form (:mod:`drlpp.schedule.action_text`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+Payload = Literal["activation", "gradient"]
+Cost = Literal["forward", "backward", "update"]
+
+Part = tuple[int, int]
+"""What passes through a stage at once: (minibatch, microbatch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanKind:
+    """One way in which a worker spends time.
+
+    Attributes:
+        label: for readers.
+        colour: in pictures and tables.
+        trace_colour: the name of a similar colour in Chrome's trace viewer, which has no other.
+        computes: whether it counts as work; the rest of a worker's time is its bubble.
+    """
+
+    label: str
+    colour: str
+    trace_colour: str
+    computes: bool
+
+
+WAITING = SpanKind("waiting", "#DDDDDD", "grey", computes=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One microbatch passes the worker's stage.
+
+    Attributes of the class:
+        letter: begins the textual form.
+        span: how the time of the pass is shown.
+        units: what it takes where only the schedule counts and a forward takes 1.
+        cost: which of a stage's costs the simulator charges.
+    """
+
+    letter: ClassVar[str]
+    span: ClassVar[SpanKind]
+    units: ClassVar[float]
+    cost: ClassVar[Cost]
+
+    minibatch: int
+    microbatch: int = 0
+
+    @property
+    def part(self) -> Part:
+        """What passes."""
+        return self.minibatch, self.microbatch
+
+
+# The colours are Okabe and Ito's palette, which colour-blind readers can tell apart.
+
+
+@dataclass(frozen=True, slots=True)
+class Forward(Pass):
+    """Forward pass of the worker's stage for one microbatch."""
+
+    letter = "F"
+    span = SpanKind("forward", "#56B4E9", "thread_state_runnable", computes=True)
+    units = 1.0
+    cost = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute(Pass):
+    """The forward pass of a microbatch once more, whose activations were not kept.
+
+    It stands before the gradients of the microbatch are waited for, and no update comes between
+    it and the backward pass.
+    """
+
+    letter = "R"
+    span = SpanKind("recompute", "#0072B2", "rail_response", computes=True)
+    units = 1.0
+    cost = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Backward(Pass):
+    """Backward pass of the worker's stage; adds to the gradients of the update in the making."""
+
+    letter = "B"
+    span = SpanKind("backward", "#E69F00", "rail_idle", computes=True)
+    units = 2.0
+    cost = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one stage sends to another for one microbatch: activations, or their gradients."""
+
+    payload: Payload
+    source_stage: int
+    target_stage: int
+    minibatch: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Start sending ``message`` to worker ``to``; never waits for it to arrive."""
+
+    letter: ClassVar = "s"
+    span: ClassVar = SpanKind("sending", "#D55E00", "heap_dump_child_node_arrow", computes=False)
+    units: ClassVar = 0.0
+
+    message: Message
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Wait for ``message`` from worker ``sender``."""
+
+    letter: ClassVar = "r"
+    span: ClassVar = WAITING
+    units: ClassVar = 0.0
+
+    message: Message
+    sender: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Sum something over ``workers`` for update ``version``.
+
+    ``content`` is ``gradients``, of the replicas of a stage, or ``squared_norm``, of the gradients
+    of all stages, for clipping and to skip updates that are not finite.
+    """
+
+    span: ClassVar = SpanKind(
+        "all-reduce", "#CC79A7", "thread_state_uninterruptible", computes=False
+    )
+    units: ClassVar = 0.0
+
+    version: int
+    workers: tuple[int, ...]
+    content: Literal["gradients", "squared_norm"] = "gradients"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Make weights number ``version`` from the gradients of ``contributions`` microbatches.
+
+    The weights that a run starts with are number 0. The gradient is the mean over the
+    contributions of all replicas, so it is what one large minibatch would give. Afterwards the
+    weights contain the minibatches before number ``through``.
+    """
+
+    letter: ClassVar = "U"
+    span: ClassVar = SpanKind("update", "#009E73", "rail_load", computes=True)
+    units: ClassVar = 0.0
+    cost: ClassVar[Cost] = "update"
+
+    version: int
+    contributions: int
+    through: int
+
+
+Computation = Forward | Recompute | Backward | Update
+"""What a kind of schedule orders; :mod:`drlpp.schedule.lowering` adds the rest."""
+
+COMPUTATIONS: tuple[type[Computation], ...] = (Forward, Backward, Recompute, Update)
+
+Action = Computation | Send | Receive | AllReduce

@@ -1,0 +1,99 @@
+"""What a kind of schedule is: an order of computations, and what the kind can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from drlpp.schedule.actions import Computation, Part, Update
+from drlpp.schedule.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Share:
+    """What falls to one worker in a run.
+
+    Attributes:
+        replica: its number among the ``replicas`` of its stage.
+        in_flight: minibatches that it may have in flight where the pipeline is not emptied.
+        minibatches: of the run, each of ``microbatches`` parts.
+        together: minibatches whose gradients make one update of the stage.
+    """
+
+    replica: int
+    replicas: int
+    in_flight: int
+    minibatches: int
+    microbatches: int
+    together: int
+
+    def parts(self, first: int = 0, through: int | None = None) -> list[Part]:
+        """The parts that the worker takes of the minibatches from ``first`` until ``through``.
+
+        Replicas take turns (:func:`replica_of`), so that nobody has to coordinate.
+        """
+        through = self.minibatches if through is None else through
+        begin = first * self.microbatches
+        begin += (self.replica - begin) % self.replicas
+        numbers = range(begin, through * self.microbatches, self.replicas)
+        return [divmod(number, self.microbatches) for number in numbers]
+
+    def updates(self) -> Iterator[tuple[list[Part], Update]]:
+        """Every update of the stage, with the worker's own parts of it.
+
+        In the last round a replica may have no part; it still joins in the update.
+        """
+        for version, first in enumerate(range(0, self.minibatches, self.together), start=1):
+            through = min(first + self.together, self.minibatches)
+            contributions = (through - first) * self.microbatches
+            yield self.parts(first, through), Update(version, contributions, through)
+
+
+def replica_of(part: Part, microbatches: int, replicas: int) -> int:
+    """The replica that takes a part, by round-robin."""
+    minibatch, microbatch = part
+    return (minibatch * microbatches + microbatch) % replicas
+
+
+@dataclass(frozen=True)
+class ScheduleKind:
+    """A kind of schedule.
+
+    Attributes:
+        name: as users write it.
+        summary: for help and documentation.
+        order: the computations of a worker, in order. A forward comes before its backward, and an
+            update behind the backwards that contribute to it. Recomputation is added elsewhere.
+        flushes: whether the pipeline is empty at every update, so that all passes of it meet the
+            same weights. Otherwise a worker performs, once ``in_flight`` of its parts are on their
+            way, one backward for each forward.
+        takes_microbatches: whether a minibatch may have several parts.
+        takes_in_flight_per_link: whether a user may choose how many minibatches are in flight.
+        trains: whether there are backwards and updates.
+        in_flight: from the pipeline and the minibatches per link, those that a replica of every
+            stage has in flight in steady state.
+    """
+
+    name: str
+    summary: str
+    order: Callable[[Share], Iterator[Computation]]
+    flushes: bool
+    takes_microbatches: bool = False
+    takes_in_flight_per_link: bool = False
+    trains: bool = True
+    in_flight: Callable[[Pipeline, int], tuple[int, ...]] = Pipeline.in_flight
+
+    @property
+    def reason_of_depth(self) -> str:
+        """Why there is no in-flight depth to choose, where there is none."""
+        if self.flushes:
+            return "empties the pipeline before every update"
+        return "has as many minibatches in flight as its order needs"
+
+    def minibatches_of_update(self, replicas: int, accumulate: int) -> int:
+        """The minibatches whose gradients make one update of a stage.
+
+        All stages update together where the pipeline is emptied. Otherwise it is the fewest whole
+        multiples of ``accumulate`` that give each replica one minibatch.
+        """
+        return accumulate if self.flushes else -(-replicas // accumulate) * accumulate

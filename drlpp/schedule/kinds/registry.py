@@ -1,0 +1,40 @@
+"""All kinds of schedules, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from drlpp.errors import InvalidInput
+from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
+from drlpp.schedule.kinds.gpipe import GPIPE
+from drlpp.schedule.kinds.kind import ScheduleKind
+from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
+
+SCHEDULE_KINDS: dict[str, ScheduleKind] = {
+    kind.name: kind for kind in (ONE_F_ONE_B, FLUSHED_1F1B, GPIPE, FORWARD_ONLY)
+}
+
+
+def find_schedule_kind(name: str) -> ScheduleKind:
+    """Look a kind up by name.
+
+    Raises:
+        InvalidInput: there is none of that name.
+    """
+    kind = SCHEDULE_KINDS.get(name)
+    if kind is None:
+        known = ", ".join(SCHEDULE_KINDS)
+        raise InvalidInput(f"schedule kind {name!r} is unknown; there are {known}")
+    return kind
+
+
+def training_kinds() -> list[str]:
+    """The names of the kinds that a method may have."""
+    return [kind.name for kind in SCHEDULE_KINDS.values() if kind.trains]
+
+
+def names_to_suggest(can: Callable[[ScheduleKind], bool], *, quoted: bool = False) -> str:
+    """The training kinds that can do something, for an error message; the shortest name first."""
+    names = sorted(filter(lambda name: can(SCHEDULE_KINDS[name]), training_kinds()), key=len)
+    return " or ".join(repr(name) if quoted else name for name in names)

@@ -1,0 +1,242 @@
+"""What a weight policy is: one table, which everything but the two implementations asks.
+
+The workers' implementation is :mod:`drlpp.runtime.weights.policies`, the reference executor's is
+:mod:`drlpp.runtime.reference.reference_weights`. A new policy is a row here and a class or a
+formula there.
+
+W_t are the weights of a stage after t updates. A part meets W_t at its forward and W_{t+s} at its
+backward, s updates later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PartCounts:
+    """What a schedule says of one part on one worker, in versions of the stage's weights.
+
+    Attributes:
+        newest_in_forward: the newest version at its forward.
+        newest_in_backward: the newest version at its backward.
+        at_input: the newest that contains no minibatch that the weights of the input stage did not
+            contain when the part entered.
+        started_from: the newest that contains only minibatches before the part's.
+        until_input: updates of the stage between its backward and the input stage's, ⌊rank/2⌋.
+    """
+
+    newest_in_forward: int
+    newest_in_backward: int
+    at_input: int = 0
+    started_from: int = 0
+    until_input: int = 0
+
+    @property
+    def difference(self) -> int:
+        """s: updates between the forward and the backward (pipeoptim eq. 4)."""
+        return self.newest_in_backward - self.newest_in_forward
+
+
+Count = Callable[[PartCounts], int]
+
+
+def _none(counts: PartCounts) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class Lookahead:
+    """How many updates a pass looks ahead of the newest weights; it looks back if negative.
+
+    A recomputation uses the weights of its backward.
+    """
+
+    forward: Count = _none
+    backward: Count = _none
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """Options of a method that belong to one policy, which needs at least one of them.
+
+    Attributes:
+        names: fields of :class:`drlpp.schedule.method.Method`.
+        missing: what is wrong without any.
+        suggested: values where a user gives none.
+        lookahead: the option without which the policy does not look ahead or back.
+    """
+
+    names: tuple[str, ...]
+    missing: str
+    suggested: Mapping[str, float] = field(default_factory=dict)
+    lookahead: str | None = None
+
+
+@dataclass(frozen=True)
+class PolicyFacts:
+    """One weight policy.
+
+    Attributes:
+        name: as users write it.
+        title: what the papers call it.
+        source: paper and place.
+        forward, backward: the weights that each pass uses, for readers.
+        held: how many versions of its weights a stage keeps, for readers.
+        version: the version that both passes use, of a policy that keeps versions.
+        lookahead: how far passes look ahead; None for policies that never move weights.
+        copies: tensors as large as the weights that it keeps, besides these.
+        stashes: whether it keeps one version for every minibatch in flight.
+        writes_in_place: whether weights change, in place, between a forward and its backward.
+            Autocast's copies of a forward's weights would be outdated, so passes in 16 bits have
+            to recompute.
+        synchronous: whether no update may come between a forward and its backward.
+        updates_all_in_flight: whether an update needs as many minibatches as are in flight.
+        own_options: options that no other policy has.
+    """
+
+    name: str
+    title: str
+    source: str
+    forward: str
+    backward: str
+    held: str
+    version: Count = lambda counts: counts.newest_in_forward
+    lookahead: Lookahead | None = None
+    copies: int = 0
+    stashes: bool = False
+    writes_in_place: bool = False
+    synchronous: bool = False
+    updates_all_in_flight: bool = False
+    own_options: OwnOptions | None = None
+
+
+SUGGESTED_CORRECTION_DECAY = 0.135
+"""D ≈ exp(−2), which pipemare derives in appendix B.4."""
+
+SYNC = PolicyFacts(
+    name="sync",
+    title="synchronous",
+    source="plain training",
+    forward="W_t",
+    backward="W_t",
+    held="1",
+    synchronous=True,
+)
+
+PIPEOPTIM = PolicyFacts(
+    name="pipeoptim",
+    title="PipeOptim",
+    source="pipeoptim §III, algorithm 1",
+    forward="W_t − lr·s·ΔW_t",
+    backward="W_{t+s}",
+    held="2",
+    lookahead=Lookahead(forward=lambda counts: counts.difference),
+    # W_t, while a pass runs with others.
+    copies=1,
+    writes_in_place=True,
+)
+
+_TO_THE_INPUT_STAGE = Lookahead(
+    forward=lambda counts: counts.difference + counts.until_input,
+    backward=lambda counts: counts.until_input,
+)
+
+WEIGHT_POLICIES: dict[str, PolicyFacts] = {
+    facts.name: facts
+    for facts in (
+        SYNC,
+        PolicyFacts(
+            name="vanilla",
+            title="vanilla",
+            source="pipeoptim §V-E",
+            forward="W_t",
+            backward="W_{t+s}",
+            held="1",
+            writes_in_place=True,
+        ),
+        PolicyFacts(
+            name="stash",
+            title="PipeDream",
+            source="pipedream §3.3",
+            forward="W_t",
+            backward="W_t",
+            held="s + 1",
+            stashes=True,
+        ),
+        PolicyFacts(
+            name="stash-vertical",
+            title="vertical sync",
+            source="pipedream §3.3",
+            forward="that of the input stage",
+            backward="the same",
+            held="up to D",
+            version=lambda counts: min(counts.newest_in_forward, counts.at_input),
+            stashes=True,
+        ),
+        PolicyFacts(
+            name="2bw",
+            title="PipeDream-2BW",
+            source="pipeoptim §II",
+            forward="the one before the newest",
+            backward="the same",
+            held="2",
+            # A delay of one: w^(t+1) = w^(t) − ν · ∇f(w^(t−1)).
+            version=lambda counts: max(counts.started_from - 1, 0),
+            copies=1,
+            updates_all_in_flight=True,
+        ),
+        PolicyFacts(
+            name="spectrain",
+            title="SpecTrain",
+            source="pipeoptim eq. 6",
+            forward="predicted along m",
+            backward="predicted along m",
+            held="2",
+            lookahead=_TO_THE_INPUT_STAGE,
+            copies=1,
+            writes_in_place=True,
+        ),
+        PolicyFacts(
+            name="xpipe",
+            title="XPipe",
+            source="pipeoptim eq. 6",
+            forward="predicted along Adam's step",
+            backward="predicted along Adam's step",
+            held="2",
+            lookahead=_TO_THE_INPUT_STAGE,
+            copies=1,
+            writes_in_place=True,
+        ),
+        PIPEOPTIM,
+        PolicyFacts(
+            name="pipemare",
+            title="PipeMare",
+            source="pipemare §3",
+            forward="W_t",
+            backward="W_{t+s} − s·δ",
+            held="2 and δ",
+            lookahead=Lookahead(backward=lambda counts: -counts.difference),
+            # W_{t+s}, while a backward runs with others, and δ.
+            copies=2,
+            writes_in_place=True,
+            own_options=OwnOptions(
+                names=("annealing_minibatches", "correction_decay"),
+                missing="policy pipemare needs annealing_minibatches (T1), correction_decay (T2) "
+                "or both; vanilla is PipeMare without them",
+                suggested={"correction_decay": SUGGESTED_CORRECTION_DECAY},
+                lookahead="correction_decay",
+            ),
+        ),
+    )
+}
+
+
+def policy_help() -> str:
+    """For the help of a command line: every name, with the papers' where it is another."""
+    names = [
+        facts.name if facts.name == facts.title.lower() else f"{facts.name} ({facts.title})"
+        for facts in WEIGHT_POLICIES.values()
+    ]
+    return f"Weight policy: {', '.join(names[:-1])}, or {names[-1]}"

@@ -1,0 +1,216 @@
+"""A kind that only orders computations anew needs no more than its order, and the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.schedule.actions import Backward, Computation, Forward
+from drlpp.schedule.kinds.kind import ScheduleKind, Share
+from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
+from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import build_schedule, in_order
+from drlpp.schedule.schedule_file import read_schedule
+from drlpp.schedule.weight_versions import stage_delay, stage_delays
+from drlpp.schedule.window import Window
+from drlpp.simulator import simulate, simulate_depths
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.forked import largest_difference, order
+from tests.support.random_graphs import chain_of, cluster_of
+from tests.support.schedule_texts import computations, written
+from tests.support.shell import Shell
+
+EAGER = ScheduleKind(
+    name="eager-1f1b",
+    summary="1F1B with a deeper warm-up, so that messages are on their way meanwhile",
+    order=ONE_F_ONE_B.order,
+    flushes=False,
+    in_flight=lambda pipeline, per_link: pipeline.in_flight(1),
+)
+
+
+def _last_first(share: Share) -> Iterator[Computation]:
+    for parts, update in share.updates():
+        yield from (Forward(*part) for part in parts)
+        yield from (Backward(*part) for part in reversed(parts))
+        yield update
+
+
+LAST_FIRST = ScheduleKind(
+    name="last-first",
+    summary="GPipe, with the backwards of the last microbatches first",
+    order=_last_first,
+    flushes=True,
+    takes_microbatches=True,
+)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (EAGER, LAST_FIRST):
+        monkeypatch.setitem(SCHEDULE_KINDS, kind.name, kind)
+
+
+def test_methods_are_checked_by_what_the_kind_can_do() -> None:
+    assert choose_method(None, {"schedule": "eager-1f1b"}) == Method(schedule="eager-1f1b")
+    flushed = choose_method(None, {"schedule": "last-first", "microbatches": 4})
+    assert flushed.policy == "sync"
+    for method, message in [
+        ({"schedule": "eager-1f1b", "microbatches": 2}, "use gpipe or 1f1b-flush or last-first"),
+        ({"schedule": "eager-1f1b", "in_flight_per_link": 1}, "as its order needs, .* use 1f1b"),
+        ({"schedule": "last-first", "policy": "stash"}, "no meaning on schedule last-first"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Method.model_validate(method)
+
+
+def test_the_orders_are_written_with_all_messages() -> None:
+    pipeline = Pipeline.straight(1, 1)
+    eager = build_schedule(pipeline, 4, "eager-1f1b")
+    assert computations(eager, 0) == written("F0 F1 F2 B0 U1 F3 B1 U2 B2 U3 B3 U4")
+    assert eager.actions == build_schedule(pipeline, 4, in_flight_per_link=1).actions
+    last_first = build_schedule(Pipeline.straight(2, 1), 1, "last-first", 4, recompute=True)
+    assert computations(last_first, 2) == written(
+        "F0.0 F0.1 F0.2 F0.3 B0.3 R0.2 B0.2 R0.1 B0.1 R0.0 B0.0 U1x4"
+    )
+    assert len(list(in_order(last_first))) == sum(map(len, last_first.actions.values()))
+
+
+def test_delays_of_the_steady_state_are_those_that_are_counted() -> None:
+    for shape in ((1, 1, 1, 1), (3, 2, 1)):
+        pipeline, method = Pipeline.straight(*shape), Method(schedule="eager-1f1b")
+        schedule = method.schedule_for(pipeline, 60)
+        counted = [stage_delay(schedule, stage) for stage in range(len(shape))]
+        assert stage_delays(pipeline, method) == counted
+    assert stage_delays(Pipeline.straight(1, 1, 1, 1), method) == [6, 4, 2, 0]
+    flushed = Method(schedule="last-first", policy="sync", microbatches=3)
+    assert stage_delays(Pipeline.straight(2, 1), flushed) == [0, 0]
+
+
+def test_the_simulator_plays_them() -> None:
+    """On slow links a deeper warm-up is faster. Which equal microbatch is first makes no odds."""
+    _, profile = chain_of(seconds=[3.0] * 3, parameter_bytes=[0] * 3, output_bytes=[2] * 3)
+    cluster = cluster_of(3)
+    placement = Placement.from_assignment(range(3), range(3))
+    seconds = {}
+    for name, method in {
+        "noam": Method(),
+        "deeper": Method(in_flight_per_link=1),
+        "eager": Method(schedule="eager-1f1b"),
+        "gpipe": Method(schedule="gpipe", policy="sync", microbatches=4),
+        "last-first": Method(schedule="last-first", policy="sync", microbatches=4),
+    }.items():
+        played = simulate(Workload.of(profile, method), cluster, placement, method)
+        seconds[name] = played.seconds_per_minibatch
+        assert len(played.timeline) == sum(map(len, played.schedule.actions.values()))
+    assert seconds["eager"] == pytest.approx(seconds["deeper"], rel=0.01)
+    assert seconds["eager"] < 0.9 * seconds["noam"]
+    assert seconds["last-first"] == pytest.approx(seconds["gpipe"])
+    with pytest.raises(InvalidInput, match=r"eager-1f1b has .* in flight as its order needs"):
+        simulate_depths(Workload.of(profile), cluster, placement, Method(schedule="eager-1f1b"))
+
+
+MODEL = ModelReference.named("tests.support.models:perceptron", layers=2)
+SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
+EAGERLY = Method(policy="stash").model_copy(update={"schedule": "eager-1f1b"})
+LAST_FIRST_WITH_FOUR = Method(schedule="gpipe", policy="sync", microbatches=4).model_copy(
+    update={"schedule": "last-first"}
+)
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(MODEL)
+
+
+def _placement(captured: CapturedModel) -> Placement:
+    operators = len(captured.graph)
+    return Placement.from_assignment([3 * i // operators for i in range(operators)], (0, 1, 2))
+
+
+def _samples() -> tuple[list[torch.Tensor], torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(40, 16, generator=generator)
+    return [inputs], torch.randint(0, 5, (40,), generator=generator)
+
+
+def _reference(captured: CapturedModel, method: Method) -> dict[str, torch.Tensor]:
+    return run_reference(
+        captured,
+        _placement(captured),
+        Minibatches(*_samples()),
+        12,
+        method=method,
+        optimizer=SGD,
+        options=RunOptions(order=order(12)),
+    ).state
+
+
+def test_the_reference_executor_trains_with_them(captured: CapturedModel) -> None:
+    gpipe = _reference(captured, Method(schedule="gpipe", policy="sync", microbatches=4))
+    assert largest_difference(gpipe, captured.state) > 1e-3, "training changed nothing"
+    assert largest_difference(_reference(captured, LAST_FIRST_WITH_FOUR), gpipe) < 1e-5
+    eager = _reference(captured, EAGERLY)
+    deeper = _reference(captured, Method(policy="stash", in_flight_per_link=1))
+    assert largest_difference(eager, deeper) == 0
+    assert largest_difference(eager, _reference(captured, Method(policy="stash"))) > 1e-4
+
+
+def test_workers_train_with_them(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=3) as session:
+        session.use_samples(*_samples())
+        for method in (EAGERLY, LAST_FIRST_WITH_FOUR):
+            deployment = session.deploy(_placement(captured), method, SGD)
+            session.run(deployment, 12, RunOptions(order=order(12)))
+            found, _ = session.collect(deployment)
+            assert largest_difference(found, _reference(captured, method)) < 1e-5
+
+
+def test_a_timeline_is_drawn_and_written(
+    captured: CapturedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shell = Shell(monkeypatch, capsys)
+    document = PlacementFile.create(
+        MODEL,
+        captured.graph,
+        _placement(captured),
+        cluster_of(3),
+        method=Method(),
+        optimizer=SGD,
+        found_by="test",
+    )
+    placement = write_document(tmp_path / "placement.json", document)
+    for kind in ("eager-1f1b", "last-first"):
+        written_to = tmp_path / f"{kind}.txt"
+        code, out, err = shell(
+            *("timeline", placement, "--trust", "tests"),
+            *("--method-option", f"schedule={kind}", "-o", written_to),
+        )
+        assert code == 0, err
+        assert kind in out
+        assert read_schedule(written_to).kind == kind
+
+
+def test_its_window_begins_when_the_deeper_pipeline_is_full() -> None:
+    for shape in ((1,), (1, 1, 1), (3, 2, 1)):
+        pipeline = Pipeline.straight(*shape)
+        deeper = Window.plan(pipeline, 8, Method(in_flight_per_link=1))
+        assert Window.plan(pipeline, 8, Method(schedule="eager-1f1b")).tail == deeper.tail
+    eager = Window.plan(Pipeline.straight(1, 1, 1), 8, Method(schedule="eager-1f1b"))
+    assert eager == Window.plan(Pipeline.straight(1, 1, 1), 8, Method(in_flight_per_link=1))

@@ -1,0 +1,80 @@
+"""Asynchronous 1F1B: the papers' figures."""
+
+from __future__ import annotations
+
+from drlpp.schedule.action_text import parse_actions
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import build_schedule
+from tests.support.schedule_texts import computations, passes, starts, written
+
+
+def test_pipedream_figure_4_order() -> None:
+    # The paper counts workers and minibatches from 1.
+    schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 8)
+    assert [computations(schedule, worker) for worker in range(4)] == [
+        written("F0 F1 F2 F3 B0 U1 F4 B1 U2 F5 B2 U3 F6 B3 U4 F7 B4 U5 B5 U6 B6 U7 B7 U8"),
+        written("F0 F1 F2 B0 U1 F3 B1 U2 F4 B2 U3 F5 B3 U4 F6 B4 U5 F7 B5 U6 B6 U7 B7 U8"),
+        written("F0 F1 B0 U1 F2 B1 U2 F3 B2 U3 F4 B3 U4 F5 B4 U5 F6 B5 U6 F7 B6 U7 B7 U8"),
+        written("F0 B0 U1 F1 B1 U2 F2 B2 U3 F3 B3 U4 F4 B4 U5 F5 B5 U6 F6 B6 U7 F7 B7 U8"),
+    ]
+
+
+def test_pipedream_figure_4_times() -> None:
+    """A backward takes two units; in steady state nobody waits."""
+    schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 8)
+    forward, backward = dict.fromkeys(range(4), 1.0), dict.fromkeys(range(4), 2.0)
+    first = dict(starts(schedule, 0, forward, backward))
+    assert [first[f"F{b}"] for b in range(6)] == [0, 1, 2, 3, 12, 15]
+    assert [first[f"B{b}"] for b in range(4)] == [10, 13, 16, 19]
+    last = dict(starts(schedule, 3, forward, backward))
+    assert [last[f"F{b}"] for b in range(4)] == [3, 6, 9, 12]
+    assert [last[f"B{b}"] for b in range(4)] == [4, 7, 10, 13]
+
+
+def test_pipedream_figure_8_order() -> None:
+    """2-1: the two workers of the first stage take turns; the paper counts from 1."""
+    schedule = build_schedule(Pipeline.straight(2, 1), 8)
+    assert passes(schedule, 0) == written("F0 F2 B0 F4 B2 F6 B4 B6")
+    assert passes(schedule, 1) == written("F1 F3 B1 F5 B3 F7 B5 B7")
+    assert passes(schedule, 2) == written("F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7")
+
+
+def test_pipedream_figure_8_times() -> None:
+    """Passes of the first stage take two units, of the second one: both stages keep pace."""
+    schedule = build_schedule(Pipeline.straight(2, 1), 40)
+    forward = backward = {0: 2.0, 1: 1.0}
+    one = starts(schedule, 0, forward, backward)
+    last = starts(schedule, 2, forward, backward)
+    # F4 waits for the all-reduce, which B1 joins on the second worker at 8.
+    assert one[:4] == [("F0", 0), ("F2", 2), ("B0", 4), ("F4", 8)]
+    assert last[:4] == [("F0", 2), ("B0", 3), ("F1", 4), ("B1", 5)]
+    steady = [start for name, start in last if name in {"F10", "F30"}]
+    assert steady[1] - steady[0] == 20 * 2
+
+
+def test_the_order_with_one_more_in_flight_for_the_link() -> None:
+    schedule = build_schedule(Pipeline.straight(1, 1), 6, in_flight_per_link=1)
+    assert passes(schedule, 0) == written("F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5")
+    assert passes(schedule, 1) == written("F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5")
+
+
+def test_data_parallelism_is_one_replicated_stage() -> None:
+    schedule = build_schedule(Pipeline.straight(3), 6)
+    assert schedule.actions[1] == parse_actions("F1 B1 A1:0,1,2 U1x3<3 F4 B4 A2:0,1,2 U2x3<6")
+
+
+def test_accumulation_makes_one_update_of_several_minibatches() -> None:
+    schedule = build_schedule(Pipeline.straight(2, 1), 7, accumulate=3)
+    assert computations(schedule, 0) == written("F0 F2 B0 F4 B2 U1x3<3 F6 B4 U2x3<6 B6 U3<7")
+    assert computations(schedule, 1) == written("F1 F3 B1 U1x3<3 F5 B3 B5 U2x3<6 U3<7")
+    assert computations(schedule, 2) == written(
+        "F0 B0 F1 B1 F2 B2 U1x3<3 F3 B3 F4 B4 F5 B5 U2x3<6 F6 B6 U3<7"
+    )
+
+
+def test_a_stage_updates_from_whole_multiples_that_give_each_replica_one() -> None:
+    schedule = build_schedule(Pipeline.straight(3, 1), 8, accumulate=2)
+    assert computations(schedule, 0) == written("F0 F3 B0 F6 B3 U1x4<4 B6 U2x4<8")
+    assert computations(schedule, 3) == written(
+        "F0 B0 F1 B1 U1x2<2 F2 B2 F3 B3 U2x2<4 F4 B4 F5 B5 U3x2<6 F6 B6 F7 B7 U4x2<8"
+    )

@@ -1,0 +1,32 @@
+"""The shape of a placement: how many minibatches its stages have in flight."""
+
+from __future__ import annotations
+
+from drlpp.schedule.pipeline import Pipeline, StageEdge
+
+
+def test_noam() -> None:
+    """⌈workers / replicas of the input stage⌉ (pipedream §3.2)."""
+    assert Pipeline.straight(1, 1, 1, 1).in_flight() == (4, 3, 2, 1)
+    assert Pipeline.straight(2, 1).in_flight()[0] == 2
+    assert Pipeline.straight(15, 1).in_flight()[0] == 2
+    assert Pipeline.straight(3, 2, 1).in_flight()[0] == 2
+    assert Pipeline.straight(4).in_flight() == (1,)
+
+
+def test_more_in_flight_for_each_link() -> None:
+    """Each worker behind counts once for itself, and again for each one per link."""
+    straight = Pipeline.straight(1, 1, 1, 1)
+    assert straight.in_flight(1) == (7, 5, 3, 1)
+    assert straight.in_flight(2) == (10, 7, 4, 1)
+    # ⌈2 · 3 / 3⌉ and ⌈2 · 1 / 2⌉ beyond one.
+    assert Pipeline.straight(3, 2, 1).in_flight(1) == (3, 2, 1)
+    assert Pipeline.straight(4).in_flight(3) == (1,)
+
+
+def test_branches_take_the_widest_branch_into_account() -> None:
+    """0 → 1 → 3 and 0 → 2 → 3, where stage 2 has three replicas."""
+    edges = tuple(StageEdge(a, b) for a, b in [(0, 1), (0, 2), (1, 3), (2, 3)])
+    pipeline = Pipeline(((0,), (1,), (2, 3, 4), (5,)), edges)
+    assert pipeline.in_flight() == (5, 2, 2, 1)
+    assert pipeline.depth == 3

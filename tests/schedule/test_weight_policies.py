@@ -1,0 +1,179 @@
+"""The table of weight policies: whoever asks it knows a policy that is added to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import drlpp
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
+from drlpp.placement.placement import Placement
+from drlpp.runtime.reference.reference_weights import StageHistory
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.weights.policies import build_policy
+from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.weight_policies import WEIGHT_POLICIES, Lookahead, PolicyFacts
+from drlpp.schedule.weight_versions import WeightUse, stage_delays, weight_uses
+from drlpp.simulator import simulate
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.random_graphs import chain_of, cluster_of
+
+MADE_UP = PolicyFacts(
+    name="made-up",
+    title="Made-up",
+    source="nowhere",
+    forward="W_t twice as far ahead",
+    backward="W_t one ahead",
+    held="4",
+    version=lambda counts: max(counts.newest_in_forward - 1, 0),
+    lookahead=Lookahead(forward=lambda c: 2 * c.difference, backward=lambda c: c.until_input),
+    copies=3,
+    writes_in_place=True,
+)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WEIGHT_POLICIES, MADE_UP.name, MADE_UP)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_method_may_have_a_new_policy() -> None:
+    method = Method(policy="made-up")
+    assert str(method) == "1f1b, made-up"
+    assert choose_method("made-up", {}, Method(policy="stash", accumulate=2)) == Method(
+        policy="made-up", accumulate=2
+    )
+    assert Method.model_validate_json(method.model_dump_json()) == method
+    for options, message in [
+        ({"schedule": "gpipe"}, "made-up has no meaning on schedule gpipe"),
+        ({"precision": "bfloat16"}, "recompute=true"),
+        ({"correction_decay": 0.1}, "belong to policy pipemare, not to made-up"),
+    ]:
+        with pytest.raises(InvalidInput, match=message):
+            choose_method("made-up", options)
+
+
+def test_a_policy_that_is_not_in_the_table_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"'made-up' is unknown; there are sync, .* pipemare"):
+        choose_method("made-up")
+    with pytest.raises(ValueError, match=r"Input should be 'sync', .* or 'pipemare'"):
+        Method(policy="made-up")
+
+
+@pytest.mark.usefixtures("made_up")
+def test_versions_are_counted_for_a_new_policy() -> None:
+    method, pipeline = Method(policy="made-up"), Pipeline.straight(1, 1, 1)
+    assert stage_delays(pipeline, method) == [2, 1, 0]
+    uses = weight_uses(method.schedule_for(pipeline, 9), method)
+    for rank in range(3):
+        use = uses[rank][5, 0]
+        s = 2 - rank
+        assert use.stashed == use.newest_in_forward - 1
+        assert (use.forward_lead, use.backward_lead) == (2 * s, rank // 2)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_memory_counts_the_copies_of_a_new_policy() -> None:
+    sgd = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
+    assert MemoryModel.of(Method(policy="made-up"), sgd) == MemoryModel(weight_copies=3 + 3)
+    assert MemoryModel.of(Method(policy="vanilla"), sgd) == MemoryModel(weight_copies=3)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_the_simulator_charges_for_the_moves_of_a_new_policy() -> None:
+    """The forward moves weights but on the last stage; the backward only far from the input."""
+    _, profile = chain_of(seconds=[3.0] * 3, parameter_bytes=[10] * 3, output_bytes=[1] * 3)
+    profile = profile.model_copy(update={"prediction_seconds_per_byte": 0.1})
+    cluster = cluster_of(3)
+    placement = Placement.from_assignment(range(3), range(3))
+    for policy, predicting in {
+        "made-up": ((1.0, 0.0), (1.0, 0.0), (0.0, 1.0)),
+        "vanilla": ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)),
+    }.items():
+        method = Method(policy=policy)
+        played = simulate(Workload.of(profile, method), cluster, placement, method)
+        assert played.costs.prediction_seconds == predicting
+
+
+def test_the_help_of_the_command_line_names_a_new_policy() -> None:
+    """In a process of its own, since a command line is put together when it is imported."""
+    program = """
+import sys
+from drlpp.schedule.weight_policies import WEIGHT_POLICIES, PolicyFacts
+facts = PolicyFacts("made-up", "Made Up", "nowhere", forward="", backward="", held="")
+WEIGHT_POLICIES[facts.name] = facts
+from drlpp.cli.command_line import POLICY_HELP
+from drlpp.cli.main import main
+print(POLICY_HELP)
+sys.argv = ["drlpp", "timeline", "--help"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"COLUMNS": "300", "PATH": "", "NO_COLOR": "1"},
+    )
+    help_text, _, page = done.stdout.partition("\n")
+    assert help_text.endswith("pipemare, or made-up (Made Up)")
+    assert "or made-up (Made Up)" in " ".join(page.split())
+
+
+class TestEveryPolicyHasBothImplementations:
+    """Neither takes an unknown policy for another."""
+
+    def method(self, policy: str) -> Method:
+        return choose_method(policy, {"accumulate": 4})
+
+    @pytest.mark.parametrize("delay", [0, 2])
+    @pytest.mark.parametrize("policy", WEIGHT_POLICIES)
+    def test_the_workers(self, policy: str, delay: int) -> None:
+        weights = [torch.ones(2, requires_grad=True)]
+        optimizer = build_optimizer(OptimizerSpec(name="sgd"), weights)
+        built = build_policy(self.method(policy), weights, optimizer, delay)
+        part = {(0, 0): WeightUse(0, 0, 0)}
+        built.begin(part, [0.1])
+        with built.forward_weights(part[0, 0]) as lent:
+            assert [weight.tolist() for weight in lent] == [[1.0, 1.0]]
+
+    @pytest.mark.parametrize("policy", WEIGHT_POLICIES)
+    def test_the_reference(self, policy: str) -> None:
+        history = StageHistory(
+            {"w": torch.ones(2)}, self.method(policy), OptimizerSpec(name="sgd"), delay=2
+        )
+        for weights in (
+            history.for_forward(WeightUse(0, 0, 0), [0.1]),
+            history.for_backward(WeightUse(0, 0, 0), [0.1]),
+        ):
+            assert weights["w"].tolist() == [1.0, 1.0]
+
+    @pytest.mark.usefixtures("made_up")
+    @pytest.mark.parametrize("delay", [0, 2])
+    def test_none_of_a_policy_that_only_the_table_knows(self, delay: int) -> None:
+        weights = [torch.ones(2, requires_grad=True)]
+        optimizer = build_optimizer(OptimizerSpec(name="sgd"), weights)
+        with pytest.raises(NotImplementedError, match="made-up"):
+            build_policy(Method(policy="made-up"), weights, optimizer, delay)
+        history = StageHistory(
+            {"w": torch.ones(2)}, Method(policy="made-up"), OptimizerSpec(name="sgd"), delay
+        )
+        with pytest.raises(NotImplementedError, match="made-up"):
+            history.for_forward(WeightUse(0, 0, 0), [0.1])
+
+
+def test_the_table_in_the_documentation_is_this_one() -> None:
+    rows = [
+        f"| `{p.name}` | {p.title} | {p.forward} | {p.backward} | {p.held} | {p.source} |"
+        for p in WEIGHT_POLICIES.values()
+    ]
+    methods = Path(drlpp.__file__).parents[1] / "docs" / "methods.md"
+    assert "\n".join(rows) in methods.read_text()

@@ -1,0 +1,46 @@
+"""Schedules as text, and when their passes start."""
+
+from __future__ import annotations
+
+from drlpp.schedule.action_text import actions_text, parse_actions
+from drlpp.schedule.actions import Action, Backward, Computation, Forward, Pass
+from drlpp.schedule.schedule import Schedule
+from drlpp.timeline.timeline import play
+
+
+def written(text: str) -> str:
+    """The usual form of ``F0 B0 U1 …``."""
+    return actions_text(parse_actions(text))
+
+
+def computations(schedule: Schedule, worker: int) -> str:
+    """The passes and updates of a worker."""
+    return actions_text(a for a in schedule.actions[worker] if isinstance(a, Computation))
+
+
+def passes(schedule: Schedule, worker: int) -> str:
+    """The passes of a worker."""
+    return actions_text(a for a in schedule.actions[worker] if isinstance(a, Pass))
+
+
+def starts(
+    schedule: Schedule, worker: int, forward: dict[int, float], backward: dict[int, float]
+) -> list[tuple[str, float]]:
+    """When the passes of ``worker`` start, given the durations on each stage; the rest is free."""
+
+    def seconds_of(by: int, action: Action) -> float:
+        stage = schedule.pipeline.stage_of(by)
+        if isinstance(action, Forward):
+            return forward[stage]
+        return backward[stage] if isinstance(action, Backward) else 0.0
+
+    return [
+        (f"{t.action.letter}{t.action.minibatch}", t.start)
+        for t in play(schedule, seconds_of)
+        if t.worker == worker and isinstance(t.action, Pass)
+    ]
+
+
+def pass_time(worker: int, action: Action) -> float:
+    """Every pass takes 1, all else nothing."""
+    return float(isinstance(action, Pass))
