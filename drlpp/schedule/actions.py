@@ -133,6 +133,10 @@ class Receive:
     sender: int
 
 
+BUCKET_BYTES = 4 * 1024 * 1024
+"""How large a bucket may grow; a larger weight has one of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """Sum something over ``workers`` for update ``version``.

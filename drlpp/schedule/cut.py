@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drlpp.schedule.schedule import (
+from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
@@ -22,10 +22,10 @@ from drlpp.schedule.schedule import (
     Message,
     Part,
     Receive,
-    Schedule,
     Send,
     Update,
 )
+from drlpp.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -15,6 +15,7 @@ from drlpp.io.documents import RecordByHand, first_problem
 from drlpp.io.quantities import Count
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.gpipe import GPIPE
+from drlpp.schedule.kinds.kind import ScheduleKind
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import (
     SCHEDULE_KINDS,
@@ -23,7 +24,6 @@ from drlpp.schedule.kinds.registry import (
     training_kinds,
 )
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Schedule, ScheduleKind, build_schedule
 from drlpp.schedule.weight_policies import (
     PIPEOPTIM,
     SYNC,
@@ -31,6 +31,9 @@ from drlpp.schedule.weight_policies import (
     Lookahead,
     PolicyFacts,
 )
+
+if TYPE_CHECKING:
+    from drlpp.schedule.schedule import Schedule
 
 
 def _one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
@@ -224,6 +227,9 @@ class Method(RecordByHand):
 
     def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
         """The actions of every worker for ``minibatches`` minibatches."""
+        # Workers, who know their method, are given their actions and write no schedules.
+        from drlpp.schedule.schedule import build_schedule
+
         return build_schedule(
             pipeline,
             minibatches,

@@ -15,6 +15,25 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class WeightUse:
+    """Which weights a weight policy uses for one microbatch on one worker.
+
+    Attributes:
+        newest_in_forward: the newest version at its forward.
+        newest_in_backward: the newest version at its backward.
+        stashed: the version that both passes use, under policies that stash versions.
+        forward_lead: how many updates the forward looks ahead of the newest version.
+        backward_lead: how many the backward (and recomputation) does; it looks back if negative.
+    """
+
+    newest_in_forward: int
+    newest_in_backward: int
+    stashed: int
+    forward_lead: int = 0
+    backward_lead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PartCounts:
     """What a schedule says of one part on one worker, in versions of the stage's weights.
 

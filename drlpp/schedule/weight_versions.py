@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
+from drlpp.schedule.actions import Backward, Forward, Part, Update
 from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Backward, Forward, Part, Schedule, Update
-from drlpp.schedule.weight_policies import Lookahead, PartCounts
+from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.weight_policies import Lookahead, PartCounts, WeightUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +38,6 @@ class WeightVersions:
     def difference(self) -> int:
         """s: updates between this forward and its backward (pipeoptim eq. 4)."""
         return self.backward - self.forward
-
-
-@dataclass(frozen=True, slots=True)
-class WeightUse:
-    """Which weights a weight policy uses for one microbatch on one worker.
-
-    Attributes:
-        newest_in_forward: the newest version at its forward.
-        newest_in_backward: the newest version at its backward.
-        stashed: the version that both passes use, under policies that stash versions.
-        forward_lead: how many updates the forward looks ahead of the newest version.
-        backward_lead: how many the backward (and recomputation) does; it looks back if negative.
-    """
-
-    newest_in_forward: int
-    newest_in_backward: int
-    stashed: int
-    forward_lead: int = 0
-    backward_lead: int = 0
 
 
 def weight_versions(schedule: Schedule, worker: int) -> dict[Part, WeightVersions]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from drlpp.schedule.actions import Update
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Schedule, Update
+from drlpp.schedule.schedule import Schedule
 
 _LONGEST_ROUND = 4096
 """Minibatches of a window at most for the sake of whole rounds of updates; without these it is off

@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from drlpp.schedule.actions import COMPUTATIONS
-from drlpp.schedule.schedule import (
+from drlpp.schedule.actions import (
+    COMPUTATIONS,
     AllReduce,
     Backward,
     Forward,
     Message,
     Payload,
     Receive,
-    Schedule,
     Send,
     Update,
 )
+from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.window import Window
 
 _KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}

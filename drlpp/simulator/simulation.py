@@ -17,9 +17,10 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Array, StageWork, Workload
 from drlpp.placement.measurement import WorkerUsage
 from drlpp.placement.placement import Placement
+from drlpp.schedule.actions import Backward, Forward, Receive, Send
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Backward, Forward, Receive, Schedule, Send
+from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.window import Window
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import Played, play

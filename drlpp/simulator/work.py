@@ -9,10 +9,9 @@ import numpy
 
 from drlpp.costs.workload import Array, StageWork, Workload
 from drlpp.placement.placement import Placement
-from drlpp.schedule.buckets import BUCKET_BYTES
+from drlpp.schedule.actions import BUCKET_BYTES, Payload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Payload
 from drlpp.schedule.weight_policies import Lookahead, PartCounts
 
 MessageKind = tuple[Payload, int, int]

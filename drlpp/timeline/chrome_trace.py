@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from drlpp.schedule.actions import Backward, Forward, Message, Receive, Send
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Backward, Forward, Message, Receive, Send
 from drlpp.timeline.spans import Span, spans_of
 from drlpp.timeline.timeline import TimedAction
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drlpp.schedule.schedule import (
-    Action,
-    AllReduce,
-    Message,
-    Receive,
-    Schedule,
-    Send,
-    in_order,
-)
+from drlpp.schedule.actions import Action, AllReduce, Message, Receive, Send
+from drlpp.schedule.schedule import Schedule, in_order
 
 
 @dataclass(frozen=True, slots=True)

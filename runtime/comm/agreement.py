@@ -16,7 +16,7 @@ import torch.distributed as dist
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
 from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.schedule import Action, Message, Receive, Send
+from drlpp.schedule.actions import Action, Message, Receive, Send
 
 
 def contents_of(program: StageProgram, message: Message) -> list[TensorSpec]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from drlpp.runtime.comm.agreement import contents_of
 from drlpp.runtime.comm.transport import Links, Transfer
 from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.schedule import Action, Message, Receive, Send
+from drlpp.schedule.actions import Action, Message, Receive, Send
 
 # With a name of its source file before it, and advice behind.
 _OF_GLOO = re.compile(r"gloo/transport/\S+\] (.*?)(?:\. This is typically|$)")

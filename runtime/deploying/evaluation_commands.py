@@ -14,8 +14,9 @@ from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Run, RunResult, Stream
 from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.schedule.actions import Part
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
-from drlpp.schedule.schedule import Part, build_schedule
+from drlpp.schedule.schedule import build_schedule
 
 
 @dataclass(frozen=True)

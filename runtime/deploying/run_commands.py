@@ -10,20 +10,13 @@ from torch import Tensor
 
 from drlpp.runtime.ipc.commands import Run, Stream
 from drlpp.runtime.ipc.run_plan import RunPlan
+from drlpp.schedule.actions import Action, AllReduce, Backward, Forward, Part, Recompute, Update
 from drlpp.schedule.cut import Segment, cut_schedule
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import (
-    Action,
-    AllReduce,
-    Backward,
-    Forward,
-    Part,
-    Recompute,
-    Schedule,
-    Update,
-)
+from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.update_rates import update_rates
-from drlpp.schedule.weight_versions import WeightUse, weight_uses
+from drlpp.schedule.weight_policies import WeightUse
+from drlpp.schedule.weight_versions import weight_uses
 from drlpp.specs.data import Samples
 
 

@@ -15,8 +15,8 @@ from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.runtime.ipc.transport_choice import Transport, Way
+from drlpp.schedule.actions import Action, Part
 from drlpp.schedule.method import DeviceChoice, Method
-from drlpp.schedule.schedule import Action, Part
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 

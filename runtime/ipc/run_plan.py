@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from drlpp.schedule.schedule import Part
-from drlpp.schedule.weight_versions import WeightUse
+from drlpp.schedule.actions import Part
+from drlpp.schedule.weight_policies import WeightUse
 
 
 @dataclass(frozen=True)

@@ -28,17 +28,9 @@ from drlpp.runtime.stage.passes import as_sent
 from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
+from drlpp.schedule.actions import AllReduce, Backward, Forward, Part, Recompute, Update
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import (
-    AllReduce,
-    Backward,
-    Forward,
-    Part,
-    Recompute,
-    Schedule,
-    Update,
-    in_order,
-)
+from drlpp.schedule.schedule import Schedule, in_order
 from drlpp.schedule.weight_versions import stage_delay, weight_uses
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
-from drlpp.schedule.weight_versions import WeightUse
+from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 Weights = dict[str, Tensor]

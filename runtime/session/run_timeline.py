@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 from drlpp.runtime.ipc.commands import RunResult
-from drlpp.schedule.schedule import Schedule, Update
+from drlpp.schedule.actions import Update
+from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.timeline import TimedAction
 
 

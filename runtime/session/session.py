@@ -49,8 +49,9 @@ from drlpp.runtime.session.link_measurement import time_hosts, time_ways
 from drlpp.runtime.session.run_timeline import middle_of, timeline_of
 from drlpp.runtime.session.windows import measurement_of
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
+from drlpp.schedule.actions import Action
 from drlpp.schedule.method import DeviceChoice, Method
-from drlpp.schedule.schedule import Action, Schedule
+from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.window import Window
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -14,7 +14,7 @@ from drlpp.runtime.stage.passes import Loss, Received, StageValues, as_sent
 from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.schedule import Part
+from drlpp.schedule.actions import Part
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.schedule.buckets import BUCKET_BYTES
+from drlpp.schedule.actions import BUCKET_BYTES
 
 SumOverReplicas = Callable[[Tensor], dist.Work]
 """Starts to sum a tensor of real numbers over the replicas of a stage, in place."""

@@ -8,7 +8,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from drlpp.schedule.schedule import Part
+from drlpp.schedule.actions import Part
 
 _MOST_ON_DEVICE = 64
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from drlpp.runtime.device.devices import PROCESSOR, hurried, moved
-from drlpp.schedule.schedule import Part
+from drlpp.schedule.actions import Part
 
 
 class MinibatchSource(Protocol):

@@ -19,7 +19,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
 from drlpp.runtime.device.devices import device_among
-from drlpp.schedule.schedule import Part
+from drlpp.schedule.actions import Part
 
 _pass_key = ""
 

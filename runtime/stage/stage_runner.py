@@ -34,9 +34,9 @@ from drlpp.runtime.weights.optimizers import (
     state_on,
 )
 from drlpp.runtime.weights.policies import Stash, build_policy
+from drlpp.schedule.actions import Part
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Part
-from drlpp.schedule.weight_versions import WeightUse
+from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _POLICY_STATE = "weight_policy"

@@ -12,7 +12,7 @@ from torch import Tensor
 from drlpp.runtime.device.devices import hurried
 from drlpp.runtime.ipc.commands import Reading, Stream
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
-from drlpp.schedule.schedule import Part
+from drlpp.schedule.actions import Part
 from drlpp.specs.data import Samples
 
 _POLL_SECONDS = 0.002

@@ -13,7 +13,7 @@ from drlpp.errors import InvalidFile, NotFinite
 from drlpp.io.documents import Record
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.training.training_reports import EpochReport
-from drlpp.schedule.schedule import Part
+from drlpp.schedule.actions import Part
 
 
 class TrainingCheckpoint(Record):

@@ -36,7 +36,7 @@ from drlpp.runtime.training.training_failures import (
 )
 from drlpp.runtime.training.training_log import TrainingLog
 from drlpp.runtime.training.training_reports import EpochReport, Observer, ProgressReport
-from drlpp.schedule.schedule import Part
+from drlpp.schedule.actions import Part
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

@@ -30,9 +30,9 @@ from drlpp.runtime.weights.displacements import (
     Trajectory,
 )
 from drlpp.runtime.weights.update_rules import has_rule
+from drlpp.schedule.actions import Part
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Part
-from drlpp.schedule.weight_versions import WeightUse
+from drlpp.schedule.weight_policies import WeightUse
 
 
 class WeightPolicy(ABC):

@@ -17,7 +17,7 @@ from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
-from drlpp.schedule.schedule import (
+from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,

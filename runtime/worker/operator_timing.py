@@ -33,8 +33,7 @@ from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.weights.policies import Displaced
 from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.method import Method
-from drlpp.schedule.weight_policies import SYNC
-from drlpp.schedule.weight_versions import WeightUse
+from drlpp.schedule.weight_policies import SYNC, WeightUse
 
 _WARM_UPS = 3
 _SIGN_INTERVAL_SECONDS = 0.25

@@ -76,7 +76,7 @@ from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.streaming import StreamedMinibatches
 from drlpp.runtime.worker.executor import Executor, Runner, TrainingExecutor
 from drlpp.runtime.worker.operator_timing import time_operators
-from drlpp.schedule.schedule import Action, Message
+from drlpp.schedule.actions import Action, Message
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
 

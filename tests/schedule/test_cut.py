@@ -7,17 +7,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drlpp.schedule.actions import Action, Receive, Send, Update
 from drlpp.schedule.cut import cut_schedule
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import (
-    Action,
-    Receive,
-    Schedule,
-    Send,
-    Update,
-    build_schedule,
-    in_order,
-)
+from drlpp.schedule.schedule import Schedule, build_schedule, in_order
 from tests.support.random_graphs import pipelines
 
 

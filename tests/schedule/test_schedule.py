@@ -11,22 +11,18 @@ from hypothesis import strategies as st
 
 import drlpp.schedule.schedule
 from drlpp.errors import InvalidInput
-from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import (
-    MOST_PASSES,
+from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
     Forward,
     Receive,
     Recompute,
-    Schedule,
     Send,
     Update,
-    build_schedule,
-    check_length,
-    in_order,
 )
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import MOST_PASSES, Schedule, build_schedule, check_length, in_order
 from tests.support.random_graphs import pipelines
 from tests.support.random_schedules import any_schedule
 from tests.support.schedule_texts import starts

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from drlpp.errors import InvalidInput
+from drlpp.schedule.actions import AllReduce
 from drlpp.schedule.method import SUGGESTED_LOSS_SCALE, Method, choose_method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import AllReduce
 from drlpp.schedule.weight_policies import SUGGESTED_CORRECTION_DECAY
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)

@@ -7,12 +7,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drlpp.errors import InvalidInput
+from drlpp.schedule.actions import Part, Update
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline, StageEdge
-from drlpp.schedule.schedule import Part, Update, build_schedule
+from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.update_rates import update_rates
+from drlpp.schedule.weight_policies import WeightUse
 from drlpp.schedule.weight_versions import (
-    WeightUse,
     stage_delay,
     stage_delays,
     steady_delay,

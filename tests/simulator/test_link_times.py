@@ -5,9 +5,8 @@ import pytest
 from drlpp.costs.profile import Profile
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.schedule.buckets import BUCKET_BYTES
+from drlpp.schedule.actions import BUCKET_BYTES, Send
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Send
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.random_graphs import chain_of, cluster_of

@@ -12,8 +12,8 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidPlacement
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
+from drlpp.schedule.actions import AllReduce, Forward
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import AllReduce, Forward
 from drlpp.simulator import SimulatedCluster, Simulation, simulate
 from drlpp.simulator.cores import CoreGroup
 from drlpp.specs.cluster import Cluster, Host, Link

@@ -16,8 +16,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import (
+from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
@@ -26,8 +25,9 @@ from drlpp.schedule.schedule import (
     Recompute,
     Send,
     Update,
-    build_schedule,
 )
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import build_schedule
 from drlpp.simulator import Simulation, simulate
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import play as play_events

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from drlpp.cli.timeline.timeline_sources import Recording
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
+from drlpp.schedule.actions import Action, AllReduce, Backward, Forward, Receive, Send, Update
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Action, AllReduce, Backward, Forward, Receive, Send, Update
 from drlpp.schedule.window import Window
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Link, local_cluster

@@ -9,17 +9,9 @@ from hypothesis import strategies as st
 from matplotlib import _pylab_helpers
 from matplotlib.figure import Figure
 
+from drlpp.schedule.actions import Action, AllReduce, Backward, Forward, Receive, Send, Update
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import (
-    Action,
-    AllReduce,
-    Backward,
-    Forward,
-    Receive,
-    Send,
-    Update,
-    build_schedule,
-)
+from drlpp.schedule.schedule import build_schedule
 from drlpp.timeline.figure import draw
 from drlpp.timeline.timeline import TimedAction, play
 from tests.support.random_graphs import pipelines

@@ -14,8 +14,9 @@ from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.actions import Action
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Action, Schedule
+from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.weight_versions import stage_delays
 from drlpp.schedule.window import Window, completion_times
 from drlpp.simulator import simulate

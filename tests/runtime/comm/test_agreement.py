@@ -18,7 +18,7 @@ from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.commands import Deploy, Run
 from drlpp.runtime.session import session
 from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.schedule import Message, Receive
+from drlpp.schedule.actions import Message, Receive
 from tests.support.forked import order, placements, samples
 
 Specs = tuple[tuple[int, TensorSpec], ...]

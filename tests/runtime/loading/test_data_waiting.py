@@ -7,7 +7,7 @@ import pytest
 
 from drlpp.runtime.device.clocks import ProcessorClock
 from drlpp.runtime.worker.executor import Executor
-from drlpp.schedule.schedule import Forward
+from drlpp.schedule.actions import Forward
 from drlpp.timeline.spans import FORWARD, WAITING, spans_of, time_use
 from drlpp.timeline.timeline import TimedAction
 

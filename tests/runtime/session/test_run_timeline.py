@@ -2,8 +2,9 @@
 
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.session.run_timeline import timeline_of
+from drlpp.schedule.actions import Backward, Forward, Update
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Backward, Forward, Update, build_schedule
+from drlpp.schedule.schedule import build_schedule
 
 
 def test_predictions_belong_to_the_pass_around_them() -> None:

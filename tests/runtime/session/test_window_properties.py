@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.session.windows import measurement_of
+from drlpp.schedule.actions import Action, Backward, Forward, Update
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.schedule import Action, Backward, Forward, Schedule, Update
+from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.window import Window
 from drlpp.timeline.timeline import play
 

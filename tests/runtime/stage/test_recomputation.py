@@ -11,8 +11,9 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.ipc.commands import RunResult
+from drlpp.schedule.actions import Recompute
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Recompute, Schedule
+from drlpp.schedule.schedule import Schedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.pipelines import in_a_row, random_order
 from tests.support.regularized import BATCH, REFERENCE, SAMPLES, branching, samples

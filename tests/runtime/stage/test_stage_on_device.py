@@ -22,7 +22,7 @@ from drlpp.runtime.stage.gradients import SharedGradients
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.schedule.method import Method
-from drlpp.schedule.weight_versions import WeightUse
+from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 THERE, HERE = torch.device("meta"), torch.device("cpu")

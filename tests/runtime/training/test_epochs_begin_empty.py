@@ -11,8 +11,8 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.deploying.run_commands import run_commands
 from drlpp.runtime.ipc.commands import Run
 from drlpp.runtime.session import session as session_module
+from drlpp.schedule.actions import Backward, Forward, Part, Update
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Backward, Forward, Part, Update
 from tests.support.killing import killed_after_saving
 from tests.support.loading import placement_file, train
 

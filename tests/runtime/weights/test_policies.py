@@ -13,7 +13,7 @@ from torch.func import functional_call
 from drlpp.runtime.weights.displacements import LastStep, OptimizerRule, Trajectory
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.weights.policies import Displaced, Stash, Vanilla, WeightPolicy
-from drlpp.schedule.weight_versions import WeightUse
+from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.5, "momentum": 0.9})
