@@ -25,6 +25,7 @@ from drlpp.aten import is_call, operator_type, viewed, written
 from drlpp.dropped import noticing_dropped
 from drlpp.errors import InvalidModel
 from drlpp.function_capture import insert_functions, recorded_functions
+from drlpp.unlifting import unlift
 
 EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
 """In the ``meta`` of nodes that a model runs with autocast disabled."""
@@ -55,15 +56,13 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Ex
     """
     try:
         with _quietly(), recorded_functions(), noticing_dropped(module) as dropped:
-            traced = torch.export.export(module, _told_apart(inputs)).module()
+            traced, wanting = unlift(torch.export.export(module, _told_apart(inputs)))
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
         raise InvalidModel(f"{what} cannot be captured: {_reason(error)}; {_HINT}") from error
     dropped.refuse(what)
     graph = traced.graph
-    for node in graph.find_nodes(op="call_module", target="_guards_fn"):
-        graph.erase_node(node)
     _inline_regions(traced, what)
     insert_functions(traced, module)
     _check_operators(graph, what)
@@ -74,7 +73,15 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Ex
     graph.eliminate_dead_code()
     _replace_in_place(graph)
     _check_shapes(graph, what)
-    return Exported(fx.GraphModule(traced, graph), tuple(dropped.notes))
+    notes = [*dropped.notes, *map(_constant_note, wanting)]
+    return Exported(fx.GraphModule(traced, graph), tuple(notes))
+
+
+def _constant_note(name: str) -> str:
+    return (
+        f"the attribute {name} requires gradients and is no parameter, so nothing trains it; make "
+        "it an nn.Parameter of the module, or detach it"
+    )
 
 
 def _told_apart(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
