@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -227,12 +227,12 @@ def _describe(
 ) -> OpGraph:
     source_of = {node: (i, j) for i, nodes in enumerate(outputs) for j, node in enumerate(nodes)}
     bytes_of = {name: value.nbytes for name, value in module.named_parameters()}
+    weights = _weights(module, bytes_of)
     doing_work = working_nodes(module)
     operators: list[Operator] = []
     edges: list[Edge] = []
     names: dict[str, int] = {}
     for id_, group in enumerate(groups):
-        weights = {node: _weights(node, bytes_of) for node in group}
         working = [node for node in group if node in doing_work] or group
         main = max(working, key=lambda node: sum(bytes_of[name] for name in weights[node]))
         name = ".".join(filter(None, [owner(main), operator_type(main)]))
@@ -243,7 +243,7 @@ def _describe(
                 name=f"{name}_{repeated}" if repeated else name,
                 type=operator_type(main),
                 module=owner(main),
-                parameter_bytes=sum(bytes_of[name] for name in set().union(*weights.values())),
+                parameter_bytes=sum(bytes_of[name] for name in set().union(*(weights[n] for n in group))),
                 outputs=tuple(_spec(node.meta["val"]) for node in outputs[id_]),
             )
         )
@@ -261,15 +261,20 @@ def _describe(
     )
 
 
-def _weights(node: fx.Node, known: Mapping[str, int]) -> set[str]:
-    """Names of the parameters that ``node`` reads, itself or through views."""
-    found = set()
-    for source in node.all_input_nodes:
-        if source.target in known:
-            found.add(str(source.target))
-        elif is_call(source) and computes_nothing(source):
-            found |= _weights(source, known)
-    return found
+def _weights(module: fx.GraphModule, known: Container[str]) -> dict[fx.Node, frozenset[str]]:
+    """Names of the parameters that every node reads, itself or through views."""
+    read: dict[fx.Node, frozenset[str]] = {}
+    passed_on: dict[fx.Node, frozenset[str]] = {}
+    for node in module.graph.nodes:
+        if is_call(node):
+            read[node] = frozenset().union(
+                *(passed_on[source] for source in node.all_input_nodes if source in passed_on)
+            )
+            if computes_nothing(node):
+                passed_on[node] = read[node]
+        elif node.op == "get_attr" and node.target in known:
+            passed_on[node] = frozenset([str(node.target)])
+    return read
 
 
 def _spec(value: Tensor) -> TensorSpec:

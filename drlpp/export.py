@@ -189,21 +189,31 @@ def _replace_in_place(graph: fx.Graph) -> None:
     A tensor that is changed in place may not cross from stage to stage, nor be a leaf.
     """
     position = {node: index for index, node in enumerate(graph.nodes)}
+    last_read = {node: max(map(position.__getitem__, node.users), default=-1) for node in position}
     owners: dict[fx.Node, fx.Node] = {}
+    sharing: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.nodes:
         owners[node] = storage_owner(node, owners)
+        sharing.setdefault(owners[node], []).append(node)
         changed = written(node)
         ordinary = _ordinary_counterpart(node)
         if len(changed) != 1 or ordinary is None or owners[changed[0]].op == "get_attr":
             continue
         (target,) = changed
-        sharing = [n for n, o in owners.items() if o is owners[node] and n not in (node, target)]
-        if any(position[user] > position[node] for other in sharing for user in other.users):
+        if any(
+            last_read[other] > position[node]
+            for other in sharing[owners[node]]
+            if other not in (node, target)
+        ):
             continue
         node.target = ordinary
+        sharing[owners[node]].remove(node)
         owners[node] = node
+        sharing[node] = [node]
         later = {user for user in target.users if position[user] > position[node]}
         target.replace_all_uses_with(node, delete_user_cb=later.__contains__)
+        last_read[node] = max(last_read[node], last_read[target])
+        last_read[target] = position[node]
 
 
 def storage_owner(node: fx.Node, owners: dict[fx.Node, fx.Node]) -> fx.Node:
