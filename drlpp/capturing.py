@@ -86,16 +86,18 @@ def capture(
         task: the model, if it has been built already; otherwise it is built with ``seed``.
         seed: of the initial weights.
         check: run the module and the graph on the example inputs, or on two samples of them where
-            that takes long, and compare the loss and all gradients.
+            that is quicker though it takes another export, and compare the loss and all gradients.
 
     Raises:
         InvalidModel: if the model, the loss or the score cannot be captured, with the reason.
     """
+    begin = time.perf_counter()
     captured, notes = _capture(reference, task, seed)
+    seconds = time.perf_counter() - begin
     for note in notes:
         warnings.warn(note, ModelNote, stacklevel=2)
     if check:
-        _check(captured)
+        _check(captured, seconds)
     return captured
 
 
@@ -143,7 +145,7 @@ def _capture(
     return captured, [*notes, *tie_notes(module, groups)]
 
 
-def _check(captured: CapturedModel) -> None:
+def _check(captured: CapturedModel, capture_seconds: float) -> None:
     """Compare gradients, on two samples where the whole minibatch takes long."""
     task, few = captured.task, _samples(captured.task, 2)
     loss = task.loss or mean_square
@@ -153,16 +155,34 @@ def _check(captured: CapturedModel) -> None:
             call_purely(task.module, few.inputs)
     except Exception:
         # It is for minibatches of this size alone, or cannot be run at all.
-        seconds = 0.0
+        pass
     else:
-        seconds = time.perf_counter() - begin
-    if seconds * task.batch_size / 2 > _LONG_CHECK_SECONDS:
-        captured, _ = _capture(captured.reference, few)
+        seconds = (time.perf_counter() - begin) * task.batch_size / 2
+        if _two_samples_are_quicker(task.batch_size, seconds, capture_seconds):
+            captured, _ = _capture(captured.reference, few)
     check_gradients(captured, loss)
 
 
-_LONG_CHECK_SECONDS = 1.0
-"""A forward that takes longer is compared on two samples, which takes another export."""
+def _two_samples_are_quicker(
+    batch_size: int, forward_seconds: float, capture_seconds: float
+) -> bool:
+    """Whether to capture a model again for two samples rather than compare a whole minibatch.
+
+    Args:
+        batch_size: samples of a minibatch.
+        forward_seconds: of a whole minibatch.
+        capture_seconds: of a capture.
+    """
+    comparing = _FORWARDS_OF_A_COMPARISON * forward_seconds
+    few = comparing * 2 / batch_size
+    return forward_seconds > _LONG_FORWARD_SECONDS and comparing > few + capture_seconds
+
+
+_LONG_FORWARD_SECONDS = 1.0
+"""Up to that whole minibatches are compared in any case."""
+
+_FORWARDS_OF_A_COMPARISON = 6
+"""A forward and a backward, which takes two forwards, of the module and of the graph."""
 
 
 def capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedModel:

@@ -56,15 +56,15 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Ex
     """
     try:
         with _quietly(), recorded_functions(), noticing_dropped(module) as dropped:
-            traced, wanting = unlift(torch.export.export(module, _told_apart(inputs)))
+            traced = unlift(torch.export.export(module, _told_apart(inputs)))
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
         raise InvalidModel(f"{what} cannot be captured: {_reason(error)}; {_HINT}") from error
     dropped.refuse(what)
-    graph = traced.graph
-    _inline_regions(traced, what)
-    insert_functions(traced, module)
+    graph, root, with_gradients = traced
+    _inline_regions(graph, root, what)
+    insert_functions(graph, root, module)
     _check_operators(graph, what)
     for node in list(graph.nodes):
         # Also of types, which autocast changes.
@@ -73,8 +73,8 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Ex
     graph.eliminate_dead_code()
     _replace_in_place(graph)
     _check_shapes(graph, what)
-    notes = [*dropped.notes, *map(_constant_note, wanting)]
-    return Exported(fx.GraphModule(traced, graph), tuple(notes))
+    notes = [*dropped.notes, *map(_constant_note, with_gradients)]
+    return Exported(fx.GraphModule(root, graph), tuple(notes))
 
 
 def _constant_note(name: str) -> str:
@@ -123,7 +123,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {reason}"
 
 
-def _inline_regions(traced: fx.GraphModule, what: str) -> None:
+def _inline_regions(graph: fx.Graph, root: nn.Module, what: str) -> None:
     """Put the operators of ``torch.no_grad`` and ``autocast(enabled=False)`` regions in place.
 
     The results of a region without gradients are detached, which is the same to its readers.
@@ -132,7 +132,7 @@ def _inline_regions(traced: fx.GraphModule, what: str) -> None:
     Raises:
         InvalidModel: for control flow and other functions that take graphs as arguments.
     """
-    pending = list(traced.graph.nodes)
+    pending = list(graph.nodes)
     while pending:
         node = pending.pop()
         if not isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -145,7 +145,7 @@ def _inline_regions(traced: fx.GraphModule, what: str) -> None:
             case name, _:
                 hint = "call autocast outside the model" if "autocast" in name else "rewrite it"
                 raise InvalidModel(f"{what} uses {name}, which cannot be cut into stages; {hint}")
-        copied = _inline(traced, node, body, arguments, detached)
+        copied = _inline(graph, root, node, body, arguments, detached)
         if exempt:
             for inner in copied:
                 inner.meta[EXEMPT_FROM_AUTOCAST] = True
@@ -153,17 +153,22 @@ def _inline_regions(traced: fx.GraphModule, what: str) -> None:
 
 
 def _inline(
-    traced: fx.GraphModule, call: fx.Node, body: fx.Node, arguments: list[fx.Node], detached: bool
+    graph: fx.Graph,
+    root: nn.Module,
+    call: fx.Node,
+    body: fx.Node,
+    arguments: list[fx.Node],
+    detached: bool,
 ) -> list[fx.Node]:
     """Replace ``call``, whose results are read through ``getitem``, by the nodes of ``body``."""
-    region = traced.get_submodule(str(body.target))
+    region = root.get_submodule(str(body.target))
     assert isinstance(region, fx.GraphModule)
     inner = region.graph
     values = dict(zip(inner.find_nodes(op="placeholder"), arguments, strict=True))
-    with traced.graph.inserting_before(call):
+    with graph.inserting_before(call):
         for node in inner.nodes:
             if node.op not in ("placeholder", "output"):
-                values[node] = traced.graph.node_copy(node, lambda old: values[old])
+                values[node] = graph.node_copy(node, lambda old: values[old])
                 if node.op == "get_attr":
                     values[node].target = f"{body.target}.{node.target}"
         copied = [value for node, value in values.items() if is_call(node)]
@@ -175,11 +180,11 @@ def _inline(
             result = values[results[index]]
             if detached:
                 value = result.meta["val"].detach()
-                result = traced.graph.call_function(torch.ops.aten.detach.default, (result,))
+                result = graph.call_function(torch.ops.aten.detach.default, (result,))
                 result.meta = {**call.meta, "val": value}
             reader.replace_all_uses_with(result)
-            traced.graph.erase_node(reader)
-    traced.graph.erase_node(call)
+            graph.erase_node(reader)
+    graph.erase_node(call)
     return copied
 
 

@@ -8,6 +8,7 @@ time grows with the square of a model's width.
 from __future__ import annotations
 
 import copy
+from typing import NamedTuple
 
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
@@ -16,16 +17,26 @@ from torch.export.graph_signature import InputKind, OutputKind
 _READ_LATER = ("val", "nn_module_stack")
 
 
-def unlift(program: ExportedProgram) -> tuple[fx.GraphModule, list[str]]:
+class Unlifted(NamedTuple):
+    """A graph and what its nodes name.
+
+    Attributes:
+        graph: calls modules and reads attributes of ``root``.
+        root: holds the program's own tensors under their dotted names, constants without gradients.
+        with_gradients: names of constants that required gradients.
+    """
+
+    graph: fx.Graph
+    root: nn.Module
+    with_gradients: list[str]
+
+
+def unlift(program: ExportedProgram) -> Unlifted:
     """Turn the inputs that stand for weights, buffers and constants into reads of attributes.
 
     Args:
         program: its graphs lose what nobody reads of their nodes' ``meta``. Stack traces and the
             like take more memory than a graph.
-
-    Returns:
-        A module that holds the program's own tensors under their dotted names, constants without
-        gradients; and the names of constants that wanted one.
     """
     _forget_origins(program.graph_module)
     # A copy names its nodes anew.
@@ -37,7 +48,7 @@ def unlift(program: ExportedProgram) -> tuple[fx.GraphModule, list[str]]:
     # Regions, such as those without gradients.
     for name, region in program.graph_module.named_children():
         root.add_module(name, region)
-    wanting: list[str] = []
+    with_gradients: list[str] = []
     placeholders = graph.find_nodes(op="placeholder")
     for spec, node in zip(signature.input_specs, placeholders, strict=True):
         if spec.kind is InputKind.USER_INPUT:
@@ -46,16 +57,16 @@ def unlift(program: ExportedProgram) -> tuple[fx.GraphModule, list[str]]:
         tensor = tensors[spec.target]
         assert isinstance(tensor, Tensor)
         if spec.kind is InputKind.CONSTANT_TENSOR and tensor.requires_grad:
-            wanting.append(spec.target)
+            with_gradients.append(spec.target)
             tensor = tensor.detach()
-        _hold(root, spec.target, tensor)
+        hold(root, spec.target, tensor)
         with graph.inserting_after(node):
             read = graph.get_attr(spec.target)
         read.meta = node.meta
         node.replace_all_uses_with(read)
         graph.erase_node(node)
     graph.set_codegen(_calling_convention(program))
-    return fx.GraphModule(root, graph), wanting
+    return Unlifted(graph, root, with_gradients)
 
 
 def _forget_origins(module: nn.Module) -> None:
@@ -65,17 +76,18 @@ def _forget_origins(module: nn.Module) -> None:
                 node.meta = {key: node.meta[key] for key in _READ_LATER if key in node.meta}
 
 
-def _hold(root: nn.Module, target: str, tensor: Tensor) -> None:
+def hold(root: nn.Module, target: str, value: Tensor | nn.Module) -> None:
+    """Put a tensor or module under a dotted name, with empty modules on the way."""
     *path, name = target.split(".")
     holder = root
     for part in path:
         if part not in holder._modules:
             setattr(holder, part, nn.Module())
         holder = holder.get_submodule(part)
-    if isinstance(tensor, nn.Parameter):
-        setattr(holder, name, tensor)
+    if isinstance(value, nn.Parameter | nn.Module):
+        setattr(holder, name, value)
     else:
-        holder.register_buffer(name, tensor)
+        holder.register_buffer(name, value)
 
 
 def _calling_convention(program: ExportedProgram) -> fx.graph.CodeGen:
