@@ -70,7 +70,8 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Ex
         # Also of types, which autocast changes.
         if node.op == "call_function" and operator_type(node).startswith("_assert"):
             graph.erase_node(node)
-    graph.eliminate_dead_code()
+    # A captured Function has no effects.
+    graph.eliminate_dead_code(lambda node: node.op != "call_module" and node.is_impure())
     _replace_in_place(graph)
     _check_shapes(graph, what)
     notes = [*dropped.notes, *map(_constant_note, with_gradients)]
