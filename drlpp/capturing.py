@@ -263,7 +263,9 @@ def _describe(
                 name=f"{name}_{repeated}" if repeated else name,
                 type=operator_type(main),
                 module=owner(main),
-                parameter_bytes=sum(bytes_of[name] for name in set().union(*(weights[n] for n in group))),
+                parameter_bytes=sum(
+                    bytes_of[name] for name in set().union(*(weights[n] for n in group))
+                ),
                 outputs=tuple(_spec(node.meta["val"]) for node in outputs[id_]),
             )
         )

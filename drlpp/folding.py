@@ -107,9 +107,9 @@ def _only_views(module: fx.GraphModule) -> set[fx.Node]:
     """The nodes that compute nothing from parameters, inputs and constants alone."""
     found: set[fx.Node] = set()
     for node in module.graph.nodes:
-        if is_call(node) and computes_nothing(node):
-            if all(not is_call(source) or source in found for source in node.all_input_nodes):
-                found.add(node)
+        viewing = is_call(node) and computes_nothing(node)
+        if viewing and all(not is_call(n) or n in found for n in node.all_input_nodes):
+            found.add(node)
     return found
 
 
