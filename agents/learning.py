@@ -22,10 +22,10 @@ from drlpp.agents.callbacks import (
 )
 from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.saved_agent import load_agent
+from drlpp.cli.tables import seconds_text
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
-from drlpp.measurement import Measurement, Outcome
-from drlpp.placement import Placement, Stage
-from drlpp.report import seconds_text
+from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.placement import Placement, Stage
 
 Picture = Callable[[Placement, Measurement], Figure | None]
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from benchmarks.capture_speed import KINDS, Row, growth, table_of, time_capture
+from benchmarks.speed.capture import KINDS, Row, growth, table_of, time_capture
 
 
 @pytest.mark.parametrize(("kind", "operators"), list(zip(KINDS, (20, 22, 20), strict=True)))

@@ -1,0 +1,203 @@
+"""Folding the nodes of an aten graph into operators that are worth placing.
+
+A node that computes nothing (a view, a constant, a slice of a weight) belongs to the operator
+that made what it reads, or to the only one that reads it, as does what is computed from weights
+alone::
+
+    input ─ conv2d ─ flatten ─┐                          conv2d ─────────┐
+                            linear ─ relu        gives     flatten     linear ─ relu
+              weight ─ split ─┘                                          split
+
+Nodes that share a weight stay together with everything on the paths between them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+
+import networkx
+from networkx.utils import UnionFind
+from torch import fx, nn
+
+from drlpp.capturing.aten import computes_nothing, is_call, is_tensor, owner, written
+from drlpp.capturing.export import storage_owner
+
+Group = tuple[fx.Node, ...]
+
+
+def fold(module: fx.GraphModule) -> tuple[Group, ...]:
+    """Divide the nodes of ``module`` that compute something into operators.
+
+    Returns:
+        The nodes of every operator in the order of execution; the operators in a topological
+        order, the first executed first.
+    """
+    return _folded(module, [together for _, together in weight_readers(module)])
+
+
+def fold_untied(module: fx.GraphModule) -> tuple[Group, ...]:
+    """The operators that :func:`fold` would give if no operators shared a weight."""
+    return _folded(module, [])
+
+
+def _folded(module: fx.GraphModule, sharing_weights: Iterable[list[fx.Node]]) -> tuple[Group, ...]:
+    nodes = [node for node in module.graph.nodes if is_call(node)]
+    groups = UnionFind(nodes)
+    for together in (*_what_no_edge_can_carry(nodes), *sharing_weights):
+        groups.union(*together)
+    working = working_nodes(module)
+    _join_producers(nodes, groups)
+    _join_effects(nodes, working, groups)
+    for cycle in networkx.strongly_connected_components(_quotient(nodes, groups)):
+        groups.union(*cycle)
+    _join_only_reader(nodes, working, groups)
+    return _in_order(nodes, working, groups)
+
+
+def working_nodes(module: fx.GraphModule) -> set[fx.Node]:
+    """The nodes that compute something from the model's inputs."""
+    fed = set(module.graph.find_nodes(op="placeholder"))
+    for node in module.graph.nodes:
+        if not fed.isdisjoint(node.all_input_nodes):
+            fed.add(node)
+    return {node for node in fed if is_call(node) and not computes_nothing(node)}
+
+
+def _what_no_edge_can_carry(nodes: Iterable[fx.Node]) -> Iterable[list[fx.Node]]:
+    """Lists of tensors or numbers with their readers, and all that touches a changed tensor."""
+    owners: dict[fx.Node, fx.Node] = {}
+    touching: dict[fx.Node, list[fx.Node]] = {}
+    changed: set[fx.Node] = set()
+    for node in nodes:
+        for source in node.all_input_nodes:
+            owners.setdefault(source, source)
+        owners[node] = storage_owner(node, owners)
+        for touched in (node, *node.all_input_nodes):
+            touching.setdefault(owners[touched], []).append(node)
+        changed.update(owners[target] for target in written(node))
+        if not is_tensor(node):
+            yield [node, *_readers(node)]
+    yield from (touching[storage] for storage in changed)
+
+
+def weight_readers(module: fx.GraphModule) -> Iterable[tuple[str, list[fx.Node]]]:
+    """The name of every parameter with the nodes that read it, directly or through views of it."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    names: dict[nn.Parameter, str] = {}
+    readers: dict[str, list[fx.Node]] = {}
+    for node in module.graph.find_nodes(op="get_attr"):
+        if node.target in parameters:
+            name = names.setdefault(parameters[node.target], str(node.target))
+            readers.setdefault(name, []).extend(_readers(node))
+    only_views = _only_views(module)
+    for name, together in readers.items():
+        found = set(together)
+        for node in together:
+            if node in only_views:
+                # Those that read the view are visited in turn.
+                new = [reader for reader in _readers(node) if reader not in found]
+                found.update(new)
+                together += new
+        if together:
+            yield name, together
+
+
+def _only_views(module: fx.GraphModule) -> set[fx.Node]:
+    """The nodes that compute nothing from parameters, inputs and constants alone."""
+    found: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        viewing = is_call(node) and computes_nothing(node)
+        if viewing and all(not is_call(n) or n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _join_producers(nodes: Iterable[fx.Node], groups: UnionFind) -> None:
+    """Put what computes nothing into the operator whose result it reads."""
+    computed: dict[fx.Node, int] = {}
+    for position, node in enumerate(nodes):
+        producers = [source for source in node.all_input_nodes if source in computed]
+        if not computes_nothing(node):
+            computed[node] = position
+        elif producers:
+            # No path leads from the last of several back to another.
+            last = max(producers, key=lambda producer: computed[producer])
+            groups.union(last, node)
+            computed[node] = computed[last]
+
+
+def _join_effects(nodes: list[fx.Node], working: set[fx.Node], groups: UnionFind) -> None:
+    """Put nodes that nothing reads, such as counters, beside their module's other operators."""
+    read = [index for index, node in enumerate(nodes) if node.users and node in working]
+    of_module: dict[str, list[int]] = {}
+    for index in read:
+        of_module.setdefault(owner(nodes[index]), []).append(index)
+    for index, node in enumerate(nodes):
+        if not node.users and read:
+            candidates = of_module.get(owner(node), read)
+            after = bisect.bisect(candidates, index)
+            around = candidates[max(after - 1, 0) : after + 1]
+            nearest = min(around, key=lambda other: abs(other - index))
+            groups.union(nodes[nearest], node)
+
+
+def _join_only_reader(nodes: list[fx.Node], working: set[fx.Node], groups: UnionFind) -> None:
+    """Put operators that do no work on inputs into the only one that reads them, if any."""
+    settled = {groups[node] for node in working}
+    members = _members(nodes, groups)
+    # Two readers of an operator that were in different ones when its readers were last looked at.
+    apart: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
+    for node in reversed(nodes):
+        group = groups[node]
+        if group in settled or (group in apart and len({groups[n] for n in apart[group]}) > 1):
+            continue
+        outside = (
+            reader
+            for member in members[group]
+            for reader in _readers(member)
+            if groups[reader] != group
+        )
+        first = next(outside, None)
+        other = next((reader for reader in outside if groups[reader] != groups[first]), None)
+        if first is not None and other is not None:
+            apart[group] = first, other
+            continue
+        if first is not None:
+            groups.union(first, node)
+        settled.add(groups[node])
+
+
+def _in_order(nodes: list[fx.Node], working: set[fx.Node], groups: UnionFind) -> tuple[Group, ...]:
+    position = {node: index for index, node in enumerate(nodes)}
+    members = _members(nodes, groups)
+
+    def started(group: fx.Node) -> int:
+        first = [node for node in members[group] if node in working] or members[group]
+        return position[first[0]]
+
+    order = networkx.lexicographical_topological_sort(_quotient(nodes, groups), key=started)
+    return tuple(tuple(members[group]) for group in order)
+
+
+def _members(nodes: Iterable[fx.Node], groups: UnionFind) -> dict[fx.Node, list[fx.Node]]:
+    """The nodes of every group, in the order of execution, by the node that stands for it."""
+    members: dict[fx.Node, list[fx.Node]] = {}
+    for node in nodes:
+        members.setdefault(groups[node], []).append(node)
+    return members
+
+
+def _quotient(nodes: Iterable[fx.Node], groups: UnionFind) -> networkx.DiGraph:
+    """The graph of groups, each standing for its nodes."""
+    graph: networkx.DiGraph[fx.Node] = networkx.DiGraph()
+    for node in nodes:
+        graph.add_node(groups[node])
+        for reader in _readers(node):
+            if groups[reader] != groups[node]:
+                graph.add_edge(groups[node], groups[reader])
+    return graph
+
+
+def _readers(node: fx.Node) -> list[fx.Node]:
+    return [user for user in node.users if is_call(user)]
