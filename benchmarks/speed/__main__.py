@@ -1,11 +1,12 @@
-"""How long planners, the simulator, agents and deployments take."""
+"""How long captures, planners, the simulator, agents and deployments take."""
 
 import typer
 
-from benchmarks.speed import agent, deployment, planners, simulator
+from benchmarks.speed import agent, capture, deployment, planners, simulator
 from drlpp.cli.command_line import run_program
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
+app.command("capture")(capture.main)
 app.command("planners")(planners.main)
 app.command("simulator")(simulator.main)
 app.command("agent")(agent.main)

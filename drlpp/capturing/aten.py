@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -47,6 +48,8 @@ _FREE_OF_WORK = frozenset(
     }
 )
 
+_MAY_NORMALISE = frozenset({"training", "use_input_stats"})
+
 
 def is_call(node: fx.Node) -> bool:
     """Whether ``node`` calls an aten operator or a captured ``torch.autograd.Function``."""
@@ -70,12 +73,31 @@ def owner(node: fx.Node) -> str:
     return re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
 
 
+class _Schema(NamedTuple):
+    """Names of an operator's arguments: all, those that it changes, those that a result views."""
+
+    names: tuple[str, ...]
+    changed: tuple[str, ...]
+    viewed: tuple[str, ...]
+
+
+@functools.cache
+def _schema(operator: torch._ops.OpOverload) -> _Schema:
+    arguments = operator._schema.arguments
+    # Which result shares with which argument does not matter, and lists do not say.
+    views = any(result.alias_info for result in operator._schema.returns)
+    return _Schema(
+        names=tuple(a.name for a in arguments),
+        changed=tuple(a.name for a in arguments if a.alias_info and a.alias_info.is_write),
+        viewed=tuple(a.name for a in arguments if a.alias_info and views),
+    )
+
+
 def named_arguments(node: fx.Node) -> dict[str, Any]:
     """The arguments of an aten operator by their names in its schema."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
-    names = [argument.name for argument in node.target._schema.arguments]
-    return dict(zip(names, node.args, strict=False)) | node.kwargs
+    return dict(zip(_schema(node.target).names, node.args, strict=False)) | node.kwargs
 
 
 def nodes_in(value: object) -> list[fx.Node]:
@@ -89,33 +111,22 @@ def viewed(node: fx.Node) -> list[fx.Node]:
         return nodes_in(node.args[0])
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
-    # Which result shares with which argument does not matter, and lists do not say.
-    if not any(result.alias_info for result in node.target._schema.returns):
-        return []
-    arguments = named_arguments(node)
-    return [
-        found
-        for argument in node.target._schema.arguments
-        if argument.alias_info
-        for found in nodes_in(arguments.get(argument.name))
-    ]
+    names = _schema(node.target).viewed
+    arguments = named_arguments(node) if names else {}
+    return [found for name in names for found in nodes_in(arguments.get(name))]
 
 
 def written(node: fx.Node) -> list[fx.Node]:
     """The nodes whose storage ``node`` changes."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
+    schema = _schema(node.target)
+    if not schema.changed and _MAY_NORMALISE.isdisjoint(schema.names):
+        return []
     arguments = named_arguments(node)
     # The schema is silent about the running statistics that normalisation updates.
-    normalising = arguments.get("training") is True or arguments.get("use_input_stats") is True
-    changed = [
-        *(["running_mean", "running_var"] if normalising else []),
-        *(
-            argument.name
-            for argument in node.target._schema.arguments
-            if argument.alias_info and argument.alias_info.is_write
-        ),
-    ]
+    normalising = any(arguments.get(name) is True for name in _MAY_NORMALISE)
+    changed = [*(["running_mean", "running_var"] if normalising else []), *schema.changed]
     return [found for name in changed for found in nodes_in(arguments.get(name))]
 
 

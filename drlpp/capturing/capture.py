@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -87,16 +87,18 @@ def capture(
         task: the model, if it has been built already; otherwise it is built with ``seed``.
         seed: of the initial weights.
         check: run the module and the graph on the example inputs, or on two samples of them where
-            that takes long, and compare the loss and all gradients.
+            that is quicker though it takes another export, and compare the loss and all gradients.
 
     Raises:
         InvalidModel: if the model, the loss or the score cannot be captured, with the reason.
     """
+    begin = time.perf_counter()
     captured, notes = _capture(reference, task, seed)
+    seconds = time.perf_counter() - begin
     for note in notes:
         warnings.warn(note, ModelNote, stacklevel=2)
     if check:
-        _check(captured)
+        _check(captured, seconds)
     return captured
 
 
@@ -144,7 +146,7 @@ def _capture(
     return captured, [*notes, *tie_notes(module, groups)]
 
 
-def _check(captured: CapturedModel) -> None:
+def _check(captured: CapturedModel, capture_seconds: float) -> None:
     """Compare gradients, on two samples where the whole minibatch takes long."""
     task, few = captured.task, _samples(captured.task, 2)
     loss = task.loss or mean_square
@@ -154,16 +156,34 @@ def _check(captured: CapturedModel) -> None:
             call_purely(task.module, few.inputs)
     except Exception:
         # It is for minibatches of this size alone, or cannot be run at all.
-        seconds = 0.0
+        pass
     else:
-        seconds = time.perf_counter() - begin
-    if seconds * task.batch_size / 2 > _LONG_CHECK_SECONDS:
-        captured, _ = _capture(captured.reference, few)
+        seconds = (time.perf_counter() - begin) * task.batch_size / 2
+        if _two_samples_are_quicker(task.batch_size, seconds, capture_seconds):
+            captured, _ = _capture(captured.reference, few)
     check_gradients(captured, loss)
 
 
-_LONG_CHECK_SECONDS = 1.0
-"""A forward that takes longer is compared on two samples, which takes another export."""
+def _two_samples_are_quicker(
+    batch_size: int, forward_seconds: float, capture_seconds: float
+) -> bool:
+    """Whether to capture a model again for two samples rather than compare a whole minibatch.
+
+    Args:
+        batch_size: samples of a minibatch.
+        forward_seconds: of a whole minibatch.
+        capture_seconds: of a capture.
+    """
+    comparing = _FORWARDS_OF_A_COMPARISON * forward_seconds
+    few = comparing * 2 / batch_size
+    return forward_seconds > _LONG_FORWARD_SECONDS and comparing > few + capture_seconds
+
+
+_LONG_FORWARD_SECONDS = 1.0
+"""Up to that whole minibatches are compared in any case."""
+
+_FORWARDS_OF_A_COMPARISON = 6
+"""A forward and a backward, which takes two forwards, of the module and of the graph."""
 
 
 def capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedModel:
@@ -228,12 +248,12 @@ def _describe(
 ) -> OpGraph:
     source_of = {node: (i, j) for i, nodes in enumerate(outputs) for j, node in enumerate(nodes)}
     bytes_of = {name: value.nbytes for name, value in module.named_parameters()}
+    weights = _weights(module, bytes_of)
     doing_work = working_nodes(module)
     operators: list[Operator] = []
     edges: list[Edge] = []
     names: dict[str, int] = {}
     for id_, group in enumerate(groups):
-        weights = {node: _weights(node, bytes_of) for node in group}
         working = [node for node in group if node in doing_work] or group
         main = max(working, key=lambda node: sum(bytes_of[name] for name in weights[node]))
         name = ".".join(filter(None, [owner(main), operator_type(main)]))
@@ -244,7 +264,9 @@ def _describe(
                 name=f"{name}_{repeated}" if repeated else name,
                 type=operator_type(main),
                 module=owner(main),
-                parameter_bytes=sum(bytes_of[name] for name in set().union(*weights.values())),
+                parameter_bytes=sum(
+                    bytes_of[name] for name in set().union(*(weights[n] for n in group))
+                ),
                 outputs=tuple(_spec(node.meta["val"]) for node in outputs[id_]),
             )
         )
@@ -262,15 +284,20 @@ def _describe(
     )
 
 
-def _weights(node: fx.Node, known: Mapping[str, int]) -> set[str]:
-    """Names of the parameters that ``node`` reads, itself or through views."""
-    found = set()
-    for source in node.all_input_nodes:
-        if source.target in known:
-            found.add(str(source.target))
-        elif is_call(source) and computes_nothing(source):
-            found |= _weights(source, known)
-    return found
+def _weights(module: fx.GraphModule, known: Container[str]) -> dict[fx.Node, frozenset[str]]:
+    """Names of the parameters that every node reads, itself or through views."""
+    read: dict[fx.Node, frozenset[str]] = {}
+    passed_on: dict[fx.Node, frozenset[str]] = {}
+    for node in module.graph.nodes:
+        if is_call(node):
+            read[node] = frozenset().union(
+                *(passed_on[source] for source in node.all_input_nodes if source in passed_on)
+            )
+            if computes_nothing(node):
+                passed_on[node] = read[node]
+        elif node.op == "get_attr" and node.target in known:
+            passed_on[node] = frozenset([str(node.target)])
+    return read
 
 
 def _spec(value: Tensor) -> TensorSpec:

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST, is_call, operator_type, viewed, written
 from drlpp.capturing.dropped import noticing_dropped
 from drlpp.capturing.function_capture import insert_functions, recorded_functions
+from drlpp.capturing.unlifting import unlift
 from drlpp.errors import InvalidModel
 
 _HINT = (
@@ -52,26 +53,33 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Ex
     """
     try:
         with _quietly(), recorded_functions(), noticing_dropped(module) as dropped:
-            traced = torch.export.export(module, _told_apart(inputs)).module()
+            traced = unlift(torch.export.export(module, _told_apart(inputs)))
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
         raise InvalidModel(f"{what} cannot be captured: {_reason(error)}; {_HINT}") from error
     dropped.refuse(what)
-    graph = traced.graph
-    for node in graph.find_nodes(op="call_module", target="_guards_fn"):
-        graph.erase_node(node)
-    _inline_regions(traced, what)
-    insert_functions(traced, module)
+    graph, root, with_gradients = traced
+    _inline_regions(graph, root, what)
+    insert_functions(graph, root, module)
     _check_operators(graph, what)
     for node in list(graph.nodes):
         # Also of types, which autocast changes.
         if node.op == "call_function" and operator_type(node).startswith("_assert"):
             graph.erase_node(node)
-    graph.eliminate_dead_code()
+    # A captured Function has no effects.
+    graph.eliminate_dead_code(lambda node: node.op != "call_module" and node.is_impure())
     _replace_in_place(graph)
     _check_shapes(graph, what)
-    return Exported(fx.GraphModule(traced, graph), tuple(dropped.notes))
+    notes = [*dropped.notes, *map(_constant_note, with_gradients)]
+    return Exported(fx.GraphModule(root, graph), tuple(notes))
+
+
+def _constant_note(name: str) -> str:
+    return (
+        f"the attribute {name} requires gradients and is no parameter, so nothing trains it; make "
+        "it an nn.Parameter of the module, or detach it"
+    )
 
 
 def _told_apart(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -113,7 +121,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {reason}"
 
 
-def _inline_regions(traced: fx.GraphModule, what: str) -> None:
+def _inline_regions(graph: fx.Graph, root: nn.Module, what: str) -> None:
     """Put the operators of ``torch.no_grad`` and ``autocast(enabled=False)`` regions in place.
 
     The results of a region without gradients are detached, which is the same to its readers.
@@ -122,7 +130,7 @@ def _inline_regions(traced: fx.GraphModule, what: str) -> None:
     Raises:
         InvalidModel: for control flow and other functions that take graphs as arguments.
     """
-    pending = list(traced.graph.nodes)
+    pending = list(graph.nodes)
     while pending:
         node = pending.pop()
         if not isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -135,7 +143,7 @@ def _inline_regions(traced: fx.GraphModule, what: str) -> None:
             case name, _:
                 hint = "call autocast outside the model" if "autocast" in name else "rewrite it"
                 raise InvalidModel(f"{what} uses {name}, which cannot be cut into stages; {hint}")
-        copied = _inline(traced, node, body, arguments, detached)
+        copied = _inline(graph, root, node, body, arguments, detached)
         if exempt:
             for inner in copied:
                 inner.meta[EXEMPT_FROM_AUTOCAST] = True
@@ -143,17 +151,22 @@ def _inline_regions(traced: fx.GraphModule, what: str) -> None:
 
 
 def _inline(
-    traced: fx.GraphModule, call: fx.Node, body: fx.Node, arguments: list[fx.Node], detached: bool
+    graph: fx.Graph,
+    root: nn.Module,
+    call: fx.Node,
+    body: fx.Node,
+    arguments: list[fx.Node],
+    detached: bool,
 ) -> list[fx.Node]:
     """Replace ``call``, whose results are read through ``getitem``, by the nodes of ``body``."""
-    region = traced.get_submodule(str(body.target))
+    region = root.get_submodule(str(body.target))
     assert isinstance(region, fx.GraphModule)
     inner = region.graph
     values = dict(zip(inner.find_nodes(op="placeholder"), arguments, strict=True))
-    with traced.graph.inserting_before(call):
+    with graph.inserting_before(call):
         for node in inner.nodes:
             if node.op not in ("placeholder", "output"):
-                values[node] = traced.graph.node_copy(node, lambda old: values[old])
+                values[node] = graph.node_copy(node, lambda old: values[old])
                 if node.op == "get_attr":
                     values[node].target = f"{body.target}.{node.target}"
         copied = [value for node, value in values.items() if is_call(node)]
@@ -165,11 +178,11 @@ def _inline(
             result = values[results[index]]
             if detached:
                 value = result.meta["val"].detach()
-                result = traced.graph.call_function(torch.ops.aten.detach.default, (result,))
+                result = graph.call_function(torch.ops.aten.detach.default, (result,))
                 result.meta = {**call.meta, "val": value}
             reader.replace_all_uses_with(result)
-            traced.graph.erase_node(reader)
-    traced.graph.erase_node(call)
+            graph.erase_node(reader)
+    graph.erase_node(call)
     return copied
 
 
@@ -179,21 +192,31 @@ def _replace_in_place(graph: fx.Graph) -> None:
     A tensor that is changed in place may not cross from stage to stage, nor be a leaf.
     """
     position = {node: index for index, node in enumerate(graph.nodes)}
+    last_read = {node: max(map(position.__getitem__, node.users), default=-1) for node in position}
     owners: dict[fx.Node, fx.Node] = {}
+    sharing: dict[fx.Node, list[fx.Node]] = {}
     for node in graph.nodes:
         owners[node] = storage_owner(node, owners)
+        sharing.setdefault(owners[node], []).append(node)
         changed = written(node)
         ordinary = _ordinary_counterpart(node)
         if len(changed) != 1 or ordinary is None or owners[changed[0]].op == "get_attr":
             continue
         (target,) = changed
-        sharing = [n for n, o in owners.items() if o is owners[node] and n not in (node, target)]
-        if any(position[user] > position[node] for other in sharing for user in other.users):
+        if any(
+            last_read[other] > position[node]
+            for other in sharing[owners[node]]
+            if other not in (node, target)
+        ):
             continue
         node.target = ordinary
+        sharing[owners[node]].remove(node)
         owners[node] = node
+        sharing[node] = [node]
         later = {user for user in target.users if position[user] > position[node]}
         target.replace_all_uses_with(node, delete_user_cb=later.__contains__)
+        last_read[node] = max(last_read[node], last_read[target])
+        last_read[target] = position[node]
 
 
 def storage_owner(node: fx.Node, owners: dict[fx.Node, fx.Node]) -> fx.Node:

@@ -13,6 +13,7 @@ Nodes that share a weight stay together with everything on the paths between the
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 
 import networkx
@@ -89,19 +90,27 @@ def weight_readers(module: fx.GraphModule) -> Iterable[tuple[str, list[fx.Node]]
         if node.target in parameters:
             name = names.setdefault(parameters[node.target], str(node.target))
             readers.setdefault(name, []).extend(_readers(node))
-    for together in readers.values():
+    only_views = _only_views(module)
+    for name, together in readers.items():
+        found = set(together)
         for node in together:
-            if _is_only_view(node):
+            if node in only_views:
                 # Those that read the view are visited in turn.
-                together += [reader for reader in _readers(node) if reader not in together]
-    yield from ((name, together) for name, together in readers.items() if together)
+                new = [reader for reader in _readers(node) if reader not in found]
+                found.update(new)
+                together += new
+        if together:
+            yield name, together
 
 
-def _is_only_view(node: fx.Node) -> bool:
-    """Whether ``node`` computes nothing from parameters, inputs and constants alone."""
-    return computes_nothing(node) and all(
-        not is_call(source) or _is_only_view(source) for source in node.all_input_nodes
-    )
+def _only_views(module: fx.GraphModule) -> set[fx.Node]:
+    """The nodes that compute nothing from parameters, inputs and constants alone."""
+    found: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        viewing = is_call(node) and computes_nothing(node)
+        if viewing and all(not is_call(n) or n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _join_producers(nodes: Iterable[fx.Node], groups: UnionFind) -> None:
@@ -120,33 +129,43 @@ def _join_producers(nodes: Iterable[fx.Node], groups: UnionFind) -> None:
 
 def _join_effects(nodes: list[fx.Node], working: set[fx.Node], groups: UnionFind) -> None:
     """Put nodes that nothing reads, such as counters, beside their module's other operators."""
-    position = {node: index for index, node in enumerate(nodes)}
-    read = [node for node in nodes if node.users and node in working]
-    for node in nodes:
+    read = [index for index, node in enumerate(nodes) if node.users and node in working]
+    of_module: dict[str, list[int]] = {}
+    for index in read:
+        of_module.setdefault(owner(nodes[index]), []).append(index)
+    for index, node in enumerate(nodes):
         if not node.users and read:
-            nearest = min(
-                read,
-                key=lambda other: (
-                    owner(other) != owner(node),
-                    abs(position[other] - position[node]),
-                ),
-            )
-            groups.union(nearest, node)
+            candidates = of_module.get(owner(node), read)
+            after = bisect.bisect(candidates, index)
+            around = candidates[max(after - 1, 0) : after + 1]
+            nearest = min(around, key=lambda other: abs(other - index))
+            groups.union(nodes[nearest], node)
 
 
 def _join_only_reader(nodes: list[fx.Node], working: set[fx.Node], groups: UnionFind) -> None:
     """Put operators that do no work on inputs into the only one that reads them, if any."""
-    placed = {groups[node] for node in working}
+    settled = {groups[node] for node in working}
     members = _members(nodes, groups)
+    # Two readers of an operator that were in different ones when its readers were last looked at.
+    apart: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}
     for node in reversed(nodes):
         group = groups[node]
-        if group in placed or group not in members:
+        if group in settled or (group in apart and len({groups[n] for n in apart[group]}) > 1):
             continue
-        readers = {groups[reader] for member in members[group] for reader in _readers(member)}
-        readers.discard(group)
-        if len(readers) == 1:
-            groups.union(*readers, node)
-            placed.add(groups[node])
+        outside = (
+            reader
+            for member in members[group]
+            for reader in _readers(member)
+            if groups[reader] != group
+        )
+        first = next(outside, None)
+        other = next((reader for reader in outside if groups[reader] != groups[first]), None)
+        if first is not None and other is not None:
+            apart[group] = first, other
+            continue
+        if first is not None:
+            groups.union(first, node)
+        settled.add(groups[node])
 
 
 def _in_order(nodes: list[fx.Node], working: set[fx.Node], groups: UnionFind) -> tuple[Group, ...]:

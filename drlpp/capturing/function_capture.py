@@ -37,6 +37,7 @@ from torch.utils import _pytree as pytree
 
 from drlpp.capturing.autograd_functions import CapturedFunction
 from drlpp.capturing.dropped import replaced
+from drlpp.capturing.unlifting import hold
 from drlpp.errors import InvalidModel
 
 Function = type[torch.autograd.Function]
@@ -162,11 +163,12 @@ def _refused(function: Function, reason: str) -> InvalidModel:
     )
 
 
-def insert_functions(traced: fx.GraphModule, model: nn.Module) -> None:
+def insert_functions(graph: fx.Graph, root: nn.Module, model: nn.Module) -> None:
     """Replace the nodes of recorded calls by calls of captured Functions, in place.
 
     Args:
-        traced: as torch.export gives it.
+        graph: as torch.export gives it.
+        root: is to hold the captured Functions.
         model: that was exported; a Function may not read its weights but as arguments.
 
     Raises:
@@ -174,7 +176,6 @@ def insert_functions(traced: fx.GraphModule, model: nn.Module) -> None:
     """
     tensors_of_model = (*model.parameters(), *model.buffers())
     owned = {tensor.untyped_storage().data_ptr() for tensor in tensors_of_model} - {0}
-    graph = traced.graph
     counts: dict[str, int] = {}
     for node in graph.find_nodes(
         op="call_function", target=torch.ops.drlpp.autograd_function.default
@@ -192,7 +193,7 @@ def insert_functions(traced: fx.GraphModule, model: nn.Module) -> None:
         name = call.function.__name__
         counts[name] = counts.get(name, -1) + 1
         target = f"{_FOLDER}.{name}.{counts[name]}"
-        traced.add_submodule(target, captured)
+        hold(root, target, captured)
         with graph.inserting_before(node):
             inserted = graph.call_module(target, tuple(tensors))
         inserted.meta = dict(node.meta)
