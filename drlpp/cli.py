@@ -1,4 +1,4 @@
-"""The command line ``drlpp``: capture a model, show any file, train with a placement."""
+"""The command line ``drlpp``: learn a placement, train with it, capture a model, show any file."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from drlpp.command_line import (
     settle_imports,
 )
 from drlpp.errors import InvalidInput
+from drlpp.learn_command import learn
 from drlpp.planning_commands import cluster_app, plan_placement, profile_model
 from drlpp.timeline_command import show_timeline
 from drlpp.training_options import DeviceChoice
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 
 
+app.command("learn")(learn)
 app.add_typer(cluster_app, name="cluster")
 app.command("profile")(profile_model)
 app.command("plan")(plan_placement)
