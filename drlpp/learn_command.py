@@ -27,6 +27,7 @@ from drlpp.command_line import (
     optimizer_options,
     read_options,
     run_program,
+    shown,
     told_how_to_go_on,
 )
 from drlpp.training_options import DeviceChoice
@@ -191,7 +192,7 @@ def _run(job: Job, session: ClusterSession) -> None:
     from drlpp.memory import MemoryModel
     from drlpp.runtime import kept_profile
 
-    with console.status("profiling operators and links"):
+    with shown(console, "profiling operators and links"):
         profile, cluster = kept_profile(session, job.out)
     path = job.out / "measurements.jsonl"
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
@@ -281,7 +282,7 @@ def _compare(
     ]
     begin = time.perf_counter()
     try:
-        with console.status("planning what a user has without an agent") as status:
+        with shown(console, "planning what a user has without an agent") as tell:
             comparison = compare(
                 session,
                 finalists,
@@ -289,7 +290,7 @@ def _compare(
                 rules=RaceRules(rounds=job.rounds),
                 minibatches=job.minibatches,
                 path=job.out / "comparison.json",
-                on_progress=status.update,
+                on_progress=tell,
             )
     except KeyboardInterrupt:
         return None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from public_data import INSTANCES, with_public_data
+from public_data import INSTANCES
 
 from drlpp.errors import InvalidFile
 from drlpp.partitioning_instance import PartitioningInstance
@@ -174,7 +174,6 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         PartitioningInstance.read(tmp_path / "half.json")
 
 
-@with_public_data
 @pytest.mark.parametrize(
     ("name", "accelerators", "total_milliseconds"),
     [("bert24_training", 6, 217.813), ("resnet50_training", 6, 462.381)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from public_data import INSTANCES, PROFILES, with_public_data
+from public_data import INSTANCES, PROFILES
 from random_graphs import chain_of
 from shell import Shell
 
@@ -162,7 +162,6 @@ def test_pipedreams_profiles_and_unequal_accelerators(shell: Shell, tmp_path: Pa
     assert single["configuration"] == "1-1"
 
 
-@with_public_data
 @pytest.mark.parametrize(
     ("model", "accelerators", "bandwidth", "milliseconds", "configuration"),
     [
@@ -187,7 +186,6 @@ def test_published_plans(
     assert found["configuration"] == configuration
 
 
-@with_public_data
 def test_a_published_instance(shell: Shell) -> None:
     path = INSTANCES / "bert24_training.json"
     found = shell.json("plan", "--profile", path, "--method", "exact")

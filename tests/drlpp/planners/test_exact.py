@@ -10,7 +10,7 @@ import pytest
 from brute_force import every_placement
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_data import CONTIGUOUS_OPTIMA, INSTANCES, with_public_data
+from public_data import CONTIGUOUS_OPTIMA, INSTANCES
 from random_graphs import chain_of, cluster_of, graphs, profiles
 from random_problems import check_placement, problems, workloads
 
@@ -295,7 +295,6 @@ def _check_no_other_is_faster(hosts: int, data: st.DataObject) -> None:
         assert problem.predict(placement).seconds_per_minibatch >= best * (1 - 1e-9), name
 
 
-@with_public_data
 @pytest.mark.parametrize(("name", "milliseconds"), CONTIGUOUS_OPTIMA.items())
 def test_published_contiguous_optima(name: str, milliseconds: float) -> None:
     problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()

@@ -9,7 +9,7 @@ import pytest
 from brute_force import every_assignment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_data import INSTANCES, with_public_data
+from public_data import INSTANCES
 from random_problems import problems
 
 from drlpp.cluster import Cluster, Link, local_cluster
@@ -138,7 +138,6 @@ def _pair() -> tuple[Workload, Cluster]:
     return workload, local_cluster(2, Link(bandwidth_bytes_per_second=1.0))
 
 
-@with_public_data
 @pytest.mark.parametrize(
     ("name", "milliseconds"), [("bert24_training", 39.7895), ("bert_l-3_training", 54.2075)]
 )

@@ -9,15 +9,13 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from public_data import PROFILES, with_public_data
+from public_data import PROFILES
 
 from drlpp.cluster import Cluster, Host, Link, local_cluster
 from drlpp.pipedream_profile import read_pipedream_profile
 from drlpp.planners.pipedream import Cuts, Variant, pipedream
 from drlpp.planners.problem import PlanningProblem, Solution
 from drlpp.workload import Workload
-
-pytestmark = with_public_data
 
 
 @cache

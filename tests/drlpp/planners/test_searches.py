@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from brute_force import every_placement
 from hypothesis import given, settings
-from public_data import CONTIGUOUS_OPTIMA, INSTANCES, with_public_data
+from public_data import CONTIGUOUS_OPTIMA, INSTANCES
 from random_graphs import chain_of
 from random_problems import check_placement, problems
 
@@ -141,7 +141,6 @@ def test_no_evaluations_are_refused(run: Run) -> None:
         run(problem, 0, None)
 
 
-@with_public_data
 @pytest.mark.parametrize(("name", "milliseconds"), CONTIGUOUS_OPTIMA.items())
 def test_annealing_comes_to_published_optima(name: str, milliseconds: float) -> None:
     problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()
