@@ -1,8 +1,8 @@
 """The commands and snippets of the documentation, as a reader finds them.
 
 A block is what stands between fences. Its label says what it is: ``sh`` and ``python`` are run,
-``yaml`` is data, ``text`` is what a program prints, or a drawing. Comments of HTML in the lines above
-a fence, which a reader of the source sees, say more:
+``yaml`` is data, ``text`` is what a program prints, or a drawing. Comments of HTML in the lines
+above a fence, which a reader of the source sees, say more:
 
 ``<!-- not run: REASON -->``
     it cannot be run here.
@@ -146,9 +146,10 @@ def play(document: str, folder: Path, *, fast: bool = False) -> int:
             continue
         text = block.as_run()
         print(f"{block.place}\n{text}", flush=True)
-        command = ["bash", "-euo", "pipefail"] if block.label == "sh" else ["python", "-W", "error::SyntaxWarning"]
-        path = folder / f".block-{block.label}"
+        # In a file, as in a shell's script or a program of one's own.
+        path = folder / ("snippet.sh" if block.label == "sh" else "snippet.py")
         path.write_text(text)
+        command = ["bash", "-euo", "pipefail"] if block.label == "sh" else ["python"]
         done = subprocess.run(
             [*command, path.name],
             cwd=folder,

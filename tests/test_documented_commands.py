@@ -66,13 +66,13 @@ def test_a_shorter_run_is_of_the_same_commands() -> None:
     assert _block("python", "fit(9)", run_with="(1) instead of (9)").as_run() == "fit(1)"
 
 
+@pytest.mark.parametrize("text", ["false | true", "false\ntrue"])
 def test_a_command_that_fails_fails_the_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    for text in ("false | true", "false\ntrue"):
-        monkeypatch.setattr("tests.documented_commands.blocks_of", lambda _: [_block("sh", text)])
-        with pytest.raises(AssertionError, match=r"here.md:1"):
-            play("here.md", tmp_path)
+    monkeypatch.setattr("tests.documented_commands.blocks_of", lambda _: [_block("sh", text)])
+    with pytest.raises(AssertionError, match=r"here.md:1"):
+        play("here.md", tmp_path)
 
 
 @pytest.mark.parametrize("document", QUICK)

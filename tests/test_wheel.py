@@ -26,7 +26,7 @@ def perceptron(batch_size: int = 8):
     return module, torch.randn(batch_size, 16), torch.randint(4, (batch_size,)), F.cross_entropy
 
 
-def data():
+def data(example):
     inputs, targets = torch.randn(96, 16), torch.randint(4, (96,))
     return (inputs[:64], targets[:64]), (inputs[64:], targets[64:])
 """
@@ -91,7 +91,7 @@ def test_a_wheel_learns_plans_and_trains_in_an_empty_folder(wheel: Path, tmp_pat
     (installed,) = environment.glob("lib/python*/site-packages")
     others = [path for path in sys.path if path.endswith("site-packages")]
     (installed / "dependencies.pth").write_text("\n".join(others))
-    where = "import drlpp, drlpp.agents, drlpp.envs, drlpp.runtime as r; print(drlpp.__file__, r.__file__)"
+    where = "import drlpp.cli, drlpp.runtime; print(drlpp.__file__, drlpp.runtime.__file__)"
     for place in run(python, "-c", where, cwd=folder).split():
         assert Path(place).is_relative_to(installed)
 
