@@ -65,7 +65,7 @@ def run(*command: str, cwd: Path) -> str:
     """What a command printed, which has to succeed; it sees nothing of the repository."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -78,7 +78,7 @@ def test_a_wheel_has_every_file_of_the_package(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_wheel_learns_plans_and_trains_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     environment, folder = tmp_path / "environment", tmp_path / "folder"
     folder.mkdir()

@@ -51,11 +51,10 @@ def first_line(process: subprocess.Popen[str], pattern: str) -> str:
     raise AssertionError("".join(seen))
 
 
-@pytest.mark.parametrize("program", [(*DRLPP, "learn"), (sys.executable, "train_agent.py")])
-def test_learning_says_what_it_measures(program: tuple[str, ...], tmp_path: Path) -> None:
+def test_learning_says_what_it_measures(tmp_path: Path) -> None:
     model = ["--model", "tests.models:perceptron", "--workers", "2", "--out", str(tmp_path / "run")]
     short = ["--budget", "500", "--minibatches", "2", "--repetitions", "1"]
-    with started(*program, *model, *short) as process:
+    with started(*DRLPP, "learn", *model, *short) as process:
         first_line(process, "^profiling operators and links$")
         line = first_line(process, "^measured ")
         place = r"[0-9-]+"

@@ -31,8 +31,8 @@ CLASSES = 10
 
 
 def names_and_shapes(module: nn.Module) -> str:
-    """A digest of all names in the state_dict with their shapes, in order."""
-    listed = [[name, list(value.shape)] for name, value in module.state_dict().items()]
+    """A digest of all names in the state_dict with their shapes, whatever their order."""
+    listed = sorted([name, list(value.shape)] for name, value in module.state_dict().items())
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
