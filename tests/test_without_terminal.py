@@ -102,9 +102,13 @@ def test_planning_says_on_standard_error_what_lasts(
 def test_help_is_the_same_by_both_names() -> None:
     def printed(*program: str) -> str:
         environment = {**os.environ, "COLUMNS": "100"}
-        return subprocess.run(
-            [*program, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True
-        ).stdout.partition("[OPTIONS]")[2]
+        return (
+            subprocess.run(
+                [*program, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True
+            )
+            .stdout.partition("[OPTIONS]")[2]
+            .lstrip()
+        )
 
     help_text = printed(sys.executable, "train_agent.py")
     assert "--budget" in help_text
