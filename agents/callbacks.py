@@ -11,9 +11,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Figure as LoggedFigure
 
 from drlpp.envs.memory import MeasurementMemory
-from drlpp.files import write_atomically
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement
+from drlpp.io.documents import write_atomically
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 
 
 class MeasurementBudgetCallback(BaseCallback):

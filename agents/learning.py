@@ -22,8 +22,8 @@ from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.measuring_display import measuring_shown
 from drlpp.agents.saved_agent import load_agent
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement, Stage
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement, Stage
 
 Picture = Callable[[Placement, Measurement], Figure | None]
 

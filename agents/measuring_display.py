@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from drlpp.cli.tables import seconds_text
 from drlpp.envs import MeasurementMemory
-from drlpp.measurement import Measurement, Outcome
-from drlpp.placement import Placement
-from drlpp.progress_lines import ProgressLines, TimeLeft
-from drlpp.report import seconds_text
+from drlpp.io.progress_lines import ProgressLines, TimeLeft
+from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.placement import Placement
 
 
 @contextmanager

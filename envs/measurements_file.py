@@ -15,11 +15,11 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
-from drlpp.files import Record, first_problem, parse_mapping
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.placement import Placement
-from drlpp.quantities import Count
-from drlpp.storage import telling_of_storage
+from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.documents import Record, first_problem, parse_mapping
+from drlpp.io.quantities import Count
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
 
 FORMAT_VERSION = 2
 """Version 1 had one run of every placement, and no ``repetitions`` in its header."""

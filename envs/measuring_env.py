@@ -9,12 +9,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.envs.declared import Declared
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
-from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, Outcome
-from drlpp.placement import Placement
+from drlpp.placement.measurement import FailedMeasurement, Outcome
+from drlpp.placement.placement import Placement
 
 INVALID_REWARD = -10.0
 """Below −ln(seconds) of anything that takes less than six hours for a minibatch."""

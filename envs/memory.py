@@ -8,12 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.envs.measurements_file import Entry, Header, append, open_measurements, settled
 from drlpp.envs.measurer import Measurer
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
-from drlpp.placement import Placement
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
+from drlpp.placement.placement import Placement
 
 Observer = Callable[[Placement, Outcome], None]
 

@@ -13,7 +13,7 @@ from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
 from drlpp.errors import InvalidPlacement
-from drlpp.placement import Placement
+from drlpp.placement.placement import Placement
 
 
 class PlacementEnv(MeasuringEnv):

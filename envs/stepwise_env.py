@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
-from drlpp.placement import Placement
+from drlpp.placement.placement import Placement
 
 
 class StepwisePlacementEnv(MeasuringEnv):

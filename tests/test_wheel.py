@@ -91,7 +91,7 @@ def test_a_wheel_learns_plans_and_trains_in_an_empty_folder(wheel: Path, tmp_pat
     (installed,) = environment.glob("lib/python*/site-packages")
     others = [path for path in sys.path if path.endswith("site-packages")]
     (installed / "dependencies.pth").write_text("\n".join(others))
-    where = "import drlpp.cli, drlpp.runtime; print(drlpp.__file__, drlpp.runtime.__file__)"
+    where = "import drlpp.cli.main, drlpp.runtime; print(drlpp.__file__, drlpp.runtime.__file__)"
     for place in run(python, "-c", where, cwd=folder).split():
         assert Path(place).is_relative_to(installed)
 
