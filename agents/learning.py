@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ from types import FrameType
 
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 
 from drlpp.agents.callbacks import (
@@ -21,10 +19,10 @@ from drlpp.agents.callbacks import (
     MeasurementBudgetCallback,
 )
 from drlpp.agents.hyperparameters import AgentHyperparameters
+from drlpp.agents.measuring_display import measuring_shown
 from drlpp.agents.saved_agent import load_agent
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
-from drlpp.io.formatting import seconds_text
-from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
 
 Picture = Callable[[Placement, Measurement], Figure | None]
@@ -58,7 +56,7 @@ def learn_placement(
         declared: what is known of costs and accelerators, for agents that plan; guessed from sizes
             if left out.
         picture: draws the best placement for TensorBoard; None if it cannot.
-        console: for the progress bar.
+        console: for the progress bar, or for lines where it is no terminal.
 
     Returns:
         False if Ctrl-C ended it before the budget was spent.
@@ -69,7 +67,7 @@ def learn_placement(
             "nothing to choose: the model is one operator, which no placement can divide; it is "
             f"measured on 1 to {memory.accelerators} workers"
         )
-        return _measure_undivided(memory, budget)
+        return _measure_undivided(memory, budget, console)
     env = PlacementEnv(memory, declared=declared, budget=budget)
     checkpoint, events = out / "agent.zip", str(out / "tensorboard")
     if checkpoint.exists():
@@ -79,23 +77,20 @@ def learn_placement(
     else:
         agent = hyperparameters.build(env, seed=seed, tensorboard_log=events)
     interrupted = threading.Event()
-    progress = ProgressCallback(memory, budget, console, interrupted)
     callbacks = CallbackList(
         [
             BestPlacementCallback(memory, picture),
-            progress,
+            InterruptCallback(interrupted),
             AtomicCheckpointCallback(checkpoint),
             MeasurementBudgetCallback(memory, budget),
         ]
     )
     try:
         # The budget ends it; this is only a bound that is never reached.
-        with _noticing_interrupts(interrupted):
+        with _noticing_interrupts(interrupted), measuring_shown(memory, budget, console):
             agent.learn(1_000 * budget, callbacks, tb_log_name="agent", reset_num_timesteps=False)
     except KeyboardInterrupt:
         return False
-    finally:
-        progress.stop()
     if interrupted.is_set():
         return False
     if memory.distinct < budget:
@@ -106,14 +101,17 @@ def learn_placement(
     return True
 
 
-def _measure_undivided(memory: MeasurementMemory, budget: int) -> bool:
+def _measure_undivided(memory: MeasurementMemory, budget: int, console: Console) -> bool:
     """Measure the only stage there can be on any number of accelerators; False after Ctrl-C."""
     placements = [
         Placement(stages=(Stage(operators=(0,), accelerators=tuple(range(count))),))
         for count in range(1, memory.accelerators + 1)
     ]
+    known = sum(placement.canonical in memory.outcomes for placement in placements)
+    total = min(budget, memory.distinct + len(placements) - known)
     try:
-        memory.measure_together(placements, max(budget - memory.distinct, 0))
+        with measuring_shown(memory, total, console):
+            memory.measure_together(placements, max(budget - memory.distinct, 0))
     except KeyboardInterrupt:
         return False
     return True
@@ -140,67 +138,12 @@ def _noticing_interrupts(interrupted: threading.Event) -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-class ProgressCallback(BaseCallback):
-    """A bar of measured placements with the best time so far and the time left.
+class InterruptCallback(BaseCallback):
+    """Ends learning when ``interrupted``."""
 
-    It ends learning when ``interrupted``.
-    """
-
-    def __init__(
-        self,
-        memory: MeasurementMemory,
-        budget: int,
-        console: Console,
-        interrupted: threading.Event,
-    ) -> None:
+    def __init__(self, interrupted: threading.Event) -> None:
         super().__init__()
         self._interrupted = interrupted
-        self._memory = memory
-        self._budget = budget
-        self._progress = Progress(
-            TextColumn("measured"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("best {task.fields[best]}"),
-            TimeElapsedColumn(),
-            TextColumn("left {task.fields[left]}"),
-            console=console,
-        )
-
-    def _on_training_start(self) -> None:
-        self._before = self._memory.distinct
-        self._begin = time.monotonic()
-        self._bar = self._progress.add_task("", total=self._budget, best="–", left="–")
-        self._progress.start()
-        # A rollout is measured ahead of its steps.
-        self._memory.observers.append(self._on_run)
-        self._show()
-
-    def _on_run(self, placement: Placement, outcome: Outcome) -> None:
-        self._show()
 
     def _on_step(self) -> bool:
         return not self._interrupted.is_set()
-
-    def _show(self) -> None:
-        best = self._memory.best()
-        text = "–"
-        if best is not None:
-            text = f"{seconds_text(best[1].seconds_per_minibatch)} ({best[0].configuration})"
-        self._progress.update(
-            self._bar, completed=self._memory.distinct, best=text, left=self._left()
-        )
-
-    def _left(self) -> str:
-        measured = self._memory.distinct - self._before
-        if not measured:
-            return "–"
-        each = (time.monotonic() - self._begin) / measured
-        minutes, seconds = divmod(round(each * (self._budget - self._memory.distinct)), 60)
-        return f"{minutes}:{seconds:02}"
-
-    def stop(self) -> None:
-        """End the bar, and give the cursor back."""
-        self._progress.stop()
-        if self._on_run in self._memory.observers:
-            self._memory.observers.remove(self._on_run)

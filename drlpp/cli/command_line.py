@@ -7,8 +7,9 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -17,6 +18,7 @@ import yaml
 from rich.console import Console
 
 from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
+from drlpp.io.progress_lines import ProgressLines, said_while_it_lasts
 from drlpp.io.trust import named_in, require_trust
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
@@ -116,6 +118,29 @@ def build_console() -> Console:
     """
     width = None if sys.stdout.isatty() else 110
     return Console(width=width, markup=False, emoji=False)
+
+
+@contextmanager
+def shown(console: Console, what: str) -> Iterator[Callable[[str], None]]:
+    """Show what the block does, and what it says by the function that it is lent.
+
+    On a terminal that is one line that changes; elsewhere lines, no two within a few seconds.
+    """
+    if console.is_terminal:
+        with console.status(what) as status:
+            yield status.update
+        return
+    lines = ProgressLines(lambda line: console.print(line, soft_wrap=True))
+    lines(what)
+    yield lines
+    lines.close()
+
+
+def said_if_long(what: str) -> AbstractContextManager[None]:
+    """Say on standard error what the block does while it lasts, where there is no terminal."""
+    if sys.stdout.isatty():
+        return nullcontext()
+    return said_while_it_lasts(partial(print, file=sys.stderr, flush=True), what)
 
 
 def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelReference:

@@ -1,4 +1,4 @@
-"""The command line ``drlpp``: capture a model, show any file, train with a placement."""
+"""The command line ``drlpp``: learn a placement, train with it, capture a model, show any file."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from drlpp.cli.command_line import (
     run_program,
     settle_imports,
 )
+from drlpp.cli.learn_command import learn
 from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
 from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.errors import InvalidInput
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 
 
+app.command("learn")(learn)
 app.add_typer(cluster_app, name="cluster")
 app.command("profile")(profile_model)
 app.command("plan")(plan_placement)

@@ -1,4 +1,4 @@
-"""``drlpp train``: training with a progress bar and a table of epochs."""
+"""``drlpp train``: training with a progress bar, or lines, and a table of epochs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from rich.progress import (
 )
 
 from drlpp.cli.command_line import build_console, told_how_to_go_on
+from drlpp.io.progress_lines import ProgressLines, TimeLeft
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import EpochReport, Observer, PipelineTrainer, ProgressReport
 from drlpp.runtime.training.training_reports import OTHER_PLACEMENT
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+
+_SECONDS_BETWEEN_LINES = 30.0
+"""Within an epoch, where there is no terminal; each epoch ends with a line in any case."""
 
 
 def train_and_report(
@@ -49,8 +53,12 @@ def train_and_report(
     )
 
     def on_begin() -> None:
-        console.print(banner)
-        bar_shown.enter_context(progress)
+        # The first of the lines: the next is some time away.
+        lines(banner)
+        if not options["resume"]:
+            time_left.text(0, epochs)
+        if console.is_terminal:
+            bar_shown.enter_context(progress)
 
     progress = Progress(
         TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
@@ -72,6 +80,12 @@ def train_and_report(
 
     def on_progress(report: ProgressReport) -> None:
         state = f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s"
+        if not console.is_terminal:
+            left = time_left.text(report.epoch - 1 + report.done / report.minibatches, epochs)
+            lines(
+                f"epoch {report.epoch:>3}  {report.done} of {report.minibatches} minibatches  "
+                f"{state}  left {left}"
+            )
         progress.update(
             bar,
             epoch=report.epoch,
@@ -89,8 +103,12 @@ def train_and_report(
         console.print(
             f"epoch {report.epoch:>3}  loss {report.loss:.4f}{''.join(held_out)}  "
             f"{report.minibatches_per_second:.1f} minibatches/s"
+            + ("" if console.is_terminal else f"  left {time_left.text(report.epoch, epochs)}"),
+            soft_wrap=True,
         )
 
+    lines = ProgressLines(console.print, _SECONDS_BETWEEN_LINES)
+    time_left = TimeLeft()
     bar = progress.add_task("", epoch=1, epochs=epochs, total=None, state="")
     # The bar begins when training does, so that nothing precedes an error in what was given.
     how = "training goes on where it was last saved by the same command with --resume"

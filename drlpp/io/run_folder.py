@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import field_validator
+
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import (
     Document,
@@ -25,6 +27,7 @@ from drlpp.io.folder_lock import LOCK_NAME, locked_folder
 RECORD_NAME = "run.json"
 """The file that says what a folder holds."""
 
+_RENAMED = {"train_agent.py": "drlpp learn"}
 _EVENTS = "events.out.tfevents.*"
 _LONGEST_BLANK = 2**20
 
@@ -36,6 +39,11 @@ class RunRecord(Document):
 
     command: str
     settings: dict[str, Any]
+
+    @field_validator("command")
+    @classmethod
+    def _as_it_is_named_now(cls, command: str) -> str:
+        return _RENAMED.get(command, command)
 
 
 @contextmanager

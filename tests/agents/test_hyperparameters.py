@@ -1,9 +1,6 @@
 """Hyperparameters are read from YAML files, shipped ones and a user's own."""
 
 import inspect
-import subprocess
-import sys
-import zipfile
 from importlib import resources
 from pathlib import Path
 
@@ -84,25 +81,3 @@ def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
         hyperparameters_of("alphazero")
     with pytest.raises(InvalidFile, match="no such file"):
         hyperparameters_of(str(tmp_path / "nowhere.yaml"))
-
-
-def test_a_wheel_has_the_files(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", "77")
-    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    # A copy, since building leaves folders beside pyproject.toml.
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "drlpp", "agents", "envs", "runtime"):
-        (source / name).symlink_to(ROOT / name)
-    done = subprocess.run(
-        [sys.executable, "-c", build, str(tmp_path)],
-        cwd=source,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    for agent in AGENTS:
-        assert f"drlpp/agents/hyperparameters/{agent}.yaml" in names

@@ -41,7 +41,8 @@ def test_everything_of_an_agent_is_loaded(saved: tuple[str, bytes], tmp_path: Pa
     name, content = saved
     (tmp_path / "agent.zip").write_bytes(content)
     algorithm = AGENTS[name].algorithm
-    found = load_agent(algorithm, tmp_path / "agent.zip", environment(), tensorboard_log="here")
+    saved_to, events = tmp_path / "agent.zip", str(tmp_path)
+    found = load_agent(algorithm, saved_to, environment(), tensorboard_log=events)
     wanted = algorithm.load(io.BytesIO(content), env=environment())
     for key, value in wanted.policy.state_dict().items():
         assert torch.equal(found.policy.state_dict()[key], value), key
@@ -52,7 +53,7 @@ def test_everything_of_an_agent_is_loaded(saved: tuple[str, bytes], tmp_path: Pa
         if key not in differing and not isinstance(value, dict):
             assert _data(found)[key] == value, key
     assert [e.reward for e in found._elites] == [e.reward for e in wanted._elites]
-    assert found.tensorboard_log == "here"
+    assert found.tensorboard_log == events
     again = found.learn(4, reset_num_timesteps=False)
     assert again.num_timesteps > wanted.num_timesteps
 

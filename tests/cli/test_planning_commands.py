@@ -9,7 +9,7 @@ import pytest
 from drlpp.io.documents import write_document
 from drlpp.placement.placement_file import read_placement
 from drlpp.planners import PLANNERS
-from tests.support.public_data import INSTANCES, PROFILES, with_public_data
+from tests.support.public_data import INSTANCES, PROFILES
 from tests.support.random_graphs import chain_of
 from tests.support.shell import Shell
 
@@ -162,7 +162,6 @@ def test_pipedreams_profiles_and_unequal_accelerators(shell: Shell, tmp_path: Pa
     assert single["configuration"] == "1-1"
 
 
-@with_public_data
 @pytest.mark.parametrize(
     ("model", "accelerators", "bandwidth", "milliseconds", "configuration"),
     [
@@ -187,7 +186,6 @@ def test_published_plans(
     assert found["configuration"] == configuration
 
 
-@with_public_data
 def test_a_published_instance(shell: Shell) -> None:
     path = INSTANCES / "bert24_training.json"
     found = shell.json("plan", "--profile", path, "--method", "exact")

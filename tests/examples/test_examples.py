@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from datetime import date
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -147,10 +146,6 @@ def test_a_character_sees_only_those_before_it() -> None:
     assert not same[30:].any()
 
 
-@pytest.mark.skipif(
-    find_spec("transformers") is None or find_spec("datasets") is None,
-    reason="needs transformers and datasets: pip install 'drlpp[huggingface]'",
-)
 def test_a_model_of_transformers_offline(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = run(

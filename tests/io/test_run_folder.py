@@ -53,6 +53,18 @@ def test_a_taken_folder_is_refused(
         run(tmp_path / "run", command, settings, resume=resume)
 
 
+def test_a_run_of_train_agent_is_one_of_drlpp_learn(tmp_path: Path) -> None:
+    run(tmp_path, "drlpp learn", SETTINGS, resume=False)
+    record = tmp_path / "run.json"
+    text = record.read_text()
+    record.write_text(text.replace("drlpp learn", "train_agent.py"))
+    assert text != record.read_text()
+    (tmp_path / "measurements.jsonl").touch()
+    run(tmp_path, "drlpp learn", SETTINGS, resume=True)
+    with pytest.raises(InvalidInput, match="a run of drlpp learn, which drlpp train cannot"):
+        run(tmp_path, "drlpp train", SETTINGS, resume=True)
+
+
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(InvalidInput, match="not empty and holds no run"):

@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, RunOptions

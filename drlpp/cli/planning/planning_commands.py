@@ -24,6 +24,7 @@ from drlpp.cli.command_line import (
     model_reference,
     optimizer_options,
     read_options,
+    said_if_long,
 )
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
@@ -66,9 +67,12 @@ def profile_model(
 
     reference = model_reference(model, size, model_option)
     workers = workers or usual_workers(on_this_machine=2)
-    with ClusterSession(
-        reference, workers=workers, device=device, timeout_seconds=timeout
-    ) as session:
+    with (
+        said_if_long(f"profiling {reference}"),
+        ClusterSession(
+            reference, workers=workers, device=device, timeout_seconds=timeout
+        ) as session,
+    ):
         profile, measured = session.profile(repeats)
     write_document(output, profile)
     console = build_console()
@@ -164,17 +168,19 @@ def plan_placement(
         options["in_flight_per_link"] = int(in_flight)
     run = choose_method(policy, options, Method())
     updates = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, None))
-    given = PlanningInput.read(
-        model=None if model is None else model_reference(model, size, model_option),
-        profile=profile,
-        cluster=cluster,
-        accelerators=accelerators,
-        bandwidth=bandwidth,
-        latency=latency,
-        memory=memory,
-        speeds=speeds,
-        method=run,
-    )
+    reading = f"profiling {model}" if profile is None else f"reading {profile}"
+    with said_if_long(reading):
+        given = PlanningInput.read(
+            model=None if model is None else model_reference(model, size, model_option),
+            profile=profile,
+            cluster=cluster,
+            accelerators=accelerators,
+            bandwidth=bandwidth,
+            latency=latency,
+            memory=memory,
+            speeds=speeds,
+            method=run,
+        )
     problem = replace(given.problem, seed=seed, time_limit_seconds=time_limit)
     if given.profile is not None:
         problem = replace(problem, memory=MemoryModel.of(run, updates))
@@ -182,9 +188,10 @@ def plan_placement(
         problem = replace(problem, replicate=False)
     names = list(PLANNERS) if all_methods else [method]
     plans, failures = [], {}
-    for name in names:
+    for number, name in enumerate(names, 1):
         try:
-            plans.append(plan(name, problem))
+            with said_if_long(f"planning with {name} ({number} of {len(names)})"):
+                plans.append(plan(name, problem))
         except InvalidInput as error:
             if not all_methods:
                 raise
@@ -198,9 +205,10 @@ def plan_placement(
                 "--in-flight auto plays a pipeline, and no pipeline can run this plan; use another "
                 "planner, such as exact"
             )
-        depths = simulate_depths(
-            problem.workload, problem.cluster, plans[0].placement, run, problem.memory
-        )
+        with said_if_long("simulating in-flight depths"):
+            depths = simulate_depths(
+                problem.workload, problem.cluster, plans[0].placement, run, problem.memory
+            )
         chosen = smallest_depth(depths).per_link
         run = run.model_copy(update={"in_flight_per_link": chosen})
         plans = [plans[0].with_in_flight(chosen)]

@@ -19,7 +19,7 @@ from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.brute_force import every_placement
-from tests.support.public_data import CONTIGUOUS_OPTIMA, INSTANCES, with_public_data
+from tests.support.public_data import CONTIGUOUS_OPTIMA, INSTANCES
 from tests.support.random_graphs import chain_of, cluster_of, graphs, profiles
 from tests.support.random_problems import check_placement, problems, workloads
 
@@ -295,7 +295,6 @@ def _check_no_other_is_faster(hosts: int, data: st.DataObject) -> None:
         assert problem.predict(placement).seconds_per_minibatch >= best * (1 - 1e-9), name
 
 
-@with_public_data
 @pytest.mark.parametrize(("name", "milliseconds"), CONTIGUOUS_OPTIMA.items())
 def test_published_contiguous_optima(name: str, milliseconds: float) -> None:
     problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()

@@ -20,7 +20,7 @@ from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Link, local_cluster
 from tests.support.brute_force import every_assignment
-from tests.support.public_data import INSTANCES, with_public_data
+from tests.support.public_data import INSTANCES
 from tests.support.random_problems import problems
 
 # HiGHS keeps constraints to 1e-6 of their units.
@@ -138,7 +138,6 @@ def _pair() -> tuple[Workload, Cluster]:
     return workload, local_cluster(2, Link(bandwidth_bytes_per_second=1.0))
 
 
-@with_public_data
 @pytest.mark.parametrize(
     ("name", "milliseconds"), [("bert24_training", 39.7895), ("bert_l-3_training", 54.2075)]
 )

@@ -13,7 +13,7 @@ from drlpp.costs.workload import Transfer
 from drlpp.errors import InvalidFile
 from drlpp.placement.placement import Placement
 from drlpp.planners.milp.partitioning_instance import PartitioningInstance
-from tests.support.public_data import INSTANCES, with_public_data
+from tests.support.public_data import INSTANCES
 
 
 def node(id_: int, milliseconds: float = 1.0, **fields: Any) -> dict[str, Any]:
@@ -174,7 +174,6 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         PartitioningInstance.read(tmp_path / "half.json")
 
 
-@with_public_data
 @pytest.mark.parametrize(
     ("name", "accelerators", "total_milliseconds"),
     [("bert24_training", 6, 217.813), ("resnet50_training", 6, 462.381)],

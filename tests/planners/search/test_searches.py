@@ -22,7 +22,7 @@ from drlpp.planners.search.local_search import anneal, local_search
 from drlpp.planners.search.random_search import random_run, random_search
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from tests.support.brute_force import every_placement
-from tests.support.public_data import CONTIGUOUS_OPTIMA, INSTANCES, with_public_data
+from tests.support.public_data import CONTIGUOUS_OPTIMA, INSTANCES
 from tests.support.random_graphs import chain_of
 from tests.support.random_problems import check_placement, problems
 
@@ -141,7 +141,6 @@ def test_no_evaluations_are_refused(run: Run) -> None:
         run(problem, 0, None)
 
 
-@with_public_data
 @pytest.mark.parametrize(("name", "milliseconds"), CONTIGUOUS_OPTIMA.items())
 def test_annealing_comes_to_published_optima(name: str, milliseconds: float) -> None:
     problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()

@@ -1,0 +1,112 @@
+"""How far something long is, in lines, and the time left: for a file, a pipe or a batch job."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SECONDS_BETWEEN = 3.0
+"""At least so long after one line follows the next, if nothing else is given."""
+
+
+class ProgressLines:
+    """Prints every line that it is given, but no two within a few seconds of each other.
+
+    What comes sooner is left out, except for the last line of all: each says how far things are,
+    so a later one makes up for it.
+
+    Args:
+        write: prints a line, and flushes.
+        seconds_between: a line is left out that comes sooner after another.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        seconds_between: float = SECONDS_BETWEEN,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write = write
+        self._seconds_between = seconds_between
+        self._clock = clock
+        self._written: float | None = None
+        self._left_out: str | None = None
+
+    def __call__(self, line: str) -> None:
+        """Print ``line``, or leave it out."""
+        now = self._clock()
+        if self._written is not None and now - self._written < self._seconds_between:
+            self._left_out = line
+            return
+        self._written = now
+        self._left_out = None
+        self._write(line)
+
+    def close(self) -> None:
+        """Print the last line if it was left out."""
+        if self._left_out is not None:
+            self._write(self._left_out)
+            self._left_out = None
+
+
+@contextmanager
+def said_while_it_lasts(
+    write: Callable[[str], None], what: str, seconds_between: float = 10.0
+) -> Iterator[None]:
+    """Print every few seconds what the block does and for how long; nothing if it is quick.
+
+    Args:
+        write: prints a line, and flushes; called from another thread.
+        what: the block does.
+        seconds_between: after so long comes the first line, and each of the next.
+    """
+    over = threading.Event()
+    begin = time.monotonic()
+
+    def say() -> None:
+        while not over.wait(seconds_between):
+            write(f"{what}: {clock_text(time.monotonic() - begin)} so far")
+
+    thread = threading.Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+class TimeLeft:
+    """The time until something is done, if the rest goes as fast as what was seen.
+
+    Args:
+        done: so much is done now; None if only the first look will say.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self, done: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._begin = None if done is None else (clock(), done)
+
+    def text(self, done: float, total: float) -> str:
+        """Return a time like ``2:05`` when so much is done, ``–`` if nothing is known yet."""
+        now = self._clock()
+        if self._begin is None:
+            self._begin = now, done
+        begin, before = self._begin
+        if done <= before:
+            return "–"
+        return clock_text((now - begin) / (done - before) * max(total - done, 0))
+
+
+def clock_text(seconds: float) -> str:
+    """``2:05``, or ``1:02:05``."""
+    minutes, seconds_left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    before = f"{hours}:{minutes:02}" if hours else f"{minutes}"
+    return f"{before}:{seconds_left:02}"

@@ -1,0 +1,69 @@
+"""Lines in place of a progress bar."""
+
+import threading
+
+import pytest
+
+from drlpp.io.progress_lines import ProgressLines, TimeLeft, clock_text, said_while_it_lasts
+
+
+def test_a_line_follows_another_after_some_seconds_and_the_last_is_not_lost() -> None:
+    written: list[str] = []
+    now = 100.0
+    lines = ProgressLines(written.append, seconds_between=3, clock=lambda: now)
+    for second in range(8):
+        now = 100.0 + second
+        lines(f"{second} of 8")
+    assert written == ["0 of 8", "3 of 8", "6 of 8"]
+    lines.close()
+    assert written == ["0 of 8", "3 of 8", "6 of 8", "7 of 8"]
+    lines.close()
+    assert len(written) == 4
+
+
+def test_slow_things_have_a_line_each_and_none_twice() -> None:
+    written: list[str] = []
+    times = iter([0.0, 3.0, 60.0])
+    lines = ProgressLines(written.append, seconds_between=3, clock=lambda: next(times))
+    for line in ("a", "b", "c"):
+        lines(line)
+    lines.close()
+    assert written == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0:00"), (59.6, "1:00"), (125, "2:05"), (3725, "1:02:05")],
+)
+def test_the_clock_text_reads_like_a_clock(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
+
+
+def test_the_time_left_is_of_what_was_seen() -> None:
+    now = 0.0
+    left, resumed = TimeLeft(done=0, clock=lambda: now), TimeLeft(clock=lambda: now)
+    assert left.text(0, 10) == "–"
+    now = 30.0
+    assert left.text(2, 10) == "2:00"
+    assert resumed.text(6, 10) == "–", "how long these took nobody has seen"
+    now = 40.0
+    assert resumed.text(7, 10) == "0:30"
+    assert left.text(10, 10) == "0:00"
+
+
+def test_what_lasts_is_said_again_until_it_is_over() -> None:
+    written: list[str] = []
+    third = threading.Event()
+
+    def write(line: str) -> None:
+        written.append(line)
+        if len(written) == 3:
+            third.set()
+
+    with said_while_it_lasts(write, "planning", 0.01):
+        assert third.wait(60)
+    count = len(written)
+    assert written[0] == "planning: 0:00 so far"
+    with said_while_it_lasts(write, "another", seconds_between=60):
+        pass
+    assert len(written) == count
