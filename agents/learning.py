@@ -22,12 +22,13 @@ from drlpp.agents.callbacks import (
 )
 from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.saved_agent import load_agent
+from drlpp.candidate import Candidate
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
 from drlpp.measurement import Measurement, Outcome
 from drlpp.placement import Placement, Stage
 from drlpp.report import seconds_text
 
-Picture = Callable[[Placement, Measurement], Figure | None]
+Picture = Callable[[Candidate, Measurement], Figure | None]
 
 
 def learn_placement(
@@ -176,7 +177,7 @@ class ProgressCallback(BaseCallback):
         self._memory.observers.append(self._on_run)
         self._show()
 
-    def _on_run(self, placement: Placement, outcome: Outcome) -> None:
+    def _on_run(self, candidate: Candidate, outcome: Outcome) -> None:
         self._show()
 
     def _on_step(self) -> bool:

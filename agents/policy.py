@@ -18,6 +18,7 @@ from drlpp.agents.partitioner import RecurrentPartitioner
 from drlpp.agents.scheduler import PipelineScheduler
 from drlpp.agents.trajectory import Trajectory
 from drlpp.agents.walk import PartitionWalk
+from drlpp.envs import ActionCodec
 from drlpp.graph import OpGraph
 
 
@@ -114,7 +115,7 @@ class PlacementPolicy(TrajectoryPolicy):
             optimizer_kwargs=optimizer_kwargs or {},
         )
         self.graph = graph
-        self.accelerators = len(action_space.nvec) - len(graph)
+        self.accelerators = ActionCodec.accelerators_of(action_space, len(graph))
         self._options = {
             "encoder_units": tuple(encoder_units),
             "temperature": temperature,

@@ -23,6 +23,7 @@ from drlpp.agents.transfer_scheduler import Partitions, TransferScheduler
 from drlpp.agents.walk import PartitionWalk
 from drlpp.agents.walk_record import RecordedWalk, recorded
 from drlpp.agents.weights import load_weights
+from drlpp.envs import ActionCodec
 from drlpp.errors import InvalidInput
 from drlpp.graph import OpGraph
 
@@ -166,7 +167,7 @@ class TransferPolicy(TrajectoryPolicy):
             optimizer_kwargs=optimizer_kwargs or {},
         )
         self.graph = graph
-        self.accelerators = len(action_space.nvec) - len(graph)
+        self.accelerators = ActionCodec.accelerators_of(action_space, len(graph))
         self.network = TransferNetwork()
         if pretrained is not None:
             load_weights(self.network, pretrained)

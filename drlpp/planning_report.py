@@ -12,7 +12,9 @@ from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 
+from drlpp.candidate import Candidate
 from drlpp.errors import InvalidInput
+from drlpp.execution_plan import ExecutionPlan
 from drlpp.files import write_document
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement_file import PlacementFile
@@ -21,7 +23,6 @@ from drlpp.planning_input import PlanningInput
 from drlpp.report import seconds_text
 from drlpp.simulator import Depth
 from drlpp.training_options import Method
-from drlpp.versions import stage_delays
 
 _RULES = {
     "overlapped": "the slowest of compute, all-reduce and messages of a stage",
@@ -232,15 +233,15 @@ def write_plan(
             f"{plan.placement.configuration} misses {plan.prediction.missing_bytes:,.0f} bytes of "
             "memory; plan it with a method that keeps to the limit, such as exact"
         )
-    stage_delays(plan.placement.pipeline(given.profile.graph), method)
+    graph, cluster = given.profile.graph, plan.problem.cluster
+    candidate = Candidate(plan.placement, method)
     write_document(
         path,
-        PlacementFile.create(
+        PlacementFile.of(
+            ExecutionPlan.of(candidate, graph, cluster.accelerators),
             given.reference,
-            given.profile.graph,
-            plan.placement,
-            plan.problem.cluster,
-            method=method,
+            graph,
+            cluster,
             optimizer=optimizer,
             found_by=plan.method,
         ),

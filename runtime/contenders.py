@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from drlpp.candidate import Candidate
 from drlpp.files import Record
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement import Placement
@@ -38,6 +39,16 @@ class Contender(Record):
     measurements: tuple[Measurement, ...] = ()
     failure: str | None = None
 
+    @classmethod
+    def of(cls, candidate: Candidate, found_by: str) -> Self:
+        """A candidate as a contender, not measured yet."""
+        return cls(found_by=found_by, placement=candidate.placement, method=candidate.method)
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """What runs on the workers; None for plain PyTorch."""
+        return None if self.placement is None else Candidate(self.placement, self.method)
+
     @model_validator(mode="after")
     def _threads_are_those_of_plain_pytorch(self) -> Self:
         if self.threads is not None and self.placement is not None:
@@ -67,7 +78,8 @@ class Contender(Record):
     @property
     def key(self) -> Hashable:
         """The same for contenders that run alike."""
-        return self.placement and self.placement.canonical, self.threads, self.method
+        candidate = self.candidate
+        return candidate.canonical if candidate else (self.threads, self.method)
 
     @property
     def simplicity(self) -> Simplicity:

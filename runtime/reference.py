@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
+from drlpp.candidate import Candidate
 from drlpp.capturing import CapturedModel, capture_microbatch
+from drlpp.execution_plan import ExecutionPlan
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.minibatches import Minibatches
@@ -40,12 +42,11 @@ from drlpp.schedule import (
     Forward,
     Part,
     Recompute,
-    Schedule,
     Update,
     in_order,
 )
 from drlpp.training_options import Method
-from drlpp.versions import stage_delay, weight_uses
+from drlpp.versions import stage_delay
 
 
 @dataclass
@@ -114,9 +115,10 @@ class ReferenceExecutor:
         delays: RandomDelays | None = None,
     ) -> None:
         self._captured = captured
-        self._pipeline = placement.pipeline(captured.graph)
+        accelerators = 1 + max(placement.accelerators, default=-1)
+        self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
+        self._pipeline = self._plan.pipeline
         self._minibatches = replace(minibatches, microbatches=method.microbatches)
-        self._method = method
         self._rate = float(optimizer.value("lr"))
         self._seed = seed
         model = captured
@@ -126,7 +128,7 @@ class ReferenceExecutor:
         self._programs = cut_stages(model, placement)
         # Counted, where workers have a formula for it.
         round_trip = (1 + method.in_flight_per_link) * len(self._pipeline.workers) + 1
-        steady = method.schedule_for(self._pipeline, 2 * round_trip * method.accumulate)
+        steady = self._plan.schedule(2 * round_trip * method.accumulate)
         self._delays = [stage_delay(steady, stage) for stage in range(len(self._programs))]
         self._stages = [
             StageHistory(
@@ -156,14 +158,11 @@ class ReferenceExecutor:
         options = options or RunOptions()
         for stage in self._stages:
             stage.begin()
-        method = self._method
-        if options.synchronous:
-            method = method.synchronous(self._pipeline)
-        schedule = method.schedule_for(self._pipeline, count)
+        plan = self._plan.synchronous if options.synchronous else self._plan
         minibatches = self._minibatches
         if options.order is not None:
             minibatches = replace(minibatches, order=options.order)
-        return _Replay(self, schedule, method, options, minibatches).run()
+        return _Replay(self, plan, count, options, minibatches).run()
 
     def state(self) -> dict[str, Tensor]:
         """All parameters and buffers by name; of replicas, the first one's buffers."""
@@ -183,17 +182,17 @@ class _Replay:
     def __init__(
         self,
         executor: ReferenceExecutor,
-        schedule: Schedule,
-        method: Method,
+        plan: ExecutionPlan,
+        count: int,
         options: RunOptions,
         minibatches: Minibatches,
     ) -> None:
         self._executor = executor
-        self._schedule = schedule
-        self._method = method
+        self._schedule = plan.schedule(count)
+        self._method = plan.method
         self._options = options
         self._minibatches = minibatches
-        self._uses = weight_uses(schedule, method)
+        self._uses = plan.weight_uses(count)
         self._rates = [self._rates_of(stage) for stage in range(len(executor._stages))]
         self._passed: dict[tuple[int, Part], _Passed] = {}
         self._activations: dict[Part, dict[StageOutput, Tensor]] = defaultdict(dict)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from drlpp.candidate import Candidate
 from drlpp.cluster import Cluster
 from drlpp.errors import InvalidInput
 from drlpp.memory import MemoryModel
-from drlpp.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
 from drlpp.profile import Profile
 from drlpp.runtime.contenders import PLAIN, Contender, Heat
@@ -87,7 +87,7 @@ class _Rivals:
         """Given all workers, it takes as many as are of use."""
         method = self._session.method
         placement = PLANNERS["exact"](self._problem(method, self._cluster)).placement
-        return [Contender(found_by="exact", placement=placement, method=method)]
+        return [Contender.of(Candidate(placement, method), "exact")]
 
     def flushed(self, schedule: str) -> list[Contender]:
         """Even splits into 2, 3, … stages, with every number of microbatches."""
@@ -127,7 +127,7 @@ class _Rivals:
             )
             if placement.canonical not in known:
                 known.add(placement.canonical)
-                yield Contender(found_by=planner, placement=placement, method=method)
+                yield Contender.of(Candidate(placement, method), planner)
 
     def _problem(self, method: Method, cluster: Cluster) -> PlanningProblem:
         memory = MemoryModel.of(method, self._session.optimizer)
@@ -141,14 +141,14 @@ class _Rivals:
         return sorted(found, key=self._simulated)[:MOST_CANDIDATES]
 
     def _simulated(self, contender: Contender) -> tuple[bool, float]:
-        placement, method = contender.placement, contender.method
-        assert isinstance(placement, Placement)
-        problem = self._problem(method, self._cluster)
+        candidate = contender.candidate
+        assert candidate is not None
+        problem = self._problem(candidate.method, self._cluster)
         simulation = simulate(
             problem.workload,
             self._cluster,
-            placement,
-            method,
+            candidate.placement,
+            candidate.method,
             _SIMULATED_MINIBATCHES,
             problem.memory,
         )

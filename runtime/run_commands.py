@@ -1,4 +1,4 @@
-"""From a schedule to what every worker is told: one command for each segment between cuts."""
+"""From a plan to what every worker is told: one command for each segment between cuts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from drlpp.cut import Segment, cut_schedule
 from drlpp.data import Samples
+from drlpp.execution_plan import ExecutionPlan
 from drlpp.runtime.commands import Run, Stream
 from drlpp.runtime.stage_runner import RunPlan
-from drlpp.schedule import Action, AllReduce, Backward, Forward, Part, Recompute, Schedule, Update
-from drlpp.training_options import Method
+from drlpp.schedule import Action, AllReduce, Backward, Forward, Part, Recompute, Update
 from drlpp.update_rates import update_rates
-from drlpp.versions import WeightUse, weight_uses
+from drlpp.versions import WeightUse
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class RunOptions:
 
 
 def run_commands(
-    schedule: Schedule,
-    method: Method,
+    plan: ExecutionPlan,
+    minibatches: int,
     rate: float,
     options: RunOptions,
     cuts: Sequence[int] = (),
@@ -56,8 +56,8 @@ def run_commands(
     """What every worker is told for each segment of a training run.
 
     Args:
-        schedule: of the whole run.
-        method: that made it.
+        plan: whose schedule is run.
+        minibatches: of the whole run.
         rate: the optimizer's own learning rate.
         options: how it is run.
         cuts: between the segments (:func:`drlpp.cut.cut_schedule`).
@@ -68,7 +68,7 @@ def run_commands(
     Raises:
         InvalidInput: if the schedule does not suit the method.
     """
-    uses = weight_uses(schedule, method)
+    schedule, uses = plan.schedule(minibatches), plan.weight_uses(minibatches)
     # Without a schedule of learning rates, and without T1, the list would be a number many times.
     known = options.rates or [rate]
     places = sorted({*cuts, *([start] if start else [])})
@@ -77,14 +77,13 @@ def run_commands(
         segments = segments[places.index(start) + 1 :]
     rates = {
         worker: update_rates(
-            schedule, worker, method, known, asynchronous_before=options.asynchronous_before
+            schedule, worker, plan.method, known, asynchronous_before=options.asynchronous_before
         )
         for worker in schedule.actions
     }
     recomputed = {w: _recomputed(actions) for w, actions in schedule.actions.items()}
     shared = {w: _several_contribute(actions) for w, actions in schedule.actions.items()}
     pipeline = schedule.pipeline
-    in_flight = method.in_flight(pipeline)
     for number, segment in enumerate(segments):
         yield {
             worker: Run(
@@ -101,7 +100,7 @@ def run_commands(
                 order=options.order,
                 first_minibatch=options.first_minibatch,
                 microbatches=schedule.microbatches,
-                posted=in_flight[pipeline.stage_of(worker)] + 2,
+                posted=plan.in_flight[pipeline.stage_of(worker)] + 2,
                 goes_on=number > 0 or bool(start),
                 stream=stream,
             )

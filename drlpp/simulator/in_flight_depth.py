@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from drlpp.candidate import Candidate
 from drlpp.cluster import Cluster
 from drlpp.errors import InvalidInput
+from drlpp.execution_plan import ExecutionPlan
 from drlpp.memory import MemoryModel
 from drlpp.pipeline import Pipeline
 from drlpp.placement import Placement
 from drlpp.simulator.simulation import simulate
 from drlpp.training_options import Method
-from drlpp.versions import stage_delays
 from drlpp.workload import Workload
 
 MOST_PER_LINK = 4
@@ -99,7 +100,7 @@ def simulate_depths(
                 memory_bytes=max(played.memory_bytes),
                 obstacle=f"an accelerator misses {missing:,.0f} bytes of memory"
                 if missing > 0
-                else _obstacle(played.pipeline, deeper),
+                else _obstacle(Candidate(placement, deeper), played.pipeline),
             )
         )
     return tuple(depths)
@@ -121,9 +122,9 @@ def smallest_depth(depths: Sequence[Depth]) -> Depth:
     return next(depth for depth in possible if depth.seconds_per_minibatch <= limit)
 
 
-def _obstacle(pipeline: Pipeline, method: Method) -> str | None:
+def _obstacle(candidate: Candidate, pipeline: Pipeline) -> str | None:
     try:
-        stage_delays(pipeline, method)
+        ExecutionPlan(candidate, pipeline)
     except InvalidInput as error:
         return str(error)
     return None

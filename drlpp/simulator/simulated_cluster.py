@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy
 from rich.filesize import decimal
 
+from drlpp.candidate import Candidate
 from drlpp.cluster import Cluster
+from drlpp.execution_plan import ExecutionPlan
 from drlpp.graph import OpGraph
 from drlpp.measurement import FailedMeasurement, LinkUsage, Measurement, Outcome
 from drlpp.memory import MemoryModel
@@ -58,17 +60,19 @@ class SimulatedCluster:
         """The number of accelerators."""
         return self.cluster.accelerators
 
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
-        """Play ``placement``; the same placement always gives the same measurement.
+    def measure(
+        self, placement: Placement | Candidate | ExecutionPlan, minibatches: int = 30
+    ) -> Outcome:
+        """Play a candidate; the same one always gives the same measurement.
 
         One that needs more memory than an accelerator has is a failed measurement.
 
         Raises:
-            InvalidPlacement: if it cannot run on this cluster.
+            InvalidInput: if it cannot run on this cluster.
         """
-        placement.validate_for(self.graph, self.accelerators)
+        plan = ExecutionPlan.taken(placement, self.graph, self.accelerators, self.method)
         simulation = simulate(
-            self.workload, self.cluster, placement, self.method, minibatches, self.memory
+            self.workload, self.cluster, plan.placement, plan.method, minibatches, self.memory
         )
         links = link_times(simulation, self.workload, self.cluster)
         return self._failure(simulation) or measurement_of(simulation, links)

@@ -22,8 +22,10 @@ from drlpp.agents import (
     MeasurementBudgetCallback,
     learn_placement,
 )
+from drlpp.candidate import Candidate
 from drlpp.cluster import Link, local_cluster
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
+from drlpp.execution_plan import ExecutionPlan
 from drlpp.generated import generate
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement import Placement
@@ -159,8 +161,11 @@ def test_several_environments_take_turns() -> None:
 class FailingCluster(SimulatedCluster):
     """Whatever has more than two stages loses a worker."""
 
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
-        if len(placement.stages) > 2:
+    def measure(
+        self, placement: Placement | Candidate | ExecutionPlan, minibatches: int = 30
+    ) -> Outcome:
+        assert isinstance(placement, ExecutionPlan)
+        if len(placement.placement.stages) > 2:
             return FailedMeasurement(failure="worker lost", reason="worker 2 is gone")
         return super().measure(placement, minibatches)
 

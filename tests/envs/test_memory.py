@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_measurer import FakeMeasurer, chain, graph_of
+from fake_measurer import FakeMeasurer, chain, graph_of, of
 from rich.console import Console
 
 from drlpp.envs import MeasurementMemory
@@ -42,7 +42,7 @@ def test_failures_are_remembered_and_never_the_best() -> None:
     assert memory.measure(WHOLE) == (LOST, True)
     assert memory.best() is None
     outcome, _ = memory.measure(HALVES)
-    assert memory.best() == (HALVES, outcome)
+    assert memory.best() == (of(HALVES), outcome)
     assert (memory.distinct, memory.failed, memory.hits) == (2, 1, 1)
 
 

@@ -73,9 +73,9 @@ def test_an_accelerator_whose_stage_has_no_operators_is_idle() -> None:
     env.reset()
     _, _, _, _, info = env.step(np.array([0, 0, 0, 2, 2, 2, 0, 2, 1, 3]))
     assert info["configuration"] == "1-1"
-    (placement,) = env.outcomes
-    assert placement.assignment(6, 4) == (0, 0, 0, 1, 1, 1, 0, 1, 2, 2)
-    assert Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 2, 2]) == placement
+    (candidate,) = env.outcomes
+    assert candidate.placement.assignment(6, 4) == (0, 0, 0, 1, 1, 1, 0, 1, 2, 2)
+    assert Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 2, 2]) == candidate.placement
 
 
 @pytest.mark.parametrize(
