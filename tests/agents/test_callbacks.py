@@ -16,9 +16,9 @@ from drlpp.agents import (
     BestPlacementCallback,
     MeasurementBudgetCallback,
 )
+from drlpp.candidate import Candidate
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.measurement import Measurement
-from drlpp.placement import Placement
 
 
 def agent_and_memory(
@@ -76,7 +76,7 @@ def test_the_best_placement_is_drawn_when_it_changes() -> None:
     agent, memory = agent_and_memory()
     drawn: list[float] = []
 
-    def draw(placement: Placement, measurement: Measurement) -> Figure:
+    def draw(candidate: Candidate, measurement: Measurement) -> Figure:
         drawn.append(measurement.seconds_per_minibatch)
         return Figure()
 

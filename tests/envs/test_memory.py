@@ -55,7 +55,7 @@ def test_the_fastest_is_the_best() -> None:
         seconds[placement] = outcome.seconds_per_minibatch
     best = memory.best()
     assert best is not None
-    assert best[0] == min(seconds, key=lambda placement: seconds[placement])
+    assert best[0].placement == min(seconds, key=lambda placement: seconds[placement])
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_other_and_newer_files_are_refused(tmp_path: Path, written: Path) -> Non
     with pytest.raises(InvalidFile, match="line 1"):
         MeasurementMemory(FakeMeasurer(chain(6)), path=other)
     header, *rest = written.read_text().splitlines()
-    newer = json.dumps({**json.loads(header), "version": 3})
+    newer = json.dumps({**json.loads(header), "version": 4})
     written.write_text("\n".join([newer, *rest]) + "\n")
     with pytest.raises(InvalidFile, match="newer drlpp"):
         MeasurementMemory(FakeMeasurer(chain(6)), path=written)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from drlpp.candidate import Candidate
 from drlpp.errors import InvalidInput
 from drlpp.files import read_document
 from drlpp.measurement import FailedMeasurement, Measurement, Outcome
@@ -42,8 +43,8 @@ class FakeSession:
         self.dies_at = dies_at
         self.measured: list[Key] = []
 
-    def measure(self, placement: Placement, minibatches: int, method: Method) -> Outcome:
-        return self.outcome((placement.canonical, method), minibatches)
+    def measure(self, candidate: Candidate, minibatches: int) -> Outcome:
+        return self.outcome((candidate.placement.canonical, candidate.method), minibatches)
 
     def outcome(self, key: Key, minibatches: int) -> Outcome:
         if len(self.measured) == self.dies_at:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx import graph_module
 
+from drlpp.candidate import Candidate
 from drlpp.capturing import capture
+from drlpp.execution_plan import ExecutionPlan
 from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.placement import Placement
 from drlpp.runtime.deployment import deployment_commands
@@ -30,8 +32,7 @@ def test_a_deployment_keeps_no_sources() -> None:
     before = kept()
     commands = deployment_commands(
         captured,
-        placement,
-        Method(),
+        ExecutionPlan.of(Candidate(placement, Method()), captured.graph, 1),
         OptimizerSpec(),
         name="deployment",
         seed=0,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.faults import workers_of_this_process
+from drlpp.candidate import Candidate
 from drlpp.capturing import CapturedModel, capture
 from drlpp.data import Data, Samples
 from drlpp.envs import MeasurementMemory
@@ -157,7 +158,9 @@ def test_what_an_older_drlpp_gave_up_after_one_lost_worker_is_measured_on_resumi
     assert memory.distinct == 0
     outcome, _ = memory.measure(placement)
     assert isinstance(outcome, Measurement)
-    assert MeasurementMemory(session, 4, path).outcomes == {placement.canonical: outcome}
+    assert MeasurementMemory(session, 4, path).outcomes == {
+        Candidate(placement.canonical, session.method): outcome
+    }
 
 
 def test_a_lost_worker_ends_no_contender(
