@@ -1,12 +1,17 @@
 """A plan is built once, and there is none of what cannot be run."""
 
+import json
+from pathlib import Path
+
 import pytest
 from random_graphs import graph_of
 
 from drlpp.candidate import Candidate
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.execution_plan import ExecutionPlan
+from drlpp.files import write_document
 from drlpp.placement import Placement
+from drlpp.placement_file import PlacementFile, read_placement
 from drlpp.training_options import Method
 from drlpp.versions import stage_delays, weight_uses
 from drlpp.window import Window
@@ -16,6 +21,64 @@ OTHER = graph_of([(0, 1), (1, 2)], parameter_bytes=[1] * 3, output_bytes=[1] * 3
 HALVES = Placement.from_assignment([0, 0, 1, 1], [0, 1, 1])
 METHOD = Method()
 FLUSHING = Method(schedule="gpipe", policy="sync", microbatches=2)
+
+BEFORE_CANDIDATES = {
+    "kind": "placement",
+    "version": 1,
+    "model": {
+        "name": "alexnet",
+        "options": {"batch_size": 32, "input_size": 64, "classes": 10, "width": 0.5},
+    },
+    "graph_fingerprint": "0b386d6f78e7c637",
+    "configuration": "1-2",
+    "stages": [
+        {"operators": ["op0", "op1"], "accelerators": [0]},
+        {"operators": ["op2", "op3"], "accelerators": [1, 2]},
+    ],
+    "method": {"schedule": "1f1b", "policy": "stash", "microbatches": 1, "accumulate": 2}
+    | {"in_flight_per_link": 0, "recompute": False, "precision": "float32", "clip_norm": 0.0}
+    | {"annealing_minibatches": 0, "correction_decay": 0.0},
+    "optimizer": {"name": "adam", "options": {"lr": 0.01}},
+    "found_by": "exact",
+    "cluster": {
+        "hosts": [
+            {"name": "localhost", "count": 1, "accelerators": 3, "device": "cpu", "speed": 1.0}
+        ],
+        "within_host": {"bandwidth_bytes_per_second": 1000000000.0, "latency_seconds": 0.0},
+    },
+    "versions": {"drlpp": "0.1.0", "torch": "2.13.0+cpu", "python": "3.11.7"},
+}
+"""A placement file as it was written before there were candidates."""
+
+
+def test_a_placement_file_is_a_candidate_and_back(tmp_path: Path) -> None:
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(BEFORE_CANDIDATES))
+    document = read_placement(path)
+    stash = Method(policy="stash", accumulate=2)
+    plan = document.plan(GRAPH)
+    assert plan == ExecutionPlan.of(Candidate(HALVES, stash), GRAPH, 3)
+    assert document.plan(GRAPH, FLUSHING).candidate == Candidate(HALVES, FLUSHING)
+    of_plan, created = (
+        make(
+            model=document.model,
+            graph=GRAPH,
+            cluster=document.cluster,
+            optimizer=document.optimizer,
+            found_by="exact",
+            **given,
+        ).model_copy(update={"versions": document.versions})
+        for make, given in (
+            (PlacementFile.of, {"plan": plan}),
+            (PlacementFile.create, {"placement": HALVES, "method": stash}),
+        )
+    )
+    assert of_plan == created == document
+    write_document(path, of_plan)
+    assert json.loads(path.read_text()) == BEFORE_CANDIDATES
+    swapped = document.model_copy(update={"configuration": "2-1"})
+    with pytest.raises(InvalidPlacement, match="field 'configuration' is 2-1"):
+        swapped.plan(GRAPH)
 
 
 def test_a_placement_with_two_methods_is_two_candidates() -> None:

@@ -15,7 +15,8 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 from drlpp.cluster import Link, local_cluster
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.measurement import FailedMeasurement
+from drlpp.envs.measuring_env import outcome_in
+from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.placement import Placement
 from drlpp.profile import OperatorProfile, Profile
 
@@ -104,6 +105,24 @@ def test_failed_placements_are_penalised_with_their_reason() -> None:
     assert reward == env.invalid_reward
     assert info == {"error_type": "out of memory", "reason": "worker 0 needs 9 GB"}
     assert env.summary.failed == 1
+
+
+def test_a_step_is_a_measurement_as_reward_and_info() -> None:
+    measurer = FakeMeasurer(chain(6), failures={"4": OUT_OF_MEMORY})
+    env = environment(measurer)
+    for action, failure in (
+        (np.zeros(10, np.int64), "out of memory"),
+        (np.array([1, 0, 0, 0, 0, 0, 0, 0, 1, 1]), "invalid placement"),
+        (np.array([0, 0, 0, 1, 1, 1, 0, 1, 0, 1]), None),
+    ):
+        outcome = env.measure(env.codec.decode(action))
+        assert getattr(outcome, "failure", None) == failure
+        _, reward, _, _, info = env.step(action)
+        assert outcome_in(info) == outcome
+        measured = isinstance(outcome, Measurement)
+        assert reward == (-math.log(outcome.seconds_per_minibatch) if measured else -10.0)
+    assert len(measurer.measured) == 2
+    assert env.summary.distinct == 2
 
 
 def test_resetting_touches_nothing() -> None:
