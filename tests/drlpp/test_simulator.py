@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from random_graphs import chain_of, cluster_of, graph_of, profile_of
 
+from drlpp.candidate import Candidate
 from drlpp.cluster import Cluster, Host, Link
-from drlpp.errors import InvalidCluster, InvalidPlacement
+from drlpp.errors import InvalidCluster, InvalidInput, InvalidPlacement
 from drlpp.measurement import FailedMeasurement, Measurement
 from drlpp.memory import MemoryModel
 from drlpp.placement import Placement
@@ -362,6 +363,10 @@ def test_a_simulated_cluster_measures() -> None:
     assert [usage.stage for usage in outcome.workers] == [1, 0, 0]
     with pytest.raises(InvalidPlacement, match="in no stage"):
         simulated.measure(Placement.from_assignment([0, 0], [0]))
+    with pytest.raises(InvalidInput, match="policy sync cannot run"):
+        simulated.measure(Candidate(placement, Method(policy="sync")))
+    flushing = Candidate(placement, Method(schedule="gpipe", policy="sync"))
+    assert simulated.measure(flushing, minibatches=7) != outcome
     assert (simulated.graph, simulated.accelerators) == (profile.graph, 3)
     simulated.close()
 
