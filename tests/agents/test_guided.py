@@ -177,7 +177,7 @@ def test_placements_that_fail_are_learned_from() -> None:
     learn(env, 40)
     best = env.memory.best()
     assert best is not None
-    assert len(best[0].stages) <= 2
+    assert len(best[0].placement.stages) <= 2
     # It does not go on with what never works.
     outcomes = list(env.outcomes.values())
     assert sum(isinstance(o, FailedMeasurement) for o in outcomes[20:]) <= 6
