@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drlpp.command_line import (
+from drlpp.cli.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
     DeviceOption,
@@ -29,19 +29,19 @@ from drlpp.command_line import (
     run_program,
     told_how_to_go_on,
 )
-from drlpp.training_options import DeviceChoice
+from drlpp.schedule.method import DeviceChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from drlpp.agents import AgentHyperparameters
-    from drlpp.candidate import Candidate
-    from drlpp.cluster import Cluster
+    from drlpp.costs.profile import Profile
     from drlpp.envs import Declared, MeasurementMemory
-    from drlpp.measurement import Measurement, Outcome
-    from drlpp.profile import Profile
+    from drlpp.placement.candidate import Candidate
+    from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.runtime import ClusterSession, Comparison
-    from drlpp.timeline import TimedAction
+    from drlpp.specs.cluster import Cluster
+    from drlpp.timeline.timeline import TimedAction
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 console = build_console()
@@ -120,12 +120,12 @@ def main(
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
     from drlpp.agents import AGENTS, hyperparameters_of
-    from drlpp.capturing import capture
-    from drlpp.optimizer_spec import OptimizerSpec
-    from drlpp.run_folder import open_run_folder
+    from drlpp.capturing.capture import capture
+    from drlpp.io.run_folder import open_run_folder
+    from drlpp.io.trust_memory import remember_trust
     from drlpp.runtime import RIVALS, ClusterSession, restarted, usual_workers
-    from drlpp.training_options import choose_method
-    from drlpp.trust_memory import remember_trust
+    from drlpp.schedule.method import choose_method
+    from drlpp.specs.optimizer_spec import OptimizerSpec
 
     hyperparameters = hyperparameters_of(agent)
     method = choose_method(policy, read_options(method_option, "method", "accumulate=4"))
@@ -188,9 +188,9 @@ def _tell(note: str) -> None:
 
 
 def _run(job: Job, session: ClusterSession) -> None:
+    from drlpp.costs.memory import MemoryModel
     from drlpp.envs import Declared, MeasurementMemory
     from drlpp.errors import HostLost
-    from drlpp.memory import MemoryModel
     from drlpp.runtime import kept_profile
 
     with console.status("profiling operators and links"):
@@ -217,7 +217,7 @@ def _learn(
 ) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
-    from drlpp.timeline_figure import draw
+    from drlpp.timeline.figure import draw
 
     if memory.distinct >= job.budget:
         return True
@@ -268,9 +268,9 @@ def _compare(
     job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
+    from drlpp.cli.tables import describe
+    from drlpp.comparison.race import RaceRules
     from drlpp.errors import RunFailure
-    from drlpp.race import RaceRules
-    from drlpp.report import describe
     from drlpp.runtime import Contender, compare, rival_heats
 
     if memory.best() is None:

@@ -1,14 +1,12 @@
 """drl-pp's agent: graph encoder, recurrent partitioner and pipeline scheduler, trained with PPO."""
 
-from drlpp.agents.algorithm import DRLPP
 from drlpp.agents.callbacks import (
     AtomicCheckpointCallback,
     BestPlacementCallback,
     MeasurementBudgetCallback,
 )
-from drlpp.agents.context import PlacementContext
-from drlpp.agents.encoder import GraphConvolution, GraphEncoder
-from drlpp.agents.guided import GuidedDRLPP
+from drlpp.agents.guided.guided import GuidedDRLPP
+from drlpp.agents.guided.retrace import retrace
 from drlpp.agents.hyperparameters import (
     AGENTS,
     AgentHyperparameters,
@@ -17,12 +15,14 @@ from drlpp.agents.hyperparameters import (
     hyperparameters_of,
 )
 from drlpp.agents.learning import learn_placement
-from drlpp.agents.partitioner import RecurrentPartitioner
-from drlpp.agents.policy import PlacementPolicy
-from drlpp.agents.retrace import retrace
-from drlpp.agents.scheduler import PipelineScheduler
-from drlpp.agents.transfer_policy import TransferPolicy
-from drlpp.agents.weights import PRETRAINED
+from drlpp.agents.paper.algorithm import DRLPP
+from drlpp.agents.paper.encoder import GraphConvolution, GraphEncoder
+from drlpp.agents.paper.partitioner import RecurrentPartitioner
+from drlpp.agents.paper.policy import PlacementPolicy
+from drlpp.agents.paper.scheduler import PipelineScheduler
+from drlpp.agents.transfer.context import PlacementContext
+from drlpp.agents.transfer.transfer_policy import TransferPolicy
+from drlpp.agents.transfer.weights import PRETRAINED
 
 __all__ = [
     "DRLPP",

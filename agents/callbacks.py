@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Figure as LoggedFigure
 
-from drlpp.candidate import Candidate
 from drlpp.envs.memory import MeasurementMemory
-from drlpp.files import write_atomically
-from drlpp.measurement import Measurement
+from drlpp.io.documents import write_atomically
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement
 
 
 class MeasurementBudgetCallback(BaseCallback):

@@ -14,12 +14,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from stable_baselines3.common.type_aliases import GymEnv
 
-from drlpp.agents.algorithm import DRLPP
-from drlpp.agents.guided import GuidedDRLPP
-from drlpp.agents.weights import PRETRAINED
+from drlpp.agents.guided.guided import GuidedDRLPP
+from drlpp.agents.paper.algorithm import DRLPP
+from drlpp.agents.transfer.weights import PRETRAINED
 from drlpp.errors import InvalidInput
-from drlpp.files import Document, read_document, read_mapping
-from drlpp.planners.recalibration import Options
+from drlpp.io.documents import Document, read_document, read_mapping
+from drlpp.planners.model_based.recalibration import Options
 
 
 class Hyperparameters(Document):
@@ -59,7 +59,7 @@ class GuidedHyperparameters(Document):
     """What a guided agent is built with; :class:`GuidedDRLPP` explains every field.
 
     Each part of it has a switch: ``practice``, ``pretrained``, and those of
-    :class:`~drlpp.planners.recalibration.Options`.
+    :class:`~drlpp.planners.model_based.recalibration.Options`.
     """
 
     kind: ClassVar[str] = "guided-hyperparameters"

@@ -22,11 +22,11 @@ from drlpp.agents.callbacks import (
 )
 from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.saved_agent import load_agent
-from drlpp.candidate import Candidate
+from drlpp.cli.tables import seconds_text
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
-from drlpp.measurement import Measurement, Outcome
-from drlpp.placement import Placement, Stage
-from drlpp.report import seconds_text
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.placement import Placement, Stage
 
 Picture = Callable[[Candidate, Measurement], Figure | None]
 

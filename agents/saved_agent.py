@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from drlpp.agents.algorithm import DRLPP
+from drlpp.agents.paper.algorithm import DRLPP
 from drlpp.envs import PlacementEnv
 from drlpp.errors import InvalidFile
 
@@ -25,15 +25,15 @@ _SERIALIZED = ":serialized:"
 
 _PARTS = {
     "collections": {"OrderedDict", "deque"},
-    "drlpp.agents.context": {"PlacementContext"},
-    "drlpp.agents.policy": {"PlacementPolicy"},
-    "drlpp.agents.relative_costs": {"RelativeCosts", "RelativeTensor"},
-    "drlpp.agents.trajectory": {"Rewarded", "Trajectory"},
-    "drlpp.agents.transfer_policy": {"TransferPolicy"},
-    "drlpp.agents.walk": {"Decision", "PartitionWalk"},
-    "drlpp.agents.walk_record": {"RecordedWalk", "WalkRecord"},
-    "drlpp.graph": {"Edge", "OpGraph", "Operator", "TensorSpec"},
-    "drlpp.planners.recalibration": {"Options"},
+    "drlpp.agents.transfer.context": {"PlacementContext"},
+    "drlpp.agents.paper.policy": {"PlacementPolicy"},
+    "drlpp.agents.transfer.relative_costs": {"RelativeCosts", "RelativeTensor"},
+    "drlpp.agents.paper.trajectory": {"Rewarded", "Trajectory"},
+    "drlpp.agents.transfer.transfer_policy": {"TransferPolicy"},
+    "drlpp.agents.paper.walk": {"Decision", "PartitionWalk"},
+    "drlpp.agents.transfer.walk_record": {"RecordedWalk", "WalkRecord"},
+    "drlpp.capturing.graph": {"Edge", "OpGraph", "Operator", "TensorSpec"},
+    "drlpp.planners.model_based.recalibration": {"Options"},
     "gymnasium.spaces.box": {"Box"},
     "gymnasium.spaces.multi_discrete": {"MultiDiscrete"},
     "numpy": {"dtype", "ndarray"},

@@ -14,7 +14,7 @@ from rich.table import Table
 from scipy.stats import pearsonr, spearmanr
 
 from benchmarks.markdown_document import table, write_between
-from drlpp.report import seconds_text
+from drlpp.cli.tables import seconds_text
 
 BEGIN = "<!-- accuracy: written by benchmarks/prediction_accuracy.py -->"
 END = "<!-- end of accuracy -->"

@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.gap_instance import Instance
 from benchmarks.gap_methods import METHODS, history_of
-from drlpp.cluster import Link
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.planning.planning_input import read_profile, read_speeds
+from drlpp.cli.tables import seconds_text
 from drlpp.errors import InvalidInput
-from drlpp.planning_input import read_profile, read_speeds
-from drlpp.report import seconds_text
+from drlpp.specs.cluster import Link
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -24,17 +24,17 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.markdown_document import table, write_between
-from drlpp.agents.context import PlacementContext
-from drlpp.agents.policy import PlacementPolicy, TrajectoryPolicy
-from drlpp.agents.trajectory import Trajectory
-from drlpp.agents.transfer_policy import TransferPolicy
-from drlpp.agents.update import Batch, evaluate_batch
-from drlpp.agents.weights import PRETRAINED
-from drlpp.cluster import Link, local_cluster
-from drlpp.command_line import build_console, run_program
-from drlpp.generated import generate
-from drlpp.report import seconds_text
-from drlpp.workload import Workload
+from drlpp.agents.paper.policy import PlacementPolicy, TrajectoryPolicy
+from drlpp.agents.paper.trajectory import Trajectory
+from drlpp.agents.paper.update import Batch, evaluate_batch
+from drlpp.agents.transfer.context import PlacementContext
+from drlpp.agents.transfer.transfer_policy import TransferPolicy
+from drlpp.agents.transfer.weights import PRETRAINED
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.tables import seconds_text
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
+from drlpp.specs.cluster import Link, local_cluster
 
 BEGIN, END = "<!-- agent-speed begin -->", "<!-- agent-speed end -->"
 SIZES = (20, 200, 1000)

@@ -34,11 +34,11 @@ from benchmarks.gap_instance import Instance, with_errors
 from benchmarks.gap_methods import METHODS, history_of, variant
 from benchmarks.markdown_document import write_between
 from benchmarks.study_tables import BEGIN, END, Result, report
-from drlpp.cluster import Link
-from drlpp.command_line import build_console, run_program
-from drlpp.files import read_document
-from drlpp.generated import FAMILIES, generate
-from drlpp.profile import Profile
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.io.documents import read_document
+from drlpp.specs.cluster import Link
 
 PROFILES = Path(__file__).parent / "profiles"
 MODELS = (

@@ -24,13 +24,13 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from benchmarks.process_facts import ProcessFacts, facts_of
-from drlpp.command_line import Size, SizeOption, build_console, run_program
+from drlpp.cli.command_line import Size, SizeOption, build_console, run_program
+from drlpp.cli.tables import seconds_text
 from drlpp.errors import InvalidInput
-from drlpp.placement import Placement
-from drlpp.report import seconds_text
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.deployment import DeploymentTimes
-from drlpp.task import ModelReference
+from drlpp.runtime.deploying.deployment import DeploymentTimes
 
 SECONDS_GOAL = 1.0
 GROWTH_GOAL = 0.01

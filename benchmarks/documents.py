@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
-from drlpp.capturing import capture
-from drlpp.cluster import Cluster, Host, Link
+from drlpp.capturing.capture import capture
+from drlpp.capturing.graph import OpGraph
+from drlpp.comparison.compare import Comparison
+from drlpp.comparison.contenders import Contender, Heat
+from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs.measurements_file import Entry, Header
-from drlpp.files import Document, document_kinds
-from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, LinkUsage, Measurement, WorkerUsage
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile
-from drlpp.profile import OperatorProfile, Profile
-from drlpp.run_folder import RunRecord
-from drlpp.runtime.comparison import Comparison
-from drlpp.runtime.contenders import Contender, Heat
-from drlpp.runtime.evaluation_file import EvaluationFile
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
-from drlpp.trust_memory import TrustRecord
+from drlpp.io.documents import Document, document_kinds
+from drlpp.io.run_folder import RunRecord
+from drlpp.io.trust_memory import TrustRecord
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement, WorkerUsage
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.training.evaluation_file import EvaluationFile
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 _CLUSTER = Cluster(

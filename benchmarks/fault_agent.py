@@ -18,7 +18,7 @@ from benchmarks.leftovers import descendants, unfinished_in, wait_until_gone
 from benchmarks.process_facts import children_of
 from drlpp.envs.measurements_file import Entry, read_measurements
 from drlpp.errors import InvalidFile
-from drlpp.measurement import FailedMeasurement
+from drlpp.placement.measurement import FailedMeasurement
 
 _PROGRAM = Path(__file__).parent.parent / "train_agent.py"
 _BUDGET = 12
@@ -88,7 +88,7 @@ def is_kept(before: list[Entry], after: list[Entry]) -> bool:
 def _running(out: Path, temporary: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """The program, which is killed at the end of the block if it still runs."""
     arguments = {
-        "--model": "tests.models:perceptron",
+        "--model": "tests.support.models:perceptron",
         "--workers": 2,
         "--minibatches": 4,
         "--repetitions": 1,

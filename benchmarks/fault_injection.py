@@ -7,8 +7,9 @@ Every fault has to end with a readable reason of the right kind; no process, fil
 memory may be left; the training has to go on from its last checkpoint and end with the bits of one
 that nothing happened to; after a measurement the next one has to succeed; an agent's run has to
 lose no measurement and make none twice. The model is small
-(`tests.models:perceptron`, 2-1), so what is timed is how long it takes until a fault is noticed,
-with a patience of 10 s for workers that say nothing. The exit code is 1 if anything went otherwise.
+(`tests.support.models:perceptron`, 2-1), so what is timed is how long it takes until a fault is
+noticed, with a patience of 10 s for workers that say nothing. The exit code is 1 if anything went
+otherwise.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from benchmarks.fault_network import HOSTS, NetworkTrials
 from benchmarks.fault_trials import FaultTrials, Trial
 from benchmarks.faults import EXPECTED, SURVIVED
 from benchmarks.temporary_files import temporary_files_in
-from drlpp.command_line import build_console, run_program
-from drlpp.report import seconds_text
-from drlpp.task import ModelReference
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.tables import seconds_text
+from drlpp.models.task import ModelReference
 
 _UNMEASURED = ("nan", "disk")
 _EPOCHS = 2
@@ -95,7 +96,7 @@ def table_of(trials: Sequence[Trial]) -> Table:
 
 
 def _trials(folder: str, count: int) -> Iterator[Trial]:
-    model = ModelReference.named("tests.models:perceptron")
+    model = ModelReference.named("tests.support.models:perceptron")
     trials = FaultTrials(model, "benchmarks.faults:samples", _EPOCHS, Path(folder))
     yield from trials_of(trials, AgentTrials(Path(folder)), count)
 

@@ -17,16 +17,16 @@ from torch import Tensor
 from benchmarks.emulated_cluster import EmulatedCluster
 from benchmarks.emulated_cluster.job import Job
 from benchmarks.fault_trials import Trial
-from drlpp.capturing import capture
-from drlpp.cluster import Cluster, Host, Link
+from drlpp.capturing.capture import capture
 from drlpp.errors import RunFailure
-from drlpp.files import write_document
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile
+from drlpp.io.documents import write_document
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import Observer, PipelineTrainer, join_launch
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 HOSTS = Cluster(
     hosts=(Host(name="host", count=2, accelerators=1, speed=0.4),),
@@ -56,7 +56,7 @@ class NetworkTrials:
         self._emulated = emulated
         self._folder = folder
         self._epochs = epochs
-        captured = capture(ModelReference.named("tests.models:perceptron"))
+        captured = capture(ModelReference.named("tests.support.models:perceptron"))
         count = len(captured.graph)
         document = PlacementFile.create(
             captured.reference,

@@ -19,17 +19,17 @@ from torch import Tensor
 
 from benchmarks.faults import EXPECTED, SURVIVED, allow_files, release, strike
 from benchmarks.leftovers import descendants, everything_gone, unfinished_in, wait_until_gone
-from drlpp.capturing import CapturedModel, capture
-from drlpp.cluster import Link, local_cluster
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import HostLost, RunFailure, WorkerLost
-from drlpp.files import write_document
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile, read_placement
+from drlpp.io.documents import write_document
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 ACCELERATORS = (0, 0, 1)
 TOLD = EXPECTED | {"lost": HostLost, "frozen keeper": HostLost}

@@ -35,7 +35,7 @@ from drlpp.errors import (
     TrialTimeout,
     WorkerLost,
 )
-from drlpp.runtime.stage_runner import StageRunner
+from drlpp.runtime.stage.stage_runner import StageRunner
 
 EXPECTED: dict[str, type[RunFailure]] = {
     "killed": WorkerLost,

@@ -20,7 +20,7 @@ import typer
 from rich.table import Table
 
 from benchmarks.loader_fuzzing import complaint_about, loaders, mutated
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
 
 _MOST_MEMORY_BYTES = 8 * 2**30
 

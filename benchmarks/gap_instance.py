@@ -9,17 +9,17 @@ from functools import cached_property
 
 import numpy
 
-from drlpp.candidate import Candidate
-from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.costs.profile import Profile
 from drlpp.envs import Declared, MeasurementMemory
 from drlpp.errors import InvalidInput
-from drlpp.execution_plan import ExecutionPlan
-from drlpp.measurement import Measurement, Outcome
-from drlpp.placement import Placement
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS
-from drlpp.planners.evolution import evolve
-from drlpp.profile import Profile
+from drlpp.planners.search.evolution import evolve
 from drlpp.simulator import SimulatedCluster
+from drlpp.specs.cluster import Cluster, Link, local_cluster
 
 MINIBATCHES = 30
 

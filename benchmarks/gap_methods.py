@@ -16,15 +16,15 @@ import torch
 
 from benchmarks.gap_instance import Instance
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv, StepwisePlacementEnv
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS
-from drlpp.planners.evolution import evolve
-from drlpp.planners.local_search import anneal
-from drlpp.planners.objective import Objective
-from drlpp.planners.random_search import random_run
-from drlpp.planners.recalibration import Recalibration
-from drlpp.planners.search_run import SearchRun
+from drlpp.planners.model_based.recalibration import Recalibration
+from drlpp.planners.problem.objective import Objective
+from drlpp.planners.search.evaluations import SearchRun
+from drlpp.planners.search.evolution import evolve
+from drlpp.planners.search.local_search import anneal
+from drlpp.planners.search.random_search import random_run
 
 if TYPE_CHECKING:
     from drlpp.agents import AgentHyperparameters

@@ -21,16 +21,16 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from benchmarks.markdown_document import table, write_between
-from drlpp.cluster import Link, local_cluster
-from drlpp.command_line import build_console, run_program
-from drlpp.generated import generate
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.planning.planning_input import read_profile
+from drlpp.cli.tables import seconds_text
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
 from drlpp.planners import PlanningProblem, plan
-from drlpp.planning_input import read_profile
-from drlpp.profile import Profile
-from drlpp.report import seconds_text
+from drlpp.schedule.method import Method
 from drlpp.simulator import Depth, simulate_depths, smallest_depth
-from drlpp.training_options import Method
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Link, local_cluster
 
 BEGIN = "<!-- in-flight depth: written by benchmarks/in_flight_depth.py -->"
 END = "<!-- end of in-flight depth -->"

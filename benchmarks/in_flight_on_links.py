@@ -27,12 +27,12 @@ from benchmarks.in_flight_report import Row, as_plain, markdown, rich_table
 from benchmarks.markdown_document import write_between
 from benchmarks.runtime_speed import FULL, SHORT, this_machine
 from benchmarks.speed_models import reference
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.files import read_document
+from drlpp.io.documents import read_document
 from drlpp.simulator import simulate_depths
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster, Host, Link
 
 BEGIN = "<!-- in-flight depth on links: written by benchmarks/in_flight_on_links.py -->"
 END = "<!-- end of in-flight depth on links -->"

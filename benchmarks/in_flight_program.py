@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from benchmarks.speed_models import placement_of
-from drlpp.command_line import run_program
+from drlpp.cli.command_line import run_program
+from drlpp.cli.tables import seconds_text
+from drlpp.costs.profile import Profile
 from drlpp.errors import RunFailure
-from drlpp.files import Document, Record, write_document
-from drlpp.measurement import FailedMeasurement, LinkUsage, Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
-from drlpp.profile import Profile
-from drlpp.report import seconds_text
+from drlpp.io.documents import Document, Record, write_document
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 STAGES = 4
 BLOCKS = (2, 2, 2, 2)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.in_flight_depth import MOST_PER_LINK, speed_text
 from benchmarks.markdown_document import table
-from drlpp.report import seconds_text
+from drlpp.cli.tables import seconds_text
 from drlpp.simulator import Depth, smallest_depth
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.faults import workers_of_this_process
 from benchmarks.process_facts import children_of
-from drlpp.files import is_temporary
-from drlpp.folder_lock import LOCK_NAME
+from drlpp.io.documents import is_temporary
+from drlpp.io.folder_lock import LOCK_NAME
 
 _TORCHS = "torchinductor*"
 """Torch's cache is there for everyone."""

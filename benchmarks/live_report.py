@@ -12,9 +12,9 @@ from rich.console import Group
 from rich.table import Table
 
 from benchmarks.markdown_document import table, write_between
-from drlpp.report import confidence_text, seconds_text
+from drlpp.cli.tables import confidence_text, seconds_text
+from drlpp.comparison.verdict import Finding, best_rival
 from drlpp.runtime import PLAIN, Comparison, Contender
-from drlpp.verdict import Finding, best_rival
 
 BEGIN = "<!-- live table: written by benchmarks/live_table.py -->"
 END = "<!-- end of live table -->"

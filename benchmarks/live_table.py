@@ -25,12 +25,13 @@ from rich.console import Console
 
 from benchmarks.live_report import PAPER, LiveRow, live_row, live_tables, write_live_tables
 from drlpp.agents import hyperparameters_of, learn_placement
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.comparison.race import RaceRules
+from drlpp.costs.memory import MemoryModel
 from drlpp.envs import Declared, MeasurementMemory
 from drlpp.errors import InvalidInput
-from drlpp.memory import MemoryModel
-from drlpp.race import RaceRules
-from drlpp.run_folder import open_run_folder
+from drlpp.io.run_folder import open_run_folder
+from drlpp.models.task import ModelReference
 from drlpp.runtime import (
     ClusterSession,
     Contender,
@@ -38,7 +39,6 @@ from drlpp.runtime import (
     kept_profile,
     rival_heats,
 )
-from drlpp.task import ModelReference
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -18,25 +18,25 @@ from typing import Any
 import torch
 
 from benchmarks.hostile_tensors import hostile_tensors
-from drlpp.agents.weights import load_weights, save_weights
-from drlpp.capturing import capture
-from drlpp.cluster import Cluster, Link, local_cluster
+from drlpp.agents.transfer.weights import load_weights, save_weights
+from drlpp.capturing.capture import capture
+from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.costs.profile import Profile
 from drlpp.envs.measurements_file import Entry, Header, append, read_measurements
 from drlpp.errors import InvalidInput
-from drlpp.files import read_any_document, read_document, write_document
-from drlpp.measurement import FailedMeasurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.partitioning_instance import PartitioningInstance
-from drlpp.pipedream_profile import read_pipedream_profile
-from drlpp.placement import Placement
-from drlpp.placement_file import PlacementFile, read_placement
-from drlpp.profile import Profile
-from drlpp.run_folder import RunRecord
-from drlpp.runtime.checkpoint_file import write_checkpoint
-from drlpp.runtime.training_checkpoint import read_training_checkpoint
-from drlpp.runtime.training_reports import EpochReport
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.io.documents import read_any_document, read_document, write_document
+from drlpp.io.run_folder import RunRecord
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.planners.milp.partitioning_instance import PartitioningInstance
+from drlpp.runtime.ipc.tensor_file import write_checkpoint
+from drlpp.runtime.training.checkpoint import read_training_checkpoint
+from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 MOST_SECONDS = 5.0
 """Of one file; an ordinary one takes milliseconds, and the machine may be busy."""
@@ -101,7 +101,7 @@ class Loader:
 
 def loaders(folder: Path) -> Mapping[str, Loader]:
     """Every loader by its name, with valid files that are made in ``folder``."""
-    captured = capture(ModelReference.named("tests.models:perceptron", layers=2))
+    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
     cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
     half = len(captured.graph) // 2
     placement = Placement.from_assignment(

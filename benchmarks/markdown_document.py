@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from drlpp.errors import InvalidInput
-from drlpp.files import write_atomically
+from drlpp.io.documents import write_atomically
 
 
 def write_between(document: Path, begin: str, end: str, text: str) -> None:

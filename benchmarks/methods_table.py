@@ -22,7 +22,7 @@ from benchmarks.table_differences import Cell, comparison
 from benchmarks.table_memory import WIDE_DATA_PARALLEL, WIDE_SHAPES, memory_meter, wide_model
 from benchmarks.table_report import BEGIN, END, CellKey, MemoryKey, report, worth_doubling
 from benchmarks.table_rows import METHODS, OPTIMIZERS, SHAPES
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
 
 GENERIC = ("PipeOptim", "ASGD")
 """A method that predicts, and an optimizer without a rule to predict by."""

@@ -27,19 +27,19 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from benchmarks.documents import every_document, measurement_lines
-from drlpp.capturing import CapturedModel, capture
-from drlpp.envs.measurements_report import describe_measurements
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.cli.measurements_table import describe_measurements
+from drlpp.cli.planning.planning_input import PlanningInput
+from drlpp.cli.planning.planning_report import plan_report
+from drlpp.cli.tables import describe
+from drlpp.cli.timeline.timeline_report import time_use_table
+from drlpp.cli.timeline.timeline_sources import from_schedule
 from drlpp.errors import InvalidInput
-from drlpp.files import Document, read_any_document, read_document, write_document
-from drlpp.placement_file import PlacementFile
+from drlpp.io.documents import Document, read_any_document, read_document, write_document
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners import plan
-from drlpp.planning_input import PlanningInput
-from drlpp.planning_report import plan_report
-from drlpp.report import describe
-from drlpp.task import ModelReference
-from drlpp.timeline_report import time_use_table
-from drlpp.timeline_sources import from_schedule
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
 
 MOST_SECONDS = 10
 """Of one document; an ordinary one takes a tenth, and the machine may be busy."""
@@ -195,7 +195,8 @@ def _placement(path: Path) -> None:
     _show(path)
     document = read_document(path, PlacementFile)
     with patch(
-        "drlpp.timeline_sources.capture", lambda one, check: _captured(one.model_dump_json())
+        "drlpp.cli.timeline.timeline_sources.capture",
+        lambda one, check: _captured(one.model_dump_json()),
     ):
         recording = from_schedule(path, document, document.method, 8)
     shown(time_use_table(recording, "title"))

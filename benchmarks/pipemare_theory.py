@@ -43,7 +43,7 @@ from benchmarks.quadratic_model import (
     lemma_2_bound,
     lemma_3_bound,
 )
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
 
 _LONGEST_DELAY = 40  # "the entire range of delays present in our experiments" (appendix B.4)
 _MOMENTA = (0.5, 0.9, 0.99)

@@ -24,17 +24,17 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from benchmarks.markdown_document import table, write_between
-from drlpp.capturing import capture
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.command_line import build_console, run_program
+from drlpp.capturing.capture import capture
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.tables import seconds_text
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.estimated_profile import estimate_profile
+from drlpp.models.task import ModelReference
+from drlpp.models.zoo import ZOO
 from drlpp.planners import PLANNERS, PlanningProblem, tractability
-from drlpp.report import seconds_text
 from drlpp.simulator import simulate
-from drlpp.task import ModelReference
-from drlpp.workload import Workload
-from drlpp.zoo import ZOO
+from drlpp.specs.cluster import Cluster, Host, Link
 
 BEGIN = "<!-- speed: written by benchmarks/planner_speed.py -->"
 END = "<!-- end of speed -->"

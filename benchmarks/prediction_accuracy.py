@@ -22,14 +22,14 @@ import typer
 from rich.progress import track
 
 from benchmarks.accuracy_report import Prediction, accuracy_table, draw_scatter, write_accuracy
-from drlpp.command_line import build_console, run_program
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.costs.workload import Workload
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.planners import BASELINES, PLANNERS, PlanningProblem
-from drlpp.planners.random_search import random_placement
+from drlpp.planners.search.random_search import random_placement
 from drlpp.runtime import ClusterSession
 from drlpp.simulator import simulate
-from drlpp.workload import Workload
 
 MODELS = ("alexnet", "vgg16", "resnet50", "gnmt4")
 

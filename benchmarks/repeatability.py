@@ -15,13 +15,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from drlpp.command_line import Size, SizeOption, build_console, run_program
-from drlpp.measurement import Measurement
+from drlpp.cli.command_line import Size, SizeOption, build_console, run_program
+from drlpp.cli.tables import seconds_text
+from drlpp.costs.workload import Workload
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
 from drlpp.planners import BASELINES, PLANNERS, PlanningProblem
-from drlpp.report import seconds_text
 from drlpp.runtime import ClusterSession
-from drlpp.task import ModelReference
-from drlpp.workload import Workload
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -21,7 +21,7 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)

@@ -42,10 +42,10 @@ from benchmarks.speed_report import (
 )
 from benchmarks.speed_runner import SideBySide, side_by_side
 from benchmarks.speed_samples import Case, Contender, Machine, Sample, Settings, SpeedSamples
-from drlpp.command_line import build_console, run_program, told_how_to_go_on
+from drlpp.cli.command_line import build_console, run_program, told_how_to_go_on
 from drlpp.errors import InvalidInput, RunFailure
-from drlpp.files import read_document, write_document
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.io.documents import read_document, write_document
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 

@@ -27,13 +27,13 @@ from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
-from drlpp.cluster import Cluster, Host, Link
-from drlpp.command_line import build_console, run_program
-from drlpp.placement import Placement, Stage
-from drlpp.prediction import predict
-from drlpp.report import seconds_text
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.tables import seconds_text
+from drlpp.costs.analytic_model import predict
+from drlpp.costs.workload import Transfer, Workload
+from drlpp.placement.placement import Placement, Stage
 from drlpp.simulator import simulate
-from drlpp.workload import Transfer, Workload
+from drlpp.specs.cluster import Cluster, Host, Link
 
 SHAPES = (
     # stages, replicas of each, minibatches to measure

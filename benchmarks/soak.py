@@ -30,16 +30,16 @@ import typer
 from benchmarks.process_facts import ProcessFacts, children_of, facts_of
 from benchmarks.soak_report import Sample, TurnSpeed, findings_of, machine_text, table_of
 from benchmarks.temporary_files import temporary_files_in
-from drlpp.command_line import build_console, run_program
-from drlpp.data import Data, digits
+from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import RunFailure
-from drlpp.measurement import Measurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Observer, ProgressReport
-from drlpp.runtime.samples_in_memory import SamplesInMemory
-from drlpp.runtime.trainer import Trainer, TrainingPlan
-from drlpp.task import ModelReference
+from drlpp.runtime.training.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.trainer import Trainer, TrainingPlan
+from drlpp.specs.data import Data, digits
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _WORKERS = 4
 _KILLS = 4

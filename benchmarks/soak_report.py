@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from benchmarks.process_facts import ProcessFacts
-from drlpp.report import seconds_text
+from drlpp.cli.tables import seconds_text
 
 MOST_GROWTH_OF_MEMORY = 0.05
 MOST_GROWTH_OF_TIME = 0.10

@@ -24,11 +24,11 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.speed_models import stage_module
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.runtime.emulation import EmulatedAccelerator, computing_on
-from drlpp.runtime.optimizers import build_optimizer
-from drlpp.runtime.worker_process import keep_freed_memory
-from drlpp.task import ModelReference
+from drlpp.models.task import ModelReference
+from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.worker.worker_process import keep_freed_memory
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 BaselineName = Literal["pipelining gpipe", "pipelining 1f1b", "data parallel"]
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.graph import OpGraph
-from drlpp.placement import Placement
-from drlpp.task import ModelReference, Option, Task
+from drlpp.capturing.graph import OpGraph
+from drlpp.models.task import ModelReference, Option, Task
+from drlpp.placement.placement import Placement
 
 BLOCKS = 8
 """Of every model here."""

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from benchmarks.speed_baselines import BaselineResult, BaselineRun, baseline_main
 from drlpp.errors import TrialTimeout, WorkerLost
-from drlpp.runtime.emulation import available_cores, cores_for
+from drlpp.runtime.device.emulation import available_cores, cores_for
 
 _GRACE_SECONDS = 5.0
 

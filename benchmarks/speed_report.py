@@ -10,8 +10,8 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.speed_samples import ASYNCHRONOUS, DEEPER, Case, Contender, Sample, SpeedSamples
-from drlpp.report import seconds_text
-from drlpp.training_options import Method
+from drlpp.cli.tables import seconds_text
+from drlpp.schedule.method import Method
 
 STRAIGHT_GOAL = 1.03
 REPLICATED_GOAL = 1.08

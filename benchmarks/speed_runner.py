@@ -17,15 +17,15 @@ from benchmarks.speed_baselines import BaselineName, BaselineRun
 from benchmarks.speed_models import placement_of, reference
 from benchmarks.speed_processes import BaselineProcesses
 from benchmarks.speed_samples import Case, Contender, Settings
-from drlpp.capturing import CapturedModel, capture
-from drlpp.cluster import MOST_LOAD
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidCluster, RunFailure
-from drlpp.measurement import FailedMeasurement
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, run_reference
-from drlpp.runtime.emulation import available_cores, cores_for
-from drlpp.training_options import Method
+from drlpp.runtime.device.emulation import available_cores, cores_for
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import MOST_LOAD
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _CHECKED_ROUNDS = 3
 """Updates per stage that weights are compared after: stages of 1F1B fall behind by one each."""

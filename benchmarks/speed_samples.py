@@ -8,10 +8,10 @@ from typing import ClassVar
 from pydantic import Field
 
 from benchmarks.speed_baselines import BaselineName
-from drlpp.files import Document, Record
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.task import Option
-from drlpp.training_options import Method, PolicyName
+from drlpp.io.documents import Document, Record
+from drlpp.models.task import Option
+from drlpp.schedule.method import Method, PolicyName
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 ASYNCHRONOUS: tuple[PolicyName, ...] = ("vanilla", "pipeoptim", "stash")
 DEEPER = Method(policy="vanilla", in_flight_per_link=1)

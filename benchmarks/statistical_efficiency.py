@@ -30,7 +30,7 @@ from benchmarks.study_runs import (
     search_jobs,
     study_jobs,
 )
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
 
 RATES: dict[tuple[str, str], float] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drlpp.training_options import SUGGESTED_CORRECTION_DECAY, Method
+from drlpp.schedule.method import SUGGESTED_CORRECTION_DECAY, Method
 
 
 @dataclass(frozen=True)

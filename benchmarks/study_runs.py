@@ -18,12 +18,12 @@ from torch import Tensor
 
 from benchmarks.study_methods import METHODS
 from benchmarks.study_tasks import BATCH_SIZE, TASKS, even_stages
-from drlpp.capturing import CapturedModel, capture
-from drlpp.data import Data
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile
-from drlpp.files import Record, first_problem
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.io.documents import Record, first_problem
 from drlpp.runtime import Minibatches, run_reference
+from drlpp.specs.data import Data
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 DEPTHS = (4, 8, 16)
 SEEDS = (0, 1, 2, 3, 4)

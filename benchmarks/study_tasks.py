@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.study_text import VOCABULARY, topics_text
-from drlpp.data import Data, digits
-from drlpp.graph import OpGraph
-from drlpp.placement import Placement
-from drlpp.task import ModelReference, Task
-from drlpp.zoo.classification import is_correct
+from drlpp.capturing.graph import OpGraph
+from drlpp.models.task import ModelReference, Task
+from drlpp.models.zoo.classification import is_correct
+from drlpp.placement.placement import Placement
+from drlpp.specs.data import Data, digits
 
 BATCH_SIZE = 32
 SEQUENCE_LENGTH = 32

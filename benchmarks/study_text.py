@@ -11,7 +11,7 @@ from pydoc_data.topics import topics
 import torch
 from torch import Tensor
 
-from drlpp.data import Data, Samples
+from drlpp.specs.data import Data, Samples
 
 VOCABULARY = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
 """The newline and the 95 printable characters of ASCII; what is not in it is read as ``?``."""

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from benchmarks.table_models import CLASSES, LENGTH, TOKENS
 from benchmarks.table_rows import DATA_PARALLEL, MINIBATCHES, SHAPES, WORKERS, TableMethod
-from drlpp.capturing import CapturedModel, capture
-from drlpp.optimizer_spec import OptimizerSpec
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions
-from drlpp.runtime.reference import ReferenceExecutor
-from drlpp.task import ModelReference
+from drlpp.runtime.reference.reference import ReferenceExecutor
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 BATCH_SIZE, SAMPLES = 8, 40
 

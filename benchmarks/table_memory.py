@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from benchmarks.table_rows import WORKERS, TableMethod
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.commands import RunResult
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 MINIBATCHES = 8
 """Enough to fill the pipeline, and for policy 2bw to make an update while a version is in use."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from drlpp.task import Task
+from drlpp.models.task import Task
 
 TOKENS, CLASSES, LENGTH, WIDTH = 12, 5, 6, 8
 BLOCKS = 8

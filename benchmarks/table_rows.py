@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drlpp.optimizer_spec import OptimizerSpec
-from drlpp.placement import Placement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import RunOptions
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 MINIBATCHES = 50
 

@@ -23,17 +23,17 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from benchmarks.reward_curves import RewardCurves, read_curves, save
 from drlpp.agents import DRLPP, hyperparameters_of
-from drlpp.cluster import Cluster, Link, local_cluster
-from drlpp.command_line import build_console, run_program
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.tables import seconds_text
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.files import read_document
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement
+from drlpp.io.documents import read_document
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
-from drlpp.profile import Profile
-from drlpp.report import seconds_text
 from drlpp.simulator import SimulatedCluster
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster, Link, local_cluster
 
 PROFILES = Path(__file__).parent / "profiles"
 COMPARED = ("data-parallel", "pipedream", "exact")

@@ -26,18 +26,18 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.markdown_document import table, write_between
-from drlpp.agents.context_batch import ContextBatch
 from drlpp.agents.pretraining.problems import SolvedProblem, draw_problem, placement_of
-from drlpp.agents.transfer_policy import TransferNetwork
-from drlpp.agents.weights import PRETRAINED, load_weights
-from drlpp.cluster import Link, local_cluster
-from drlpp.command_line import build_console, run_program
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.agents.transfer.weights import PRETRAINED, load_weights
+from drlpp.cli.command_line import build_console, run_program
+from drlpp.cli.planning.planning_input import read_profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.placement import Placement
+from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, tractability
-from drlpp.planning_input import read_profile
 from drlpp.simulator import simulate
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Link, local_cluster
 
 BEGIN, END = "<!-- zero-shot begin -->", "<!-- zero-shot end -->"
 SAMPLES = (1, 16, 64)

@@ -10,18 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from drlpp.capturing import CapturedModel, capture
-    from drlpp.cluster import Cluster, Link, local_cluster
+    from drlpp.capturing.capture import CapturedModel, capture
+    from drlpp.capturing.graph import OpGraph
+    from drlpp.costs.profile import Profile
+    from drlpp.costs.workload import Workload
     from drlpp.errors import DRLPPError, InvalidInput, RunFailure
-    from drlpp.files import read_document, write_document
-    from drlpp.graph import OpGraph
-    from drlpp.learning_rate import LearningRateSchedule
-    from drlpp.measurement import FailedMeasurement, Measurement
-    from drlpp.optimizer_spec import OptimizerSpec
-    from drlpp.placement import Placement
-    from drlpp.placement_file import PlacementFile, read_placement
+    from drlpp.io.documents import read_document, write_document
+    from drlpp.models.task import ModelReference, Task
+    from drlpp.placement.measurement import FailedMeasurement, Measurement
+    from drlpp.placement.placement import Placement
+    from drlpp.placement.placement_file import PlacementFile, read_placement
     from drlpp.planners import PLANNERS, PlanningProblem, plan
-    from drlpp.profile import Profile
     from drlpp.runtime import (
         ClusterSession,
         EarlyStopping,
@@ -30,33 +29,34 @@ if TYPE_CHECKING:
         PipelineTrainer,
         TrainingResult,
     )
-    from drlpp.schedule import build_schedule
+    from drlpp.schedule.method import Method, choose_method
+    from drlpp.schedule.schedule import build_schedule
     from drlpp.simulator import SimulatedCluster, Simulation, simulate
-    from drlpp.task import ModelReference, Task
-    from drlpp.training_options import Method, choose_method
-    from drlpp.workload import Workload
+    from drlpp.specs.cluster import Cluster, Link, local_cluster
+    from drlpp.specs.learning_rate import LearningRateSchedule
+    from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _HOME = {
-    "Task": "drlpp.task",
-    "ModelReference": "drlpp.task",
-    "capture": "drlpp.capturing",
-    "CapturedModel": "drlpp.capturing",
-    "OpGraph": "drlpp.graph",
-    "Placement": "drlpp.placement",
-    "PlacementFile": "drlpp.placement_file",
-    "read_placement": "drlpp.placement_file",
-    "build_schedule": "drlpp.schedule",
-    "Method": "drlpp.training_options",
-    "choose_method": "drlpp.training_options",
-    "OptimizerSpec": "drlpp.optimizer_spec",
-    "LearningRateSchedule": "drlpp.learning_rate",
-    "Cluster": "drlpp.cluster",
-    "Link": "drlpp.cluster",
-    "local_cluster": "drlpp.cluster",
-    "Profile": "drlpp.profile",
-    "read_document": "drlpp.files",
-    "write_document": "drlpp.files",
-    "Workload": "drlpp.workload",
+    "Task": "drlpp.models.task",
+    "ModelReference": "drlpp.models.task",
+    "capture": "drlpp.capturing.capture",
+    "CapturedModel": "drlpp.capturing.capture",
+    "OpGraph": "drlpp.capturing.graph",
+    "Placement": "drlpp.placement.placement",
+    "PlacementFile": "drlpp.placement.placement_file",
+    "read_placement": "drlpp.placement.placement_file",
+    "build_schedule": "drlpp.schedule.schedule",
+    "Method": "drlpp.schedule.method",
+    "choose_method": "drlpp.schedule.method",
+    "OptimizerSpec": "drlpp.specs.optimizer_spec",
+    "LearningRateSchedule": "drlpp.specs.learning_rate",
+    "Cluster": "drlpp.specs.cluster",
+    "Link": "drlpp.specs.cluster",
+    "local_cluster": "drlpp.specs.cluster",
+    "Profile": "drlpp.costs.profile",
+    "read_document": "drlpp.io.documents",
+    "write_document": "drlpp.io.documents",
+    "Workload": "drlpp.costs.workload",
     "PLANNERS": "drlpp.planners",
     "PlanningProblem": "drlpp.planners",
     "plan": "drlpp.planners",
@@ -64,8 +64,8 @@ _HOME = {
     "Simulation": "drlpp.simulator",
     "SimulatedCluster": "drlpp.simulator",
     "ClusterSession": "drlpp.runtime",
-    "Measurement": "drlpp.measurement",
-    "FailedMeasurement": "drlpp.measurement",
+    "Measurement": "drlpp.placement.measurement",
+    "FailedMeasurement": "drlpp.placement.measurement",
     "PipelineTrainer": "drlpp.runtime",
     "EarlyStopping": "drlpp.runtime",
     "Observer": "drlpp.runtime",

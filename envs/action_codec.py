@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from drlpp.candidate import Candidate
-from drlpp.placement import Placement
-from drlpp.training_options import Method
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 
 Stages = tuple[tuple[int, ...], tuple[int, ...]]
 """The stage of every operator, and the stage of every accelerator."""

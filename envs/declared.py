@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from drlpp.cluster import Cluster, Link, local_cluster
-from drlpp.estimated_profile import estimate_profile
-from drlpp.graph import OpGraph
-from drlpp.memory import MemoryModel
-from drlpp.planners.problem import PlanningProblem
-from drlpp.profile import Profile
-from drlpp.training_options import DEFAULT_METHOD, Method
-from drlpp.workload import Workload
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.schedule.method import DEFAULT_METHOD, Method
+from drlpp.specs.cluster import Cluster, Link, local_cluster
 
 _USUAL_LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=5e-5)
 

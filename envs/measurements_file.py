@@ -14,14 +14,14 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from drlpp.candidate import Candidate
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
-from drlpp.files import Record, first_problem, parse_mapping, write_atomically
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement import Placement
-from drlpp.quantities import Count
-from drlpp.storage import telling_of_storage
-from drlpp.training_options import Method
+from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.documents import Record, first_problem, parse_mapping, write_atomically
+from drlpp.io.quantities import Count
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 
 FORMAT_VERSION = 3
 """Version 1 had one run of every placement, and no ``repetitions`` in its header; version 2 had no

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from drlpp.execution_plan import ExecutionPlan
-from drlpp.graph import OpGraph
-from drlpp.measurement import Outcome
-from drlpp.training_options import Method
+from drlpp.capturing.graph import OpGraph
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import Outcome
+from drlpp.schedule.method import Method
 
 
 class Measurer(Protocol):

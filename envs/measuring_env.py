@@ -10,13 +10,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from drlpp.candidate import Candidate
+from drlpp.capturing.graph import OpGraph
 from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.declared import Declared
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
-from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, Outcome
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Outcome
 
 INVALID = "invalid placement"
 """The failure of a candidate that cannot be run at all."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from drlpp.candidate import Candidate
+from drlpp.capturing.graph import OpGraph
 from drlpp.envs.measurements_file import (
     Entry,
     Header,
@@ -19,11 +19,11 @@ from drlpp.envs.measurements_file import (
 )
 from drlpp.envs.measurer import Measurer
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.execution_plan import ExecutionPlan
-from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
-from drlpp.placement import Placement
-from drlpp.training_options import Method
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 
 Observer = Callable[[Candidate, Outcome], None]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from drlpp.cluster import Cluster
+from drlpp.costs.profile import Profile
 from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
 from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
-from drlpp.profile import Profile
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.simulator import SimulatedCluster
-from drlpp.training_options import DEFAULT_METHOD, Method
+from drlpp.specs.cluster import Cluster
 
 
 def make_sim(

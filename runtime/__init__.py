@@ -1,22 +1,22 @@
 """The live pipeline runtime: workers, weight policies, measuring, training, and the oracle."""
 
-from drlpp.runtime.comparison import Comparison, compare
-from drlpp.runtime.contenders import PLAIN, RIVALS, Contender, Heat
-from drlpp.runtime.deployment import Deployment
-from drlpp.runtime.early_stopping import EarlyStopping
-from drlpp.runtime.evaluation_commands import Evaluation
-from drlpp.runtime.export import export
-from drlpp.runtime.kept_profile import kept_profile
-from drlpp.runtime.launch import join_launch, leave_launch, restarted, usual_workers
-from drlpp.runtime.minibatches import Minibatches
-from drlpp.runtime.plain import PlainPyTorch
-from drlpp.runtime.random_delays import RandomDelays
-from drlpp.runtime.reference import ReferenceExecutor, ReferenceResult, run_reference
-from drlpp.runtime.rivals import rival_heats
-from drlpp.runtime.run_commands import RunOptions
-from drlpp.runtime.session import ClusterSession, TimeSpent
-from drlpp.runtime.training import PipelineTrainer, TrainingResult
-from drlpp.runtime.training_reports import EpochReport, Observer, ProgressReport
+from drlpp.comparison.compare import Comparison, compare
+from drlpp.comparison.contenders import PLAIN, RIVALS, Contender, Heat
+from drlpp.comparison.placement_export import export
+from drlpp.comparison.plain import PlainPyTorch
+from drlpp.comparison.rivals import rival_heats
+from drlpp.runtime.deploying.deployment import Deployment
+from drlpp.runtime.deploying.evaluation_commands import Evaluation
+from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.hosts.launch import join_launch, leave_launch, restarted, usual_workers
+from drlpp.runtime.reference.random_delays import RandomDelays
+from drlpp.runtime.reference.reference import ReferenceExecutor, ReferenceResult, run_reference
+from drlpp.runtime.session.kept_profile import kept_profile
+from drlpp.runtime.session.session import ClusterSession, TimeSpent
+from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.training.early_stopping import EarlyStopping
+from drlpp.runtime.training.training import PipelineTrainer, TrainingResult
+from drlpp.runtime.training.training_reports import EpochReport, Observer, ProgressReport
 
 __all__ = [
     "ClusterSession",

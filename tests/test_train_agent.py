@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from drlpp.files import read_document
-from drlpp.placement_file import PlacementFile
+from drlpp.io.documents import read_document
+from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import PLAIN, RIVALS, Comparison
 
 ROOT = Path(__file__).parent.parent
-MODEL = ["--model", "tests.models:perceptron", "--workers", "2", "--minibatches", "4"]
+MODEL = ["--model", "tests.support.models:perceptron", "--workers", "2", "--minibatches", "4"]
 
 
 def command(out: Path, budget: int, *more: str) -> list[str]:
@@ -138,15 +138,15 @@ def test_the_model_that_was_named_is_trusted_in_the_runs_folder(tmp_path: Path) 
     shutil.copytree(out, copy)
 
     def train(placement: Path) -> subprocess.CompletedProcess[str]:
-        program = [sys.executable, "-c", "from drlpp.cli import main; main()", "train"]
-        data = ["--data", "tests.models:separable", "--epochs", "1"]
+        program = [sys.executable, "-c", "from drlpp.cli.main import main; main()", "train"]
+        data = ["--data", "tests.support.models:separable", "--epochs", "1"]
         return subprocess.run(
             [*program, str(placement), *data], cwd=ROOT, capture_output=True, text=True, timeout=60
         )
 
     done = train(out / "placement.json")
     assert done.returncode == 0, done.stderr
-    assert "imports tests.models:perceptron (model), as" in done.stdout
+    assert "imports tests.support.models:perceptron (model), as" in done.stdout
     # As somebody else would get it, or send it back.
     done = train(copy / "placement.json")
     assert done.returncode == 2
@@ -239,7 +239,7 @@ def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:
         (["--policy", "hope"], "policy 'hope' is unknown"),
         (["--timeout", "-3"], "a time limit of -3.0 s was given"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
-        (["--model", "tests.models:nothing"], "no function 'nothing'"),
+        (["--model", "tests.support.models:nothing"], "no function 'nothing'"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_folder(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from drlpp.placement import Placement
-from drlpp.planners.objective import Objective
-from drlpp.workload import Workload
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
+from drlpp.planners.problem.objective import Objective
 
 _ROUNDING = 1e-9
 

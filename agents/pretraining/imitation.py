@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drlpp.agents.context_batch import ContextBatch
+from drlpp.agents.guided.retrace import retrace
+from drlpp.agents.paper.trajectory import Trajectory
+from drlpp.agents.paper.walk import CUT
 from drlpp.agents.pretraining.problems import SolvedProblem
-from drlpp.agents.retrace import retrace
-from drlpp.agents.trajectory import Trajectory
-from drlpp.agents.transfer_policy import TransferNetwork
-from drlpp.agents.transfer_scheduler import Partitions
-from drlpp.agents.walk import CUT
-from drlpp.agents.walk_record import RecordedWalk, recorded
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.agents.transfer.transfer_scheduler import Partitions
+from drlpp.agents.transfer.walk_record import RecordedWalk, recorded
 
 
 class ImitationLoss(NamedTuple):

@@ -7,16 +7,16 @@ from collections import deque
 from dataclasses import dataclass, replace
 from random import Random
 
-from drlpp.agents.context import PlacementContext
-from drlpp.agents.idle import with_everyone
+from drlpp.agents.guided.idle import with_everyone
+from drlpp.agents.paper.trajectory import Trajectory
 from drlpp.agents.pretraining.canonical import with_latest_cuts
-from drlpp.agents.trajectory import Trajectory
-from drlpp.cluster import Link, local_cluster
-from drlpp.generated import generate
-from drlpp.placement import Placement
+from drlpp.agents.transfer.context import PlacementContext
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem, tractability
-from drlpp.planners.objective import AnalyticObjective
-from drlpp.workload import Workload
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.specs.cluster import Link, local_cluster
 
 FAMILIES = ("chain", "residual", "towers", "layered")
 """What is trained on; ``blocks``, ``encoder-decoder`` and the zoo are held out."""

@@ -10,11 +10,11 @@ import numpy
 import torch
 from numpy.typing import NDArray
 
-from drlpp.agents.context_batch import ContextBatch
+from drlpp.agents.paper.trajectory import Trajectory
+from drlpp.agents.paper.update import Batch, Update, evaluate_batch
 from drlpp.agents.pretraining.problems import SolvedProblem
-from drlpp.agents.trajectory import Trajectory
-from drlpp.agents.transfer_policy import TransferNetwork
-from drlpp.agents.update import Batch, Update, evaluate_batch
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
 
 SMALLEST_SPREAD = 0.03
 """Standard deviation of a problem's rewards below which differences are left small: 3%."""
@@ -56,7 +56,7 @@ def sample_rollout(
 
 
 def evaluate_rollout(network: TransferNetwork, rollout: Rollout, clip_range: float) -> Update:
-    """PPO's clipped objective on a rollout (:func:`~drlpp.agents.update.evaluate_batch`)."""
+    """PPO's clipped objective on a rollout (:func:`~drlpp.agents.paper.update.evaluate_batch`)."""
     walks = [trajectory.walk for trajectory in rollout.trajectories]
     advantages = torch.from_numpy(rollout.advantages.astype(numpy.float32))
     evaluation = network.evaluate(

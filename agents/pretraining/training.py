@@ -12,12 +12,12 @@ from random import Random
 import numpy
 import torch
 
-from drlpp.agents.context_batch import ContextBatch
 from drlpp.agents.pretraining.imitation import imitation_loss
 from drlpp.agents.pretraining.problems import ProblemStream, SolvedProblem
 from drlpp.agents.pretraining.reinforcement import evaluate_rollout, sample_rollout
-from drlpp.agents.transfer_policy import TransferNetwork
-from drlpp.agents.weights import load_weights
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.agents.transfer.weights import load_weights
 
 Report = Callable[[str], None]
 

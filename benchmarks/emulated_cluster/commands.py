@@ -11,9 +11,9 @@ import typer
 from benchmarks.emulated_cluster.emulation import EmulatedCluster, remove_leftovers
 from benchmarks.emulated_cluster.self_check import check, table_of
 from benchmarks.emulated_cluster.signals import ended_by_signals
-from drlpp.cluster import Cluster
-from drlpp.command_line import build_console
-from drlpp.files import read_document
+from drlpp.cli.command_line import build_console
+from drlpp.io.documents import read_document
+from drlpp.specs.cluster import Cluster
 
 app = typer.Typer(
     help="A cluster on this machine: hosts, accelerators and links as cluster.yaml describes them.",

@@ -32,8 +32,8 @@ from benchmarks.emulated_cluster.network import (
     network_unavailable,
     remove_namespaces,
 )
-from drlpp.cluster import Cluster, Link
 from drlpp.errors import InvalidCluster, InvalidInput, RunFailure
+from drlpp.specs.cluster import Cluster, Link
 
 _LOOPBACK = "127.77.0"
 _FIRST_LOOPBACK = 100

@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.emulated_cluster.names import name_in
-from drlpp.cluster import Cluster, Link
 from drlpp.errors import InvalidCluster, RunFailure
+from drlpp.specs.cluster import Cluster, Link
 
 _DELAY_LINE = Path(__file__).with_name("delay_line.py")
 _TOOLS = ("ip", "tc", "nsenter")

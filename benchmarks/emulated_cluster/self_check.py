@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.emulated_cluster.emulation import EmulatedCluster
-from drlpp.cluster import Cluster, Link
+from drlpp.specs.cluster import Cluster, Link
 
 _PROBE = Path(__file__).with_name("probe.py")
 _SECONDS_PER_LINK = 1.0

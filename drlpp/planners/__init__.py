@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from drlpp.planners.data_parallel import data_parallel
-from drlpp.planners.exact import Tractability, exact, tractability
-from drlpp.planners.gpipe import gpipe
+from drlpp.planners.baselines.data_parallel import data_parallel
+from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.exact.exact import Tractability, exact, tractability
 from drlpp.planners.plan import Plan, plan
-from drlpp.planners.problem import PlanningProblem, Solution
+from drlpp.planners.problem.problem import PlanningProblem, Solution
 from drlpp.planners.registry import BASELINES, PLANNERS, Planner
 
 __all__ = [

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from drlpp.costs.analytic_model import Prediction
 from drlpp.errors import InvalidInput
-from drlpp.placement import Placement, Stage
-from drlpp.planners.non_contiguous import is_runnable
-from drlpp.planners.problem import PlanningProblem, Solution
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.milp.non_contiguous import is_runnable
+from drlpp.planners.problem.problem import PlanningProblem, Solution
 from drlpp.planners.registry import PLANNERS
-from drlpp.prediction import Prediction
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Plan:
     planner_seconds: float
 
     def with_in_flight(self, per_link: int) -> Plan:
-        """The same, run with another in-flight depth (:class:`drlpp.memory.MemoryModel`)."""
+        """The same, run with another in-flight depth (:class:`drlpp.costs.memory.MemoryModel`)."""
         memory = replace(self.problem.memory, in_flight_per_link=per_link)
         return replace(self, problem=replace(self.problem, memory=memory))
 

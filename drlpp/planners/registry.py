@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drlpp.planners.evolution import evolution
-from drlpp.planners.exact import exact
-from drlpp.planners.heuristics import FORMULAS, SEARCHES, Planner
-from drlpp.planners.non_contiguous import non_contiguous
+from drlpp.planners.exact.exact import exact
+from drlpp.planners.exact.incumbents import FORMULAS, SEARCHES, Planner
+from drlpp.planners.milp.non_contiguous import non_contiguous
+from drlpp.planners.search.evolution import evolution
 
 __all__ = ["Planner", "PLANNERS", "BASELINES"]
 

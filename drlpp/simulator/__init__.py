@@ -14,11 +14,11 @@ order. What is simpler than on real accelerators:
 * **All-reduces** of gradients go around a ring of the replicas, 2(m − 1) messages of bytes / m over
   the slowest of its links, in the buckets of the runtime, one after the other, each from when all
   replicas have it; so each pays the latency of the whole ring, which the formula of
-  :mod:`drlpp.cost_model` counts once. They overlap with the backward, and hold no ports: messages
-  and all-reduces do not slow each other down. The squared norm for clipping is an all-reduce of
-  8 bytes of all workers.
-* **Memory** is that of :mod:`drlpp.memory` for the most minibatches that a worker has in flight in
-  the schedule; messages that wait for their receiver longer than usual are not counted.
+  :mod:`drlpp.costs.stage_cost` counts once. They overlap with the backward, and hold no ports:
+  messages and all-reduces do not slow each other down. The squared norm for clipping is an
+  all-reduce of 8 bytes of all workers.
+* **Memory** is that of :mod:`drlpp.costs.memory` for the most minibatches that a worker has in
+  flight in the schedule; messages that wait for their receiver longer than usual are not counted.
 """
 
 from drlpp.simulator.in_flight_depth import Depth, simulate_depths, smallest_depth

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drlpp.cluster import Cluster
-from drlpp.placement import Placement
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
 from drlpp.simulator.network import Network, Path
 from drlpp.simulator.program import Program
 from drlpp.simulator.work import Bucket, PassOverhead, PlacedWork, buckets_of
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster
 
 _SQUARED_NORM_BYTES = 8
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drlpp.candidate import Candidate
-from drlpp.cluster import Cluster
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.execution_plan import ExecutionPlan
-from drlpp.memory import MemoryModel
-from drlpp.pipeline import Pipeline
-from drlpp.placement import Placement
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator.simulation import simulate
-from drlpp.training_options import Method
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster
 
 MOST_PER_LINK = 4
 
@@ -37,7 +37,7 @@ class Depth:
     """A placement played with so many minibatches in flight.
 
     Attributes:
-        per_link: beyond NOAM, for each link (:meth:`drlpp.pipeline.Pipeline.in_flight`).
+        per_link: beyond NOAM, for each link (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
         in_flight: on a replica of every stage.
         seconds_per_minibatch: simulated.
         memory_bytes: of the accelerator that needs the most.

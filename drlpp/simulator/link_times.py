@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from drlpp.cluster import Cluster
-from drlpp.measurement import LinkUsage
+from drlpp.costs.workload import Workload
+from drlpp.placement.measurement import LinkUsage
 from drlpp.simulator.simulation import Simulation
 from drlpp.simulator.work import buckets_of
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster
 
 
 def link_times(

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from drlpp.cluster import Cluster
 from drlpp.simulator.program import Route
+from drlpp.specs.cluster import Cluster
 
 Hop = tuple[int, float]
 """(port, seconds that it is held)."""

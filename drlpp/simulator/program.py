@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from drlpp.schedule import (
+from drlpp.schedule.schedule import (
     AllReduce,
     Backward,
     Forward,
@@ -21,7 +21,7 @@ from drlpp.schedule import (
     Send,
     Update,
 )
-from drlpp.window import Window
+from drlpp.schedule.window import Window
 
 FORWARD, BACKWARD, RECOMPUTE, UPDATE = range(4)
 # The last backward before the gradients of a stage are summed: its buckets leave meanwhile.

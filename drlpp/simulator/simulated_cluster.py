@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import numpy
 from rich.filesize import decimal
 
-from drlpp.candidate import Candidate
-from drlpp.cluster import Cluster
-from drlpp.execution_plan import ExecutionPlan
-from drlpp.graph import OpGraph
-from drlpp.measurement import FailedMeasurement, LinkUsage, Measurement, Outcome
-from drlpp.memory import MemoryModel
-from drlpp.placement import Placement
-from drlpp.profile import Profile
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.simulator.link_times import link_times
 from drlpp.simulator.simulation import Simulation, simulate
-from drlpp.training_options import DEFAULT_METHOD, Method
-from drlpp.workload import Workload
+from drlpp.specs.cluster import Cluster
 
 
 class SimulatedCluster:

@@ -12,21 +12,21 @@ from operator import getitem
 
 import numpy
 
-from drlpp.cluster import Cluster
-from drlpp.measurement import WorkerUsage
-from drlpp.memory import MemoryModel
-from drlpp.pipeline import Pipeline
-from drlpp.placement import Placement
-from drlpp.prediction import pipeline_of
-from drlpp.schedule import Backward, Forward, Receive, Schedule, Send
+from drlpp.costs.analytic_model import pipeline_of
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.placement.measurement import WorkerUsage
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import DEFAULT_METHOD, Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Backward, Forward, Receive, Schedule, Send
+from drlpp.schedule.window import Window
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import Played, play
 from drlpp.simulator.program import COMPUTING, Program
 from drlpp.simulator.work import PassOverhead, PlacedWork
-from drlpp.timeline import TimedAction
-from drlpp.training_options import DEFAULT_METHOD, Method
-from drlpp.window import Window
-from drlpp.workload import Array, StageWork, Workload
+from drlpp.specs.cluster import Cluster
+from drlpp.timeline.timeline import TimedAction
 
 _CACHED_PASSES = 5_000
 """Programs of more forward passes are compiled anew each time, since they take much memory."""
@@ -177,7 +177,7 @@ class Simulation:
 
     @cached_property
     def timeline(self) -> tuple[TimedAction, ...]:
-        """All actions by start, for :func:`drlpp.timeline_figure.draw`."""
+        """All actions by start, for :func:`drlpp.timeline.figure.draw`."""
         return timeline_of(self.schedule, self.plan.program, self.played, self.costs)
 
     def _busy_seconds(self, index: int, begin: float, end: float) -> float:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy
 
-from drlpp.buckets import BUCKET_BYTES
-from drlpp.pipeline import Pipeline
-from drlpp.placement import Placement
-from drlpp.schedule import Payload
-from drlpp.training_options import Method
-from drlpp.workload import Array, StageWork, Workload
+from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.placement.placement import Placement
+from drlpp.schedule.buckets import BUCKET_BYTES
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Payload
 
 MessageKind = tuple[Payload, int, int]
 """(payload, source stage, target stage)."""
@@ -48,8 +48,8 @@ class PassOverhead:
         """Starting a pass, moving weights to predict or correct them, collecting gradients.
 
         A stage moves its weights where it looks ahead or back in steady state
-        (:func:`drlpp.versions.weight_uses`), and collects the gradients of several passes for its
-        update if it is replicated, accumulates or has microbatches.
+        (:func:`drlpp.schedule.weight_versions.weight_uses`), and collects the gradients of several
+        passes for its update if it is replicated, accumulates or has microbatches.
         """
         bytes_ = numpy.array(
             [workload.parameter_bytes[list(stage.operators)].sum() for stage in placement.stages]

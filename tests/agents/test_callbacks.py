@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_measurer import FakeMeasurer, chain
 from matplotlib.figure import Figure
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
@@ -16,9 +15,10 @@ from drlpp.agents import (
     BestPlacementCallback,
     MeasurementBudgetCallback,
 )
-from drlpp.candidate import Candidate
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.measurement import Measurement
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement
+from tests.support.fake_measurer import FakeMeasurer, chain
 
 
 def agent_and_memory(

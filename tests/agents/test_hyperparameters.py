@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fake_measurer import FakeMeasurer, chain
 
 from drlpp.agents import AGENTS, DRLPP, Hyperparameters, hyperparameters_of
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.files import write_document
+from drlpp.io.documents import write_document
+from tests.support.fake_measurer import FakeMeasurer, chain
 
 ROOT = Path(__file__).parents[2]
 HEADER = "kind: hyperparameters\nversion: 1\n"

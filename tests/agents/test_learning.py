@@ -8,13 +8,13 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from fake_measurer import FakeMeasurer, chain
 from rich.console import Console
 
 from drlpp.agents import AGENTS, learn_placement
 from drlpp.envs import MeasurementMemory
-from drlpp.execution_plan import ExecutionPlan
-from drlpp.measurement import Outcome
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import Outcome
+from tests.support.fake_measurer import FakeMeasurer, chain
 
 
 class Swallowing(FakeMeasurer):

@@ -14,13 +14,13 @@ from pathlib import Path
 import cloudpickle
 import pytest
 import torch
-from fake_measurer import FakeMeasurer, branching
 from rich.console import Console
 
 from drlpp.agents import AGENTS, learn_placement
 from drlpp.agents.saved_agent import load_agent
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
+from tests.support.fake_measurer import FakeMeasurer, branching
 
 
 def environment() -> PlacementEnv:

@@ -15,10 +15,10 @@ from benchmarks.agent_study import Task, instance_of, profile_of, read_results
 from benchmarks.gap_instance import Instance, with_errors
 from benchmarks.gap_methods import METHODS, history_of
 from benchmarks.study_tables import Result, report
-from drlpp.cluster import Link
+from drlpp.costs.synthetic_profiles import generate
 from drlpp.errors import InvalidInput
-from drlpp.files import write_document
-from drlpp.generated import generate
+from drlpp.io.documents import write_document
+from drlpp.specs.cluster import Link
 
 LINK = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
 

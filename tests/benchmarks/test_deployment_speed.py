@@ -16,11 +16,11 @@ from benchmarks.deployment_speed import (
 )
 from benchmarks.process_facts import ProcessFacts, facts_of
 from benchmarks.speed_models import reference
-from drlpp.command_line import build_console
+from drlpp.cli.command_line import build_console
 from drlpp.errors import InvalidInput
-from drlpp.measurement import Measurement
+from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession
-from drlpp.runtime.deployment import DeploymentTimes
+from drlpp.runtime.deploying.deployment import DeploymentTimes
 
 
 @pytest.fixture(scope="module")

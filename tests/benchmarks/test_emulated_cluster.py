@@ -13,10 +13,10 @@ import pytest
 from benchmarks.emulated_cluster import EmulatedCluster, control_groups
 from benchmarks.emulated_cluster.names import in_use, name_in, new_name
 from benchmarks.emulated_cluster.self_check import check, kinds_of_ways
-from drlpp.cluster import Cluster, Host, Link
 from drlpp.errors import InvalidCluster, InvalidInput, TrialTimeout, WorkerLost
-from drlpp.files import read_document
-from tests.emulated_clusters import FAST, SLOW, names_left, needs_kernel, two_hosts
+from drlpp.io.documents import read_document
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.emulated_clusters import FAST, SLOW, names_left, needs_kernel, two_hosts
 
 CLUSTERS = Path(__file__).parents[2] / "benchmarks" / "clusters"
 

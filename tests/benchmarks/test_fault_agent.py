@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.fault_agent import AgentTrials, is_kept
 from drlpp.envs.measurements_file import Entry
-from drlpp.measurement import FailedMeasurement
-from drlpp.placement import Placement
+from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.placement import Placement
 
 
 @pytest.mark.slow

@@ -18,12 +18,12 @@ from benchmarks.in_flight_on_links import BEGIN, END, app, cluster_of, rates_of,
 from benchmarks.in_flight_program import METHOD, DepthSamples, even_placement, orders
 from benchmarks.in_flight_report import HEADINGS, Row, as_plain, cells_of, markdown
 from benchmarks.speed_models import reference
-from drlpp.capturing import capture
+from drlpp.capturing.capture import capture
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.estimated_profile import estimate_profile
 from drlpp.simulator import Depth, simulate
-from drlpp.workload import Workload
-from tests.emulated_clusters import names_left, needs_kernel, network_lines
+from tests.support.emulated_clusters import names_left, needs_kernel, network_lines
 
 DEPTHS = tuple(
     Depth(per_link, (4 + 3 * per_link, 1), seconds, 1e6)

@@ -27,10 +27,10 @@ from benchmarks.live_report import (
 )
 from benchmarks.live_table import Settings, measure_row
 from drlpp.errors import InvalidInput
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import PLAIN, RIVALS, Comparison, Contender
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
 
 WHOLE = Placement.from_assignment([0] * 4, [0] * 4)
 EVEN = Placement.from_assignment([0, 1, 2, 3], [0, 1, 2, 3])
@@ -170,7 +170,7 @@ def test_a_row_is_measured_kept_and_taken_up_again(tmp_path: Path) -> None:
     )
     folder = tmp_path / "perceptron"
     quiet = Console(quiet=True)
-    row = measure_row("tests.models:perceptron", settings, folder, quiet)
+    row = measure_row("tests.support.models:perceptron", settings, folder, quiet)
     assert row.cells.keys() == METHODS.keys() == {*RIVALS, AGENT}
     assert all(cell.seconds and cell.seconds > 0 for cell in row.cells.values())
     assert row.cells[PLAIN].configuration == "1 thread", "an emulated accelerator is one"
@@ -179,5 +179,5 @@ def test_a_row_is_measured_kept_and_taken_up_again(tmp_path: Path) -> None:
     assert row.over_best is not None
     assert len((folder / "measurements.jsonl").read_text().splitlines()) == 1 + 2 * 2
     kept = (folder / "comparison.json").read_text()
-    assert measure_row("tests.models:perceptron", settings, folder, quiet) == row
+    assert measure_row("tests.support.models:perceptron", settings, folder, quiet) == row
     assert (folder / "comparison.json").read_text() == kept

@@ -8,8 +8,8 @@ from benchmarks.table_differences import Cell, largest_difference
 from benchmarks.table_memory import WIDE_SHAPES
 from benchmarks.table_report import GOAL, PAPERS_VERSIONS, report, worth_doubling
 from benchmarks.table_rows import METHODS, OPTIMIZERS, SHAPES
-from drlpp.capturing import capture
-from drlpp.task import ModelReference
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
 
 
 def test_every_tensor_counts_relative_to_its_largest_element() -> None:

@@ -14,10 +14,10 @@ from benchmarks.speed_models import placement_of, reference
 from benchmarks.speed_report import NUMERICS_GOAL, rows_of, verdicts_of
 from benchmarks.speed_runner import check_cores
 from benchmarks.speed_samples import Case, Contender, Sample, SpeedSamples
-from drlpp.capturing import capture
+from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, RunFailure
-from drlpp.files import write_document
-from drlpp.training_options import Method
+from drlpp.io.documents import write_document
+from drlpp.schedule.method import Method
 
 SMALLEST = SHORT.model_copy(
     update={

@@ -9,7 +9,7 @@ from benchmarks import soak as benchmark
 from benchmarks.process_facts import ProcessFacts
 from benchmarks.soak import soak
 from benchmarks.soak_report import Sample, TurnSpeed, findings_of
-from drlpp.runtime.trainer import TrainingPlan
+from drlpp.runtime.training.trainer import TrainingPlan
 
 KILLED = "worker 1 was killed by SIGKILL"
 

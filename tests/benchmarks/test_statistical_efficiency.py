@@ -26,11 +26,11 @@ from benchmarks.study_runs import (
 )
 from benchmarks.study_tasks import SEQUENCE_LENGTH, TASKS, even_stages
 from benchmarks.study_text import VOCABULARY, encode, topics_text
-from drlpp.capturing import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.optimizer_spec import OptimizerSpec
 from drlpp.runtime import Minibatches, run_reference
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 RATES = {(task, optimizer): 0.01 for task in TASKS for optimizer in ("sgd", "adam", "adamw")}
 

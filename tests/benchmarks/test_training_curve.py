@@ -8,13 +8,13 @@ from typer.testing import CliRunner
 
 from benchmarks import reward_curves, training_curve
 from drlpp.agents import AGENTS
-from drlpp.cluster import Link, local_cluster
+from drlpp.costs.profile import Profile
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
-from drlpp.files import read_document
-from drlpp.profile import Profile
+from drlpp.io.documents import read_document
+from drlpp.models.zoo import ZOO
 from drlpp.simulator import SimulatedCluster
-from drlpp.zoo import ZOO
+from drlpp.specs.cluster import Link, local_cluster
 
 PROFILES = sorted(training_curve.PROFILES.glob("*.json"))
 

@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.zero_shot import Row, gaps, made_up_problems, markdown, zoo_problems
 from drlpp.agents.pretraining.problems import draw_problem
-from drlpp.agents.transfer_policy import TransferNetwork
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.costs.synthetic_profiles import generate
 from drlpp.errors import InvalidInput
-from drlpp.files import write_document
-from drlpp.generated import generate
+from drlpp.io.documents import write_document
 
 
 def test_gaps_are_at_least_0_and_fall_with_samples() -> None:

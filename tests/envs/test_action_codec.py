@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from fake_measurer import FakeMeasurer, chain, graphs
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from drlpp.candidate import Candidate
+from drlpp.capturing.graph import OpGraph
 from drlpp.envs import ActionCodec, MeasurementMemory, PlacementEnv
-from drlpp.execution_plan import ExecutionPlan
-from drlpp.graph import OpGraph
-from drlpp.measurement import Measurement, Outcome
-from drlpp.training_options import DEFAULT_METHOD, Method
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.schedule.method import DEFAULT_METHOD, Method
+from tests.support.fake_measurer import FakeMeasurer, chain, graphs
 
 FLUSHING = Method(schedule="gpipe", policy="sync", microbatches=2)
 

@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_measurer import FakeMeasurer, chain, graph_of, of
 from rich.console import Console
 
+from drlpp.cli.measurements_table import describe_measurements
 from drlpp.envs import MeasurementMemory
-from drlpp.envs.measurements_report import describe_measurements
 from drlpp.errors import InvalidFile
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.placement import Placement
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from tests.support.fake_measurer import FakeMeasurer, chain, graph_of, of
 
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])

@@ -5,15 +5,15 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_measurer import FakeMeasurer, chain, of
 from rich.console import Console
 
-from drlpp.candidate import Candidate
+from drlpp.cli.measurements_table import describe_measurements
 from drlpp.envs import MeasurementMemory
-from drlpp.envs.measurements_report import describe_measurements
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.placement import Placement
-from drlpp.training_options import Method
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from tests.support.fake_measurer import FakeMeasurer, chain, of
 
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])

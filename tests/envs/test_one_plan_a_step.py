@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drlpp import execution_plan
-from drlpp.candidate import Candidate
-from drlpp.capturing import capture
+from drlpp.capturing.capture import capture
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
-from drlpp.measurement import Measurement
-from drlpp.placement import Placement
+from drlpp.models.task import ModelReference
+from drlpp.placement import execution_plan
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
-from drlpp.task import ModelReference
-from drlpp.training_options import Method
+from drlpp.schedule.method import Method
 
 COUNTED = [
     (Placement, "validate_for"),
@@ -30,7 +30,7 @@ HALVES = np.array([0, 0, 1, 0, 1])
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[ClusterSession]:
-    captured = capture(ModelReference.named("tests.models:perceptron", layers=1))
+    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=1))
     with ClusterSession(captured, workers=2) as session:
         yield session
 

@@ -8,17 +8,17 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
-from fake_measurer import FakeMeasurer, chain
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
-from drlpp.cluster import Link, local_cluster
+from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.envs.measuring_env import outcome_in
-from drlpp.measurement import FailedMeasurement, Measurement
-from drlpp.placement import Placement
-from drlpp.profile import OperatorProfile, Profile
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.fake_measurer import FakeMeasurer, chain
 
 OUT_OF_MEMORY = FailedMeasurement(failure="out of memory", reason="worker 0 needs 9 GB")
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_measurer import FakeMeasurer, chain, of
 from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from drlpp.agents import AGENTS, MeasurementBudgetCallback
+from drlpp.cli.measurements_table import describe_measurements
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.envs.measurements_report import describe_measurements
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.execution_plan import ExecutionPlan
-from drlpp.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.placement import Placement
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
+from tests.support.fake_measurer import FakeMeasurer, chain, of
 
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])

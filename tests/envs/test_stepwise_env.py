@@ -3,13 +3,13 @@
 import itertools
 
 import numpy as np
-from fake_measurer import FakeMeasurer, branching, chain, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sb3_contrib import MaskablePPO
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.envs import MeasurementMemory, PlacementEnv, StepwisePlacementEnv
-from drlpp.graph import OpGraph
+from tests.support.fake_measurer import FakeMeasurer, branching, chain, graphs
 
 
 def environment(graph: OpGraph, accelerators: int = 4) -> StepwisePlacementEnv:

@@ -1,0 +1,268 @@
+"""The guided agent: it measures where the clock and the corrected simulator may disagree.
+
+Each rollout:
+
+1. **Correct.** Everything measured so far corrects the declared costs, and so the simulator and
+   what the policy sees of the model and the cluster
+   (:mod:`drlpp.planners.model_based.recalibration`).
+2. **Imagine.** The policy samples placements, and the corrected simulator rewards them: practice
+   that costs no measurement.
+3. **Measure.** The best of these compete with what the exact planner and evolution find in the
+   corrected simulator; the most promising are measured, and the clock decides.
+4. **Learn.** PPO on what was imagined, and self-imitation of the best that was measured.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
+from stable_baselines3.common.vec_env import VecEnv
+
+from drlpp.agents.guided.idle import with_everyone
+from drlpp.agents.guided.retrace import retrace
+from drlpp.agents.paper.algorithm import DRLPP
+from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals
+from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer
+from drlpp.agents.transfer.context import PlacementContext
+from drlpp.agents.transfer.transfer_policy import TransferPolicy
+from drlpp.envs import ActionCodec, Declared
+from drlpp.envs.measuring_env import outcome_in
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement
+from drlpp.planners.model_based.recalibration import Options, Recalibration
+from drlpp.planners.problem.objective import Objective
+
+_CANDIDATES = 4
+"""Of the imagined placements so many of the best compete to be measured."""
+
+_ONE_BY_ONE = 8
+"""So many placements are measured one by one: the first measurements teach the most."""
+
+
+class GuidedDRLPP(DRLPP):
+    """An agent that plans, corrects what it plans with, and practises in between.
+
+    ``total_timesteps`` counts measured placements, as for :class:`DRLPP`. What is declared of costs
+    and accelerators comes from the environment, and may be wrong or guessed. Learning ends early
+    when the search has settled.
+
+    Args:
+        policy: ``"TransferPolicy"``.
+        env: a ``PlacementEnv``, or several in a ``VecEnv``.
+        proposals: placements measured in a rollout, after the first eight (default 4).
+        partitions_per_rollout: partition schemes imagined for each update (default 8).
+        placements_per_partition: imagined placements of each scheme (default 2).
+        practice: whether the policy imagines placements and learns; without it, the agent plans
+            and searches only (default True).
+        search: the parts of the search (default all).
+        options: all other arguments are those of :class:`DRLPP`.
+
+    Raises:
+        InvalidInput: as :class:`DRLPP`.
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"TransferPolicy": TransferPolicy}
+    policy: TransferPolicy
+
+    def __init__(
+        self,
+        policy: str | type[TransferPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 3e-4,
+        proposals: int = 4,
+        partitions_per_rollout: int = 8,
+        placements_per_partition: int = 2,
+        practice: bool = True,
+        search: Options | None = None,
+        _init_setup_model: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            policy,
+            env,
+            learning_rate,
+            partitions_per_rollout,
+            placements_per_partition,
+            _init_setup_model=False,
+            **options,
+        )
+        self.proposals = proposals
+        self.practice = practice
+        self.search = search or Options()
+        self.best_action: list[int] | None = None
+        self._recalibration: Recalibration | None = None
+        if _init_setup_model:
+            self._setup_model()
+
+    def _take_graph(self, env: VecEnv) -> None:
+        super()._take_graph(env)
+        declared: Declared = env.get_attr("declared")[0]
+        self.policy_kwargs.setdefault(
+            "context",
+            PlacementContext.of_workload(declared.problem.workload, declared.problem.cluster),
+        )
+        self._recalibration = None
+
+    def _setup_model(self) -> None:
+        super()._setup_model()
+        # A saved agent has weights of its own.
+        self.policy_kwargs.pop("pretrained", None)
+
+    def _check_rollout(self) -> None:
+        # What is imagined touches no environment.
+        pass
+
+    def predict(
+        self,
+        observation: NDArray[np.float32] | dict[str, NDArray[np.float32]],
+        state: tuple[NDArray[np.float32], ...] | None = None,
+        episode_start: NDArray[np.bool_] | None = None,
+        deterministic: bool = False,
+    ) -> tuple[NDArray[np.int64], tuple[NDArray[np.float32], ...] | None]:
+        """The fastest placement measured so far, or one that the policy samples.
+
+        Args:
+            observation: of one environment, or of several.
+            state: not used.
+            episode_start: not used.
+            deterministic: for the fastest measured; the policy's likeliest before any is.
+        """
+        if deterministic and self.best_action is not None:
+            assert isinstance(observation, np.ndarray)
+            best = np.array(self.best_action)
+            return (np.tile(best, (len(observation), 1)) if observation.ndim > 1 else best), state
+        return super().predict(observation, state, episode_start, deterministic)
+
+    def _excluded_save_params(self) -> list[str]:
+        # It is made again from what the environment remembers.
+        return [*super()._excluded_save_params(), "_recalibration"]
+
+    def recalibration(self, env: VecEnv) -> Recalibration:
+        """The search, which knows everything that the environments remember."""
+        if self._recalibration is None:
+            declared: Declared = env.get_attr("declared")[0]
+            problem = declared.problem.with_seed(self.seed or 0)
+            minibatches = env.get_attr("minibatches")[0]
+            found = Recalibration(problem, self._codec(env).method, minibatches, self.search)
+            for outcomes in env.get_attr("outcomes"):
+                for candidate, outcome in outcomes.items():
+                    found.tell(candidate, outcome)
+            self._recalibration = found
+        return self._recalibration
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: TrajectoryBuffer,  # type: ignore[override]
+        n_rollout_steps: int,
+    ) -> bool:
+        """Imagine placements, and measure the most promising; false if a callback stops it."""
+        self.policy.set_training_mode(False)
+        rollout_buffer.reset()
+        callback.on_rollout_start()
+        before = Totals.of(env)
+        search, codec = self.recalibration(env), self._codec(env)
+        imagined = self._imagine(search, codec) if self.practice else []
+        count = 1 if len(search.measured) < _ONE_BY_ONE else self.proposals
+        count += -count % env.num_envs
+        candidates = search.propose(count, imagined)
+        if not candidates:
+            return False
+        # Every environment takes a step; those that are left over repeat one.
+        filled = candidates + [candidates[-1]] * (-len(candidates) % env.num_envs)
+        expected = [search.surrogate(candidate.placement) for candidate in candidates]
+        # By steps, which callbacks and the log of episodes follow.
+        results = self._measure(list(map(codec.encode, filled)), env, callback)
+        for candidate, (_, info) in zip(candidates, results, strict=False):
+            search.tell(candidate, outcome_in(info))
+        if search.best(1):
+            self.best_action = codec.encode(search.best(1)[0][0]).tolist()
+        self._log_expectations(expected, results)
+        log_totals(self.logger, before, Totals.of(env), len(filled))
+        if rollout_buffer.content:
+            log_rollout(self.logger, rollout_buffer, self.baseline)
+        if len(results) < len(filled):
+            return False
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def train(self) -> None:
+        """PPO on imagined placements, with self-imitation of measured ones."""
+        if self.rollout_buffer.content:
+            super().train()
+
+    @staticmethod
+    def _codec(env: VecEnv) -> ActionCodec:
+        codec: ActionCodec = env.get_attr("codec")[0]
+        return codec
+
+    def _imagine(self, search: Recalibration, codec: ActionCodec) -> list[Candidate]:
+        """Fill the buffer with the policy's placements; returns the best of them."""
+        surrogate = search.surrogate
+        problem = surrogate.problem
+        self.policy.set_context(PlacementContext.of_workload(problem.workload, problem.cluster))
+        found: dict[Candidate, float] = {}
+        for trajectory in self.policy.sample(
+            self.partitions_per_rollout, self.placements_per_partition
+        ):
+            candidate = codec.decode(trajectory.action)
+            seconds = found[candidate] = surrogate(candidate.placement)
+            fits = math.isfinite(seconds)
+            self.rollout_buffer.add(
+                Rewarded(
+                    trajectory,
+                    -math.log(seconds) if fits else self._penalty,
+                    None if fits else "out of memory",
+                )
+            )
+        return sorted(found, key=lambda candidate: found[candidate])[:_CANDIDATES]
+
+    @property
+    def _penalty(self) -> float:
+        assert self.env is not None
+        return float(self.env.get_attr("invalid_reward")[0])
+
+    def _choose_elites(self) -> list[Rewarded]:
+        """The best that was measured, each as a new walk that makes it."""
+        assert self._recalibration is not None
+        surrogate = self._recalibration.surrogate
+        draw = random.Random(int(torch.randint(2**31, ()).item()))
+        return [
+            Rewarded(self._retraced(best.placement, surrogate, draw), -math.log(seconds), None)
+            for best, seconds in self._recalibration.best(self.elites)
+        ]
+
+    def _retraced(
+        self, placement: Placement, objective: Objective, draw: random.Random
+    ) -> Trajectory:
+        context, accelerators = self.policy.context, self.policy.accelerators
+        complete = with_everyone(placement, accelerators, objective)
+        return retrace(
+            context,
+            accelerators,
+            complete.stage_of_operator(len(context)),
+            complete.stage_of_accelerator(accelerators),
+            draw,
+        )
+
+    def _log_expectations(
+        self, expected: list[float], results: list[tuple[float, dict[str, Any]]]
+    ) -> None:
+        """How far off the corrected simulator was."""
+        errors = [
+            abs(math.log(info["seconds"] / seconds))
+            for seconds, (_, info) in zip(expected, results, strict=False)
+            if "seconds" in info and math.isfinite(seconds)
+        ]
+        if errors:
+            self.logger.record("placement/prediction_error", float(np.mean(errors)))

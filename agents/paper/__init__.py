@@ -1,0 +1,1 @@
+"""drl-pp's agent as in the paper: encoder, partitioner, scheduler, PPO."""

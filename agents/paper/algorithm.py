@@ -1,0 +1,363 @@
+"""DRL-PP's training: PPO over whole trajectories (drl-pp §3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
+
+from drlpp.agents.paper.policy import PlacementPolicy, TrajectoryPolicy
+from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals, log_updates
+from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
+from drlpp.agents.paper.update import Batch, Update, evaluate_batch, mean
+from drlpp.agents.transfer.transfer_policy import TransferPolicy
+from drlpp.capturing.graph import OpGraph
+from drlpp.errors import InvalidInput
+
+SMALLEST_SPREAD = 0.02
+"""Standard deviation of −ln(seconds) below which differences are taken for noise: 2%."""
+
+
+class DRLPP(OnPolicyAlgorithm):
+    """The agent of drl-pp: encoder, partitioner and scheduler trained jointly with PPO.
+
+    A rollout samples ``partitions_per_rollout`` partition schemes and ``placements_per_partition``
+    placements of each, and steps the environment once for every placement, so ``total_timesteps``
+    counts placements. Where one leaves a partition without an accelerator, "we penalize the
+    pipeline scheduler with a negative reward and sample a new placement" (§3.3): the rollout keeps
+    both, the penalised one for the scheduler to learn from and the new one, so its length varies.
+    A scheduler's choice is rewarded with R_{i,j} = −ln r_{i,j} of its own
+    placement, a partitioner's with the mean over the placements of its scheme (§3.4). The ratio
+    is clipped by choice, forced choices are left out, and γ = λ = 1: the one reward is at the end.
+
+    The baseline is the average reward (figure 5): an exponential moving average over rollouts of
+    the rewards of measured placements. Penalties stay out of it, and out of the scale by which
+    advantages are normalised, so that one failed placement does not drown the differences between
+    the others; ``advantage_clip`` bounds what it weighs itself.
+
+    Args:
+        policy: ``"PlacementPolicy"``, ``"TransferPolicy"``, or another ``TrajectoryPolicy``.
+        env: a ``PlacementEnv``, or several in a ``VecEnv``.
+        learning_rate: of Adam, or its schedule by remaining progress (default 1e-3).
+        partitions_per_rollout: n, partition schemes for each update (default 8).
+        placements_per_partition: m, placements of each scheme that can run (default 4).
+        redraws: how often a placement that cannot run is drawn again at most (default 16). Four
+            partitions on four accelerators need 11 draws on average from a uniform policy, and a
+            scheme that no schedule can run would be drawn for ever. A scheme that is left with
+            fewer placements is rewarded with the mean over those it has.
+        n_epochs: passes over a rollout (default 4).
+        clip_range: of the probability ratio, or its schedule (default 0.2).
+        ent_coef: weight of the mean entropy of the partitioner's choices (default 0.01).
+        scheduler_ent_coef: weight of the mean entropy of the scheduler's (default 0.01).
+        normalize_advantage: divide by the rollout's standard deviation, or by 0.02 if that is
+            more, so that the noise of a settled policy is not blown up (default True).
+        advantage_clip: bound of the normalised advantages (default 3).
+        baseline_decay: weight of the past in the baseline; 0 is the rollout's own average
+            (default 0.5).
+        max_grad_norm: to which the gradient is clipped (default 0.5).
+        target_kl: stop the passes when the mean KL divergence is above 1.5 times this (default
+            None: never).
+        imitation_coef: weight of self-imitation, which is not the paper's: minus the mean
+            log-probability of the choices that led to the best placements so far (default 0).
+        elites: how many of the best distinct placements are imitated (default 8).
+        stats_window_size: episodes in ``rollout/ep_rew_mean`` (default 100).
+        tensorboard_log: folder of TensorBoard's files (default None).
+        policy_kwargs: arguments of the policy; its ``graph`` is taken from ``env``.
+        verbose: 0 nothing, 1 the log, 2 more.
+        seed: of weights and samples (default None).
+        device: of the policy (default "cpu"; it is small).
+
+    Raises:
+        InvalidInput: if ``env`` is no placement environment, or one of another graph than the
+            agent was saved with, or if a rollout does not divide by the number of environments.
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "PlacementPolicy": PlacementPolicy,
+        "TransferPolicy": TransferPolicy,
+    }
+    policy: TrajectoryPolicy  # type: ignore[assignment]
+    rollout_buffer: TrajectoryBuffer  # type: ignore[assignment]
+    clip_range: Schedule
+
+    def __init__(
+        self,
+        policy: str | type[TrajectoryPolicy],
+        env: GymEnv | str | None,
+        learning_rate: float | Schedule = 1e-3,
+        partitions_per_rollout: int = 8,
+        placements_per_partition: int = 4,
+        redraws: int = 16,
+        n_epochs: int = 4,
+        clip_range: float | Schedule = 0.2,
+        ent_coef: float = 0.01,
+        scheduler_ent_coef: float = 0.01,
+        normalize_advantage: bool = True,
+        advantage_clip: float = 3.0,
+        baseline_decay: float = 0.5,
+        max_grad_norm: float = 0.5,
+        target_kl: float | None = None,
+        imitation_coef: float = 0.0,
+        elites: int = 8,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+        _init_setup_model: bool = True,
+    ) -> None:
+        super().__init__(
+            policy=policy,  # type: ignore[arg-type]
+            env=env,  # type: ignore[arg-type]
+            learning_rate=learning_rate,
+            n_steps=partitions_per_rollout * placements_per_partition,
+            gamma=1.0,
+            gae_lambda=1.0,
+            ent_coef=ent_coef,
+            vf_coef=0.0,
+            max_grad_norm=max_grad_norm,
+            use_sde=False,
+            sde_sample_freq=-1,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            # A copy, since the graph is added to it.
+            policy_kwargs=dict(policy_kwargs or {}),
+            verbose=verbose,
+            seed=seed,
+            device=device,
+            supported_action_spaces=(spaces.MultiDiscrete,),
+            _init_setup_model=False,
+        )
+        self.partitions_per_rollout = partitions_per_rollout
+        self.placements_per_partition = placements_per_partition
+        self.redraws = redraws
+        self.n_epochs = n_epochs
+        self.clip_range = FloatSchedule(clip_range)
+        self.scheduler_ent_coef = scheduler_ent_coef
+        self.normalize_advantage = normalize_advantage
+        self.advantage_clip = advantage_clip
+        self.baseline_decay = baseline_decay
+        self.target_kl = target_kl
+        self.imitation_coef = imitation_coef
+        self.elites = elites
+        self.baseline: float | None = None
+        self._elites: list[Rewarded] = []
+        if _init_setup_model:
+            self._setup_model()
+
+    def _setup_model(self) -> None:
+        self._setup_lr_schedule()
+        self.set_random_seed(self.seed)
+        self._check_rollout()
+        if self.env is not None:
+            self._take_graph(self.env)
+        self.rollout_buffer = TrajectoryBuffer()
+        self.policy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space, self.action_space, self.lr_schedule, **self.policy_kwargs
+        ).to(self.device)
+
+    def _check_rollout(self) -> None:
+        placements = self.partitions_per_rollout * self.placements_per_partition
+        if placements % self.n_envs:
+            raise InvalidInput(
+                f"a rollout of {placements} placements does not divide by {self.n_envs} "
+                "environments; choose a multiple"
+            )
+
+    def _take_graph(self, env: VecEnv) -> None:
+        if not env.has_attr("graph") or not env.has_attr("summary"):
+            raise InvalidInput(
+                "DRLPP needs a placement environment, such as drlpp/PlacementLive-v0; this one has "
+                "no graph"
+            )
+        graph: OpGraph = env.get_attr("graph")[0]
+        known: OpGraph = self.policy_kwargs.setdefault("graph", graph)
+        if known.fingerprint != graph.fingerprint:
+            raise InvalidInput(
+                f"the agent was trained on {known.model} (graph {known.fingerprint}), but the "
+                f"environment places {graph.model} ({graph.fingerprint}); train a new agent"
+            )
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Change the environment, to one of the same graph."""
+        super().set_env(env, force_reset)
+        assert self.env is not None
+        self._take_graph(self.env)
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: TrajectoryBuffer,  # type: ignore[override]
+        n_rollout_steps: int,
+    ) -> bool:
+        """Sample trajectories and measure their placements; false if a callback stops it."""
+        self.policy.set_training_mode(False)
+        rollout_buffer.reset()
+        callback.on_rollout_start()
+        before = Totals.of(env)
+        trajectories = self.policy.sample(
+            self.partitions_per_rollout, self.placements_per_partition
+        )
+        redraws_left = self.redraws
+        while trajectories:
+            results = self._measure([t.action for t in trajectories], env, callback)
+            for trajectory, (reward, info) in zip(trajectories, results, strict=False):
+                rollout_buffer.add(Rewarded(trajectory, reward, info.get("error_type")))
+            if len(results) < len(trajectories):
+                return False
+            trajectories = self._draw_again(env.num_envs) if redraws_left else []
+            redraws_left -= 1
+        log_totals(self.logger, before, Totals.of(env), len(rollout_buffer.content))
+        log_rollout(self.logger, rollout_buffer, self.baseline)
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def _draw_again(self, environments: int) -> list[Trajectory]:
+        """A new placement for each that could not run, in whole steps of all environments (§3.3).
+
+        What fills up the last step is further placements of the same schemes.
+        """
+        missing = self.rollout_buffer.missing(self.placements_per_partition)
+        idle = -len(missing) % environments
+        return self.policy.resample([*missing, *islice(cycle(missing), idle)])
+
+    def _measure(
+        self, actions: Sequence[NDArray[np.int64]], env: VecEnv, callback: BaseCallback
+    ) -> list[tuple[float, dict[str, Any]]]:
+        """Reward and info of every action; of fewer if a callback stops it."""
+        for index in range(env.num_envs):
+            env.env_method("prefetch", np.stack(actions[index :: env.num_envs]), indices=index)
+        results: list[tuple[float, dict[str, Any]]] = []
+        for start in range(0, len(actions), env.num_envs):
+            batch = actions[start : start + env.num_envs]
+            observations, rewards, dones, infos = env.step(np.stack(batch))
+            self._last_obs = observations  # type: ignore[assignment]
+            self._last_episode_starts = dones
+            self.num_timesteps += env.num_envs
+            callback.update_locals(locals())
+            if not callback.on_step():
+                break
+            self._update_info_buffer(infos, dones)
+            results += zip(map(float, rewards), infos, strict=True)
+        return results
+
+    def train(self) -> None:
+        """PPO's update on the rollout, all of it in every pass."""
+        self.policy.set_training_mode(True)
+        self._update_learning_rate(self.policy.optimizer)
+        clip_range = self.clip_range(self._current_progress_remaining)
+        buffer = self.rollout_buffer
+        self._update_baseline(buffer.measured_rewards)
+        self._elites = self._choose_elites()
+        walks, partition_rewards = buffer.partition_rewards()
+        batch = Batch(
+            walks,
+            self._advantages(partition_rewards),
+            [rewarded.trajectory for rewarded in buffer.content],
+            self._placement_advantages(),
+        )
+        updates: list[Update] = []
+        losses: list[float] = []
+        for _ in range(self.n_epochs):
+            evaluation = self.policy.evaluate(batch.walks, batch.trajectories)
+            update = evaluate_batch(batch, evaluation, clip_range)
+            updates.append(update)
+            loss = (
+                update.policy_gradient_loss
+                - self.ent_coef * update.partitioner_entropy
+                - self.scheduler_ent_coef * update.scheduler_entropy
+            )
+            if self.imitation_coef and self._elites:
+                loss = loss + self.imitation_coef * self._imitation_loss()
+            losses.append(loss.item())
+            if self.target_kl is not None and update.approx_kl > 1.5 * self.target_kl:
+                break
+            self.policy.optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+        self._n_updates += len(updates)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        log_updates(self.logger, updates, losses, clip_range)
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "DRLPP",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Sample, measure and update until ``total_timesteps`` placements have been asked for.
+
+        torch runs on one thread meanwhile: the networks are small, and the workers of a live
+        cluster may need the other cores.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return super().learn(
+                total_timesteps,
+                callback,
+                log_interval,
+                tb_log_name,
+                reset_num_timesteps,
+                progress_bar,
+            )
+        finally:
+            torch.set_num_threads(threads)
+
+    def _choose_elites(self) -> list[Rewarded]:
+        """The best distinct placements so far."""
+        return best_of([*self._elites, *self.rollout_buffer.content], self.elites)
+
+    def _imitation_loss(self) -> Tensor:
+        """Minus the mean log-probability of the elites' choices."""
+        trajectories = [elite.trajectory for elite in self._elites]
+        walks = [trajectory.walk for trajectory in trajectories]
+        evaluation = self.policy.evaluate(walks, trajectories)
+        return -mean(evaluation.partitioner_log_probs) - mean(evaluation.scheduler_log_probs)
+
+    def _update_baseline(self, measured: NDArray[np.float64]) -> None:
+        if len(measured):
+            average = float(measured.mean())
+            past = average if self.baseline is None else self.baseline
+            self.baseline = self.baseline_decay * past + (1 - self.baseline_decay) * average
+
+    def _advantages(self, rewards: NDArray[np.float64]) -> Tensor:
+        """Rewards above the baseline, in standard deviations of the measured ones, clipped."""
+        measured = self.rollout_buffer.measured_rewards
+        if self.baseline is None or not len(measured):
+            # Nothing was measured: every choice was bad, and there is no scale.
+            return torch.full((len(rewards),), -1.0)
+        scale = max(measured.std(), SMALLEST_SPREAD) if self.normalize_advantage else 1.0
+        advantages = (rewards - self.baseline) / scale
+        return torch.from_numpy(
+            advantages.clip(-self.advantage_clip, self.advantage_clip).astype(np.float32)
+        )
+
+    def _placement_advantages(self) -> Tensor:
+        """Advantages of all placements; the average of the penalties is part of the baseline.
+
+        Where nine placements in ten cannot run, pushing away from those nine is mostly noise, and
+        the tenth has to stand out. Without penalties this changes nothing.
+        """
+        advantages = self._advantages(self.rollout_buffer.rewards)
+        invalid = torch.tensor([rewarded.invalid for rewarded in self.rollout_buffer.content])
+        return advantages - (advantages * invalid).mean()

@@ -1,0 +1,107 @@
+"""PPO's objective over the choices of a rollout (drl-pp §3.4)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drlpp.agents.paper.policy import PolicyEvaluation
+from drlpp.agents.paper.trajectory import Trajectory
+from drlpp.agents.paper.walk import PartitionWalk
+
+
+class Batch(NamedTuple):
+    """A rollout, ready for several passes.
+
+    Attributes:
+        walks: of the partition schemes whose reward is known.
+        walk_advantages: of every scheme, ``(walks,)``.
+        trajectories: all placements.
+        placement_advantages: of every placement, ``(trajectories,)``.
+    """
+
+    walks: list[PartitionWalk]
+    walk_advantages: Tensor
+    trajectories: list[Trajectory]
+    placement_advantages: Tensor
+
+
+class Surrogate(NamedTuple):
+    """PPO's clipped objective of some choices; the counts are sums over them."""
+
+    loss: Tensor
+    kl: float
+    clipped: float
+    choices: int
+
+
+class Update(NamedTuple):
+    """One pass over the rollout: the loss without entropies, and what is logged."""
+
+    policy_gradient_loss: Tensor
+    partitioner_entropy: Tensor
+    scheduler_entropy: Tensor
+    approx_kl: float
+    clip_fraction: float
+
+
+def evaluate_batch(batch: Batch, evaluation: PolicyEvaluation, clip_range: float) -> Update:
+    """Compare the policy as it is now with the one that sampled ``batch``.
+
+    Every choice of a walk has the advantage of its scheme, every choice of an accelerator that of
+    its placement. The means over the two kinds of choices are added, so that neither weighs more
+    for being more numerous.
+    """
+    free = [
+        [
+            log_prob
+            for log_prob, decision in zip(walk.log_probs, walk.decisions, strict=True)
+            if not decision.forced
+        ]
+        for walk in batch.walks
+    ]
+    choices = torch.tensor([len(log_probs) for log_probs in free], dtype=torch.int64)
+    partitioner = clipped_surrogate(
+        evaluation.partitioner_log_probs,
+        torch.tensor([log_prob for log_probs in free for log_prob in log_probs]),
+        batch.walk_advantages.repeat_interleave(choices),
+        clip_range,
+    )
+    old = torch.tensor([trajectory.log_probs for trajectory in batch.trajectories])
+    chosen = evaluation.scheduler_free.cpu()
+    scheduler = clipped_surrogate(
+        evaluation.scheduler_log_probs,
+        old[chosen],
+        batch.placement_advantages[:, None].expand_as(old)[chosen],
+        clip_range,
+    )
+    total = max(partitioner.choices + scheduler.choices, 1)
+    return Update(
+        policy_gradient_loss=partitioner.loss + scheduler.loss,
+        partitioner_entropy=mean(evaluation.partitioner_entropies),
+        scheduler_entropy=mean(evaluation.scheduler_entropies),
+        approx_kl=(partitioner.kl + scheduler.kl) / total,
+        clip_fraction=(partitioner.clipped + scheduler.clipped) / total,
+    )
+
+
+def clipped_surrogate(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_range: float
+) -> Surrogate:
+    """The clipped surrogate objective by choice; all tensors have shape ``(choices,)``."""
+    log_ratio = log_probs - old_log_probs.to(log_probs.device)
+    advantages = advantages.to(log_probs.device)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    loss = -mean(torch.min(advantages * ratio, advantages * clipped))
+    with torch.no_grad():
+        kl = (ratio - 1 - log_ratio).sum().item()
+        outside = ((ratio - 1).abs() > clip_range).sum().item()
+    return Surrogate(loss, kl, outside, len(log_probs))
+
+
+def mean(values: Tensor) -> Tensor:
+    """The mean, or 0 if there are no values."""
+    return values.sum() / max(len(values), 1)

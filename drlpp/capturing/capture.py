@@ -1,0 +1,356 @@
+"""Capturing a model: its operators for planners and agents, its aten graph for the runtime."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from drlpp.capturing.aten import computes_nothing, is_call, operator_type, owner
+from drlpp.capturing.evaluation_mode import evaluation_graph
+from drlpp.capturing.export import export_graph
+from drlpp.capturing.folding import Group, fold, working_nodes
+from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
+from drlpp.capturing.ties import tie_notes
+from drlpp.errors import InvalidInput, InvalidModel, ModelNote
+from drlpp.models.task import ModelReference, Task
+
+__all__ = ["CapturedModel", "capture", "capture_microbatch"]
+
+
+@dataclass(frozen=True)
+class CapturedModel:
+    """A model as a graph of operators, and everything that is needed to run them.
+
+    Attributes:
+        reference: where the model comes from.
+        graph: its operators.
+        module: the same as an aten graph, called like the model. Its parameters and buffers are
+            the model's own, under the same dotted names.
+        operator_of: the operator of every node that calls something, by the node's name.
+        output_nodes: the node of every tensor in ``Operator.outputs``, as (operator, index of
+            the output) to the node's name.
+        state: the model's ``state_dict``, detached; it shares memory with the model.
+        constants: tensors that the graph reads and no ``state_dict`` holds (buffers that are not
+            persistent, literals), by the name under which the graph reads them.
+        aliases: for every further name of a tied parameter or buffer the one in the graph.
+        task: the model, example inputs and targets. Without targets of its own they are an
+            empty tensor ``(batch size, 0)``.
+        loss: called with the tensors that the model returns, flat and in pytree's order, and the
+            targets. The mean square of all floating-point outputs if the task has no loss.
+        score: called likewise; none if the task has none.
+    """
+
+    reference: ModelReference
+    graph: OpGraph
+    module: fx.GraphModule
+    operator_of: Mapping[str, int]
+    output_nodes: Mapping[tuple[int, int], str]
+    state: dict[str, Tensor]
+    constants: dict[str, Tensor]
+    aliases: dict[str, str]
+    task: Task
+    loss: fx.GraphModule
+    score: fx.GraphModule | None
+
+    @cached_property
+    def evaluation(self) -> fx.GraphModule:
+        """The graph that evaluates, with the same names of nodes.
+
+        Raises:
+            InvalidModel: it would not give what the module gives in evaluation mode.
+        """
+        graph = evaluation_graph(self.module)
+        check_evaluation(self, graph)
+        return graph
+
+
+def capture(
+    reference: ModelReference, task: Task | None = None, seed: int = 0, *, check: bool = True
+) -> CapturedModel:
+    """Capture a model with its loss.
+
+    Warns (:class:`~drlpp.errors.ModelNote`) of what a user should know: operators that shared
+    weights make one, and ``torch.utils.checkpoint``, which recomputes nothing in a pipeline.
+
+    Args:
+        reference: where the model comes from.
+        task: the model, if it has been built already; otherwise it is built with ``seed``.
+        seed: of the initial weights.
+        check: run the module and the graph on the example inputs, or on two samples of them where
+            that takes long, and compare the loss and all gradients.
+
+    Raises:
+        InvalidModel: if the model, the loss or the score cannot be captured, with the reason.
+    """
+    captured, notes = _capture(reference, task, seed)
+    for note in notes:
+        warnings.warn(note, ModelNote, stacklevel=2)
+    if check:
+        _check(captured)
+    return captured
+
+
+def _capture(
+    reference: ModelReference, task: Task | None, seed: int = 0
+) -> tuple[CapturedModel, list[str]]:
+    """A captured model, and what a user should know of it."""
+    task = reference.build(seed) if task is None else task
+    if not task.module.training:
+        raise InvalidModel(
+            f"model {reference} is in evaluation mode; call module.train() in its factory"
+        )
+    if task.targets is None:
+        if task.loss or task.score:
+            raise InvalidModel(
+                f"model {reference} has a loss or a score but no targets; return example targets "
+                "of one minibatch as well"
+            )
+        task = task._replace(targets=torch.empty(task.batch_size, 0))
+    module, notes = export_graph(task.module, task.inputs, f"model {reference}")
+    groups = fold(module)
+    if not groups:
+        raise InvalidModel(f"model {reference} computes nothing from its inputs")
+    outputs = [_outputs(group) for group in groups]
+    state = _tensors(task.module.state_dict())
+    captured = CapturedModel(
+        reference=reference,
+        graph=_describe(reference, module, groups, outputs),
+        module=module,
+        operator_of={node.name: id_ for id_, group in enumerate(groups) for node in group},
+        output_nodes={
+            (id_, index): node.name
+            for id_, nodes in enumerate(outputs)
+            for index, node in enumerate(nodes)
+        },
+        state=state,
+        constants=_constants(module, state),
+        aliases=_aliases(task.module, module),
+        task=task,
+        loss=_capture_loss(module, task, reference),
+        score=_capture_function(task.score, module, task, f"score of {reference}")
+        if task.score
+        else None,
+    )
+    return captured, [*notes, *tie_notes(module, groups)]
+
+
+def _check(captured: CapturedModel) -> None:
+    """Compare gradients, on two samples where the whole minibatch takes long."""
+    task, few = captured.task, _samples(captured.task, 2)
+    loss = task.loss or mean_square
+    begin = time.perf_counter()
+    try:
+        with torch.no_grad():
+            call_purely(task.module, few.inputs)
+    except Exception:
+        # It is for minibatches of this size alone, or cannot be run at all.
+        seconds = 0.0
+    else:
+        seconds = time.perf_counter() - begin
+    if seconds * task.batch_size / 2 > _LONG_CHECK_SECONDS:
+        captured, _ = _capture(captured.reference, few)
+    check_gradients(captured, loss)
+
+
+_LONG_CHECK_SECONDS = 1.0
+"""A forward that takes longer is compared on two samples, which takes another export."""
+
+
+def capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedModel:
+    """Capture the same model, on the same parameters, for one of ``microbatches`` equal parts.
+
+    Raises:
+        InvalidInput: if the minibatch cannot be divided evenly.
+        InvalidModel: if the graph depends on the batch size.
+    """
+    task = captured.task
+    size = microbatch_size(task, microbatches)
+    result, _ = _capture(captured.reference, _samples(task, size))
+    if result.graph.fingerprint != captured.graph.fingerprint:
+        raise InvalidModel(
+            f"model {captured.reference} has another graph for {size} samples than for "
+            f"{task.batch_size}; use schedules without microbatches for it"
+        )
+    return result
+
+
+def _samples(task: Task, count: int) -> Task:
+    """The task with its first samples only."""
+    assert task.targets is not None
+    return task._replace(
+        inputs=tuple(value[:count] for value in task.inputs), targets=task.targets[:count]
+    )
+
+
+def microbatch_size(task: Task, microbatches: int) -> int:
+    """Samples of a microbatch.
+
+    Raises:
+        InvalidInput: if the minibatch cannot be divided evenly.
+    """
+    if microbatches < 1 or task.batch_size % microbatches:
+        raise InvalidInput(
+            f"a minibatch of {task.batch_size} samples cannot be divided into {microbatches} equal "
+            "microbatches; choose a number that divides it"
+        )
+    return task.batch_size // microbatches
+
+
+def mean_square(outputs: Any, targets: Tensor) -> Tensor:
+    """Stand in for a loss: the mean square of all floating-point outputs."""
+    values = [value for value in pytree.tree_leaves(outputs) if isinstance(value, Tensor)]
+    values = [value for value in values if value.is_floating_point()]
+    squares = [value.square().sum() for value in values]
+    return torch.stack(squares).sum() / sum(value.numel() for value in values)
+
+
+def _outputs(group: Group) -> tuple[fx.Node, ...]:
+    """The nodes of ``group`` that other operators or the caller read."""
+    members = set(group)
+    return tuple(node for node in group if not node.users.keys() <= members)
+
+
+def _describe(
+    reference: ModelReference,
+    module: fx.GraphModule,
+    groups: Sequence[Group],
+    outputs: Sequence[tuple[fx.Node, ...]],
+) -> OpGraph:
+    source_of = {node: (i, j) for i, nodes in enumerate(outputs) for j, node in enumerate(nodes)}
+    bytes_of = {name: value.nbytes for name, value in module.named_parameters()}
+    doing_work = working_nodes(module)
+    operators: list[Operator] = []
+    edges: list[Edge] = []
+    names: dict[str, int] = {}
+    for id_, group in enumerate(groups):
+        weights = {node: _weights(node, bytes_of) for node in group}
+        working = [node for node in group if node in doing_work] or group
+        main = max(working, key=lambda node: sum(bytes_of[name] for name in weights[node]))
+        name = ".".join(filter(None, [owner(main), operator_type(main)]))
+        repeated = names[name] = names.get(name, -1) + 1
+        operators.append(
+            Operator(
+                id=id_,
+                name=f"{name}_{repeated}" if repeated else name,
+                type=operator_type(main),
+                module=owner(main),
+                parameter_bytes=sum(bytes_of[name] for name in set().union(*weights.values())),
+                outputs=tuple(_spec(node.meta["val"]) for node in outputs[id_]),
+            )
+        )
+        read: dict[int, set[int]] = {}
+        for source in {source for node in group for source in node.all_input_nodes}:
+            producer, index = source_of.get(source, (id_, 0))
+            if producer != id_:
+                read.setdefault(producer, set()).add(index)
+        edges += [Edge(source=i, target=id_, outputs=tuple(sorted(read[i]))) for i in sorted(read)]
+    return OpGraph(
+        model=str(reference),
+        operators=tuple(operators),
+        edges=tuple(edges),
+        outputs=tuple(source_of[node] for node in _returned(module) if node in source_of),
+    )
+
+
+def _weights(node: fx.Node, known: Mapping[str, int]) -> set[str]:
+    """Names of the parameters that ``node`` reads, itself or through views."""
+    found = set()
+    for source in node.all_input_nodes:
+        if source.target in known:
+            found.add(str(source.target))
+        elif is_call(source) and computes_nothing(source):
+            found |= _weights(source, known)
+    return found
+
+
+def _spec(value: Tensor) -> TensorSpec:
+    dtype = str(value.dtype).removeprefix("torch.")
+    return TensorSpec(shape=tuple(value.shape), dtype=dtype, bytes_=value.nbytes)
+
+
+def _returned(module: fx.GraphModule) -> list[fx.Node]:
+    leaves = pytree.tree_leaves(module.graph.output_node().args)
+    return [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def _constants(module: fx.GraphModule, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    return {name: value.detach() for name, value in buffers.items() if name not in state}
+
+
+def _aliases(model: nn.Module, module: fx.GraphModule) -> dict[str, str]:
+    used = {node.target for node in module.graph.find_nodes(op="get_attr")}
+    names: dict[Tensor, list[str]] = {}
+    for named in (model.named_parameters, model.named_buffers):
+        for name, value in named(remove_duplicate=False):
+            names.setdefault(value, []).append(name)
+    aliases: dict[str, str] = {}
+    for tied in names.values():
+        canonical = next((name for name in tied if name in used), tied[0])
+        aliases |= {name: canonical for name in tied if name != canonical}
+    return aliases
+
+
+class _OnOutputs(nn.Module):
+    """A loss or score as a module of the tensors that a model returns, and the targets."""
+
+    def __init__(self, function: Callable[[Any, Tensor], Tensor], module: fx.GraphModule) -> None:
+        super().__init__()
+        # A loss that is a module keeps its buffers, such as the weights of classes.
+        self.function = function
+        (leaves,) = module.graph.output_node().args
+        self._leaves = pytree.tree_leaves(leaves)
+        codegen = module.graph._codegen
+        assert isinstance(codegen, fx.graph._PyTreeCodeGen)
+        assert codegen.pytree_info.out_spec is not None
+        self._structure = codegen.pytree_info.out_spec
+
+    def forward(self, *values: Tensor) -> Tensor:
+        given = iter(values[:-1])
+        leaves = [next(given) if isinstance(leaf, fx.Node) else leaf for leaf in self._leaves]
+        return self.function(pytree.tree_unflatten(leaves, self._structure), values[-1])
+
+
+def _capture_function(
+    function: Callable[[Any, Tensor], Tensor], module: fx.GraphModule, task: Task, what: str
+) -> fx.GraphModule:
+    """Capture a loss or a score, called with the model's flat outputs and the targets."""
+    outputs = [node.meta["val"] for node in _returned(module)]
+    inputs = (*outputs, outputs[0].fake_mode.from_tensor(task.targets))
+    captured, _ = export_graph(_OnOutputs(function, module), inputs, f"the {what}")
+    returned = _returned(captured)
+    if len(returned) != 1:
+        raise InvalidModel(f"the {what} has to return one tensor, not {len(returned)}")
+    # Plain arguments and one plain result: a worker needs nothing of the user's types.
+    captured.graph.output_node().args = (returned[0],)
+    captured.graph.set_codegen(fx.graph.CodeGen())
+    captured.recompile()
+    return captured
+
+
+def _capture_loss(module: fx.GraphModule, task: Task, reference: ModelReference) -> fx.GraphModule:
+    if not any(node.meta["val"].is_floating_point() for node in _returned(module)):
+        raise InvalidModel(
+            f"model {reference} returns no floating-point tensor, so there is nothing to train"
+        )
+    captured = _capture_function(task.loss or mean_square, module, task, f"loss of {reference}")
+    value = _returned(captured)[0].meta["val"]
+    if value.dim() or not value.is_floating_point():
+        raise InvalidModel(
+            f"the loss of {reference} has shape {tuple(value.shape)} and type {value.dtype}; "
+            "it has to be one floating-point number, the mean over the minibatch"
+        )
+    return captured

@@ -1,0 +1,252 @@
+"""From an ``nn.Module`` to a clean aten graph in which data flows along edges alone.
+
+``torch.export`` does the tracing. What is added here: regions without gradients are inlined,
+operators that work in place become their ordinary counterparts, and whatever has no effect is
+removed, so that the graph may be cut anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import operator
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from drlpp.capturing.aten import is_call, operator_type, viewed, written
+from drlpp.capturing.dropped import noticing_dropped
+from drlpp.capturing.function_capture import insert_functions, recorded_functions
+from drlpp.errors import InvalidModel
+
+EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
+"""In the ``meta`` of nodes that a model runs with autocast disabled."""
+
+_HINT = (
+    "torch.export has to see the same operators whatever the values of the tensors are, and "
+    "outputs that are tensors, tuples, lists or dicts"
+)
+
+
+class Exported(NamedTuple):
+    """A graph, and sentences for the user about what it leaves out without harm."""
+
+    graph_module: fx.GraphModule
+    notes: tuple[str, ...]
+
+
+def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Exported:
+    """Trace ``module``, and share its parameters and buffers under their dotted names.
+
+    Args:
+        module: traced in the mode (training or evaluation) in which it is.
+        inputs: positional arguments; fake tensors do.
+        what: how errors call the module, such as ``model vgg16``.
+
+    Raises:
+        InvalidModel: with torch.export's reason in one line, or with what it would drop.
+    """
+    try:
+        with _quietly(), recorded_functions(), noticing_dropped(module) as dropped:
+            traced = torch.export.export(module, _told_apart(inputs)).module()
+    except InvalidModel as error:
+        raise InvalidModel(f"{what}: {error}") from error
+    except Exception as error:
+        raise InvalidModel(f"{what} cannot be captured: {_reason(error)}; {_HINT}") from error
+    dropped.refuse(what)
+    graph = traced.graph
+    for node in graph.find_nodes(op="call_module", target="_guards_fn"):
+        graph.erase_node(node)
+    _inline_regions(traced, what)
+    insert_functions(traced, module)
+    _check_operators(graph, what)
+    for node in list(graph.nodes):
+        # Also of types, which autocast changes.
+        if node.op == "call_function" and operator_type(node).startswith("_assert"):
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    _replace_in_place(graph)
+    _check_shapes(graph, what)
+    return Exported(fx.GraphModule(traced, graph), tuple(dropped.notes))
+
+
+def _told_apart(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Copies of tensors that come again: torch.export takes a tensor given twice for one input."""
+    return tuple(
+        value.clone() if any(value is earlier for earlier in inputs[:index]) else value
+        for index, value in enumerate(inputs)
+    )
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep torch.export's own reports off the terminal: the error that is raised has the reason."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            # Refused with a way out, but for nn.LSTM, which keeps a list of its own weights.
+            warnings.filterwarnings("ignore", "The tensor attributes? .* assigned during export")
+            yield
+    finally:
+        logging.disable(disabled)
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of the message, and the place in the user's code."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0].rstrip(".;: ") if lines else "no reason given"
+    ours = {Path(torch.__file__).parent, Path(contextlib.__file__), Path(__file__).parent}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not ours & {path, *path.parents}:
+            return f"{type(error).__name__}: {reason} (at {path.name}:{frame.lineno})"
+    return f"{type(error).__name__}: {reason}"
+
+
+def _inline_regions(traced: fx.GraphModule, what: str) -> None:
+    """Put the operators of ``torch.no_grad`` and ``autocast(enabled=False)`` regions in place.
+
+    The results of a region without gradients are detached, which is the same to its readers.
+    Operators of a region without autocast are marked.
+
+    Raises:
+        InvalidModel: for control flow and other functions that take graphs as arguments.
+    """
+    pending = list(traced.graph.nodes)
+    while pending:
+        node = pending.pop()
+        if not isinstance(node.target, torch._ops.HigherOrderOperator):
+            continue
+        match operator_type(node), node.args:
+            case "wrap_with_set_grad_enabled", (bool(gradients), fx.Node() as body, *arguments):
+                detached, exempt = not gradients, EXEMPT_FROM_AUTOCAST in node.meta
+            case "wrap_with_autocast", (_, _, False, _, fx.Node() as body, *arguments):
+                detached, exempt = False, True
+            case name, _:
+                hint = "call autocast outside the model" if "autocast" in name else "rewrite it"
+                raise InvalidModel(f"{what} uses {name}, which cannot be cut into stages; {hint}")
+        copied = _inline(traced, node, body, arguments, detached)
+        if exempt:
+            for inner in copied:
+                inner.meta[EXEMPT_FROM_AUTOCAST] = True
+        pending += copied
+
+
+def _inline(
+    traced: fx.GraphModule, call: fx.Node, body: fx.Node, arguments: list[fx.Node], detached: bool
+) -> list[fx.Node]:
+    """Replace ``call``, whose results are read through ``getitem``, by the nodes of ``body``."""
+    region = traced.get_submodule(str(body.target))
+    assert isinstance(region, fx.GraphModule)
+    inner = region.graph
+    values = dict(zip(inner.find_nodes(op="placeholder"), arguments, strict=True))
+    with traced.graph.inserting_before(call):
+        for node in inner.nodes:
+            if node.op not in ("placeholder", "output"):
+                values[node] = traced.graph.node_copy(node, lambda old: values[old])
+                if node.op == "get_attr":
+                    values[node].target = f"{body.target}.{node.target}"
+        copied = [value for node, value in values.items() if is_call(node)]
+        results = inner.output_node().args[0]
+        assert isinstance(results, tuple | list)
+        for reader in list(call.users):
+            index = reader.args[1]
+            assert isinstance(index, int)
+            result = values[results[index]]
+            if detached:
+                value = result.meta["val"].detach()
+                result = traced.graph.call_function(torch.ops.aten.detach.default, (result,))
+                result.meta = {**call.meta, "val": value}
+            reader.replace_all_uses_with(result)
+            traced.graph.erase_node(reader)
+    traced.graph.erase_node(call)
+    return copied
+
+
+def _replace_in_place(graph: fx.Graph) -> None:
+    """Turn ``relu_`` into ``relu`` wherever no other view of the same storage is read later.
+
+    A tensor that is changed in place may not cross from stage to stage, nor be a leaf.
+    """
+    position = {node: index for index, node in enumerate(graph.nodes)}
+    owners: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        owners[node] = storage_owner(node, owners)
+        changed = written(node)
+        ordinary = _ordinary_counterpart(node)
+        if len(changed) != 1 or ordinary is None or owners[changed[0]].op == "get_attr":
+            continue
+        (target,) = changed
+        sharing = [n for n, o in owners.items() if o is owners[node] and n not in (node, target)]
+        if any(position[user] > position[node] for other in sharing for user in other.users):
+            continue
+        node.target = ordinary
+        owners[node] = node
+        later = {user for user in target.users if position[user] > position[node]}
+        target.replace_all_uses_with(node, delete_user_cb=later.__contains__)
+
+
+def storage_owner(node: fx.Node, owners: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The node that made the storage in which the result of ``node`` may lie.
+
+    Args:
+        node: any node of a graph.
+        owners: the same for all earlier nodes.
+    """
+    seen = viewed(node)
+    if not seen:
+        return node
+    found = owners[seen[0]]
+    # Results of one operator, like an LSTM's, are separate; parts of a split are not.
+    return node if node.target is operator.getitem and found is seen[0] else found
+
+
+def _ordinary_counterpart(node: fx.Node) -> torch._ops.OpOverload | None:
+    """``aten.relu.default`` for ``aten.relu_.default``, if its result has the same type."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not written(node):
+        return None
+    packet = getattr(torch.ops.aten, operator_type(node).removesuffix("_"), None)
+    overload = getattr(packet, node.target._overloadname, None)
+    dtypes = {
+        value.dtype
+        for argument in node.all_input_nodes
+        if isinstance(value := argument.meta.get("val"), Tensor)
+    }
+    same_type = dtypes <= {node.meta["val"].dtype, torch.bool} if overload else False
+    return overload if same_type and overload is not node.target else None
+
+
+def _check_operators(graph: fx.Graph, what: str) -> None:
+    for node in graph.nodes:
+        operator = node.target
+        if isinstance(operator, torch._ops.OpOverload) and operator.namespace not in (
+            "aten",
+            "prims",
+        ):
+            raise InvalidModel(
+                f"{what} cannot be captured: it uses the operator {operator.name()} of an "
+                "extension, and workers have torch's own operators alone"
+            )
+
+
+def _check_shapes(graph: fx.Graph, what: str) -> None:
+    for node in graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(value, Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape):
+                raise InvalidModel(
+                    f"{what} cannot be captured: the shape of {node.name} depends on the values "
+                    f"of the inputs; {_HINT}"
+                )

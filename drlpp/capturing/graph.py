@@ -1,0 +1,172 @@
+"""The operator graph: what a model computes, as a DAG of operators whose edges carry tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import ClassVar
+
+import networkx
+from pydantic import model_validator
+
+from drlpp.io.documents import Document, Record
+from drlpp.io.quantities import Count
+
+
+class TensorSpec(Record):
+    """Shape and element type (torch's name without the prefix, like ``float32``) of a tensor."""
+
+    shape: tuple[Count, ...]
+    dtype: str
+    bytes_: Count
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether gradients flow back through this tensor; they do not for integers and masks."""
+        return "float" in self.dtype or "complex" in self.dtype
+
+
+class Operator(Record):
+    """A node of the computational graph.
+
+    ``type`` is the aten operator (``conv2d``), ``module`` the dotted name of the ``nn.Module``
+    that owns it, ``outputs`` the tensors that other operators or the caller read.
+    """
+
+    id: Count
+    name: str
+    type: str
+    module: str
+    parameter_bytes: Count
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of all tensors that this operator gives away."""
+        return sum(output.bytes_ for output in self.outputs)
+
+
+class Edge(Record):
+    """Operator ``target`` reads the tensors ``outputs`` (indices) of operator ``source``."""
+
+    source: Count
+    target: Count
+    outputs: tuple[Count, ...]
+
+
+class OpGraph(Document):
+    """A model as a DAG. Operators are numbered 0, 1, … in a topological order.
+
+    ``outputs`` are the tensors that the model returns, as pairs (operator, index of its output).
+    """
+
+    kind: ClassVar[str] = "graph"
+
+    model: str
+    operators: tuple[Operator, ...]
+    edges: tuple[Edge, ...]
+    outputs: tuple[tuple[Count, Count], ...]
+
+    @model_validator(mode="after")
+    def _is_topologically_numbered(self) -> OpGraph:
+        if not self.operators:
+            raise ValueError("a graph needs at least one operator")
+        for position, operator in enumerate(self.operators):
+            if operator.id != position:
+                raise ValueError(
+                    f"operator {operator.name!r} has id {operator.id}, expected {position}: "
+                    "operators are listed in the order of their ids"
+                )
+        names = [operator.name for operator in self.operators]
+        if len(set(names)) < len(names):
+            twice, _ = Counter(names).most_common(1)[0]
+            raise ValueError(f"two operators are named {twice!r}; names are to be unique")
+        for edge in self.edges:
+            if not 0 <= edge.source < edge.target < len(self.operators):
+                raise ValueError(
+                    f"edge {edge.source} -> {edge.target}: expected "
+                    f"0 <= source < target < {len(self.operators)}, so that there is no cycle"
+                )
+            available = len(self.operators[edge.source].outputs)
+            if not all(0 <= index < available for index in edge.outputs):
+                raise ValueError(
+                    f"edge {edge.source} -> {edge.target} reads outputs {edge.outputs}, but "
+                    f"operator {edge.source} has {available}"
+                )
+        for number, output in self.outputs:
+            if not (
+                0 <= number < len(self.operators)
+                and 0 <= output < len(self.operators[number].outputs)
+            ):
+                raise ValueError(
+                    f"the model returns output {output} of operator {number}, which does not exist"
+                )
+        return self
+
+    def __len__(self) -> int:
+        return len(self.operators)
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """For every operator the operators it reads from."""
+        return self._neighbours((edge.target, edge.source) for edge in self.edges)
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """For every operator the operators that read from it."""
+        return self._neighbours((edge.source, edge.target) for edge in self.edges)
+
+    def _neighbours(self, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+        found: list[set[int]] = [set() for _ in self.operators]
+        for node, neighbour in pairs:
+            found[node].add(neighbour)
+        return tuple(tuple(sorted(neighbours)) for neighbours in found)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of what a placement relies on: operators, their types and sizes, and edges.
+
+        Operators' outputs do not count, since they depend on the batch size.
+        """
+        content = [
+            *(f"{op.name} {op.type} {op.parameter_bytes}" for op in self.operators),
+            *(f"{edge.source} {edge.target} {edge.outputs}" for edge in self.edges),
+        ]
+        return hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all parameters."""
+        return sum(operator.parameter_bytes for operator in self.operators)
+
+    def crossing_bytes(self, stage_of: Sequence[int]) -> dict[tuple[int, int], int]:
+        """Bytes that go from stage to stage for one minibatch, in the forward direction.
+
+        A tensor that several operators of a stage read is sent to that stage once.
+
+        Args:
+            stage_of: the stage of every operator.
+
+        Returns:
+            ``{(source stage, target stage): bytes}``.
+        """
+        tensors = {
+            (stage_of[edge.source], stage_of[edge.target], edge.source, output)
+            for edge in self.edges
+            for output in edge.outputs
+            if stage_of[edge.source] != stage_of[edge.target]
+        }
+        totals: dict[tuple[int, int], int] = {}
+        for source_stage, target_stage, operator, output in tensors:
+            size = self.operators[operator].outputs[output].bytes_
+            totals[source_stage, target_stage] = totals.get((source_stage, target_stage), 0) + size
+        return totals
+
+    def to_networkx(self) -> networkx.DiGraph[int]:
+        """The same DAG for networkx's algorithms; nodes are operator ids."""
+        graph: networkx.DiGraph[int] = networkx.DiGraph()
+        graph.add_nodes_from(range(len(self.operators)))
+        graph.add_edges_from((edge.source, edge.target) for edge in self.edges)
+        return graph

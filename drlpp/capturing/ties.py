@@ -1,0 +1,62 @@
+"""Weights that several modules share, and what that costs: operators that stay together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from torch import fx
+
+from drlpp.capturing.aten import owner
+from drlpp.capturing.folding import Group, fold_untied, weight_readers
+
+_MOST_NAMES = 3
+
+
+def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
+    """A sentence for every operator that shared weights have made of several modules' operators.
+
+    Args:
+        module: the captured graph.
+        groups: its operators, as :func:`drlpp.capturing.folding.fold` gives them.
+    """
+    shared = [(name, readers) for name, readers in weight_readers(module) if len(readers) > 1]
+    if not shared:
+        return
+    untied = fold_untied(module)
+    group_of = {node: index for index, group in enumerate(groups) for node in group}
+    untied_of = {node: index for index, group in enumerate(untied) for node in group}
+    parameters: dict[int, list[str]] = {}
+    modules: dict[int, set[str]] = {}
+    for name, readers in shared:
+        if len({untied_of[node] for node in readers}) > 1:
+            merged = group_of[readers[0]]
+            parameters.setdefault(merged, []).append(name)
+            modules.setdefault(merged, set()).update(owner(node) for node in readers)
+    for merged, names in parameters.items():
+        became_one = len({untied_of[node] for node in groups[merged]})
+        # A cell that runs step by step is one layer, unless the model has little else.
+        if became_one > len(untied) / 2 or not _common_module(groups[merged]):
+            plural = len(names) > 1
+            users = sorted(filter(None, modules[merged])) or ["the model itself"]
+            yield (
+                f"the parameter{'s' * plural} {_listed(names)} {'are' if plural else 'is'} used "
+                f"more than once, by {_listed(users)}: {became_one} of {len(untied)} operators, "
+                f"what lies between them included, are one operator, which no placement can "
+                f"divide; {len(groups)} {'are' if len(groups) > 1 else 'is'} left. To divide them, "
+                "give each use a weight of its own (in transformers tie_word_embeddings=False)"
+            )
+
+
+def _common_module(nodes: Group) -> tuple[str, ...]:
+    """The parts of the name of the module that all ``nodes`` are in; none for the model itself."""
+    owners = [owner(node).split(".") if owner(node) else [] for node in nodes]
+    together = takewhile(lambda parts: len(set(parts)) == 1, zip(*owners, strict=False))
+    return tuple(parts[0] for parts in together)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = list(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        shown.append(f"{len(names) - _MOST_NAMES} more")
+    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))

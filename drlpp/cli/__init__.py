@@ -1,0 +1,1 @@
+"""The command line and its tables; nothing imports it but programs."""

@@ -1,0 +1,246 @@
+"""What the command-line programs share: options of a model, and how errors are told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+import yaml
+from rich.console import Console
+
+from drlpp.errors import DRLPPError, InvalidInput, ModelNote, RunFailure
+from drlpp.io.trust import named_in, require_trust
+from drlpp.models.task import ModelReference, Option
+from drlpp.schedule.method import DeviceChoice, checked_timeout
+
+if TYPE_CHECKING:
+    from drlpp.placement.placement_file import PlacementFile
+
+_INTERRUPTED = 130
+
+
+class Size(StrEnum):
+    """Sizes of the zoo's models."""
+
+    SMALL = "small"
+    PUBLISHED = "published"
+
+
+AcceleratorsOption = Annotated[
+    int | None, typer.Option(min=1, help="How many, instead of a cluster.yaml.")
+]
+BandwidthOption = Annotated[
+    float | None, typer.Option(help="Of the links between them, in bytes per second.")
+]
+LatencyOption = Annotated[
+    float | None, typer.Option(help="Of these links, in seconds; 0 by default.")
+]
+SizeOption = Annotated[
+    Size,
+    typer.Option(
+        help="Of a model of the zoo: small trains well on CPU workers, published is the paper's."
+    ),
+]
+DeviceOption = Annotated[
+    DeviceChoice,
+    typer.Option(help="What workers compute on; auto takes GPUs where there are any."),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        callback=checked_timeout,
+        help="Without a word from any worker, after which it counts as hung; else 120 at first, "
+        "then by the longest silence so far.",
+    ),
+]
+ModelOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--model-option",
+        metavar="KEY=VALUE",
+        help="Argument of the model's factory, such as batch_size=16; may be repeated.",
+    ),
+]
+OptimizerOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--optimizer-option",
+        metavar="KEY=VALUE",
+        help="Argument of the optimizer, such as weight_decay=0.1 or betas=[0.9,0.99]; may be "
+        "repeated.",
+    ),
+]
+TrustOption = Annotated[
+    list[str],
+    typer.Option(
+        "--trust",
+        metavar="PACKAGE",
+        help="Whose model or optimizer PLACEMENT may have imported, which runs its code; may be "
+        "repeated. What you name yourself needs none, and a run folder remembers.",
+    ),
+]
+OPTIMIZER_HELP = "Any of torch.optim by its name in lower case, or package.module:Class"
+
+
+POLICY_HELP = (
+    "Weight policy: pipeoptim, stash (PipeDream), stash-vertical, 2bw, spectrain, xpipe, "
+    "pipemare, vanilla, or sync"
+)
+MethodOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--method-option",
+        metavar="KEY=VALUE",
+        help="schedule (1f1b, 1f1b-flush, gpipe), microbatches, accumulate, in_flight_per_link "
+        "(beyond NOAM), recompute, precision (float32, bfloat16, float16), loss_scale (float16), "
+        "clip_norm, annealing_minibatches (PipeMare's T1), correction_decay (T2); may be repeated.",
+    ),
+]
+
+
+def build_console() -> Console:
+    """Where a program prints: as wide as the terminal, and wide enough for tables elsewhere.
+
+    Text is text: what looks like rich's markup may stand in a file.
+    """
+    width = None if sys.stdout.isatty() else 110
+    return Console(width=width, markup=False, emoji=False)
+
+
+def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelReference:
+    """A model as named on the command line.
+
+    Raises:
+        InvalidInput: if an option is not of the form KEY=VALUE.
+    """
+    arguments: dict[str, Option] = {}
+    for key, value in read_options(options, "model", "batch_size=16").items():
+        if not isinstance(value, bool | int | float | str):
+            raise InvalidInput(f"model option {key}={value}: expected a number or a word")
+        arguments[key] = value
+    return ModelReference.named(name, size, **arguments)
+
+
+def settle_imports(file: Path, document: PlacementFile) -> None:
+    """Print what a file is about to have us import; refuse what nobody has trusted.
+
+    Raises:
+        InvalidInput: naming the packages that would have to be trusted.
+    """
+    require_trust(file, document)
+    for named in named_in(document):
+        if named.package is not None:
+            text = f"imports {named.name} ({named.what}), as {file} says"
+            build_console().print(text, soft_wrap=True)
+
+
+def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, object]:
+    """An optimizer's options as given on the command line, the learning rate among them.
+
+    Raises:
+        InvalidInput: if an option is not of the form KEY=VALUE.
+    """
+    given = read_options(options, "optimizer", "weight_decay=0.1")
+    if lr is not None and "lr" in given:
+        raise InvalidInput(f"the learning rate is given twice: {lr:g} and {given['lr']}")
+    return given if lr is None else {**given, "lr": lr}
+
+
+def read_options(options: Sequence[str], what: str, example: str) -> dict[str, object]:
+    """Values by name; a value is written as in YAML.
+
+    Args:
+        options: each of the form KEY=VALUE.
+        what: takes the options, for the error message.
+        example: of an option, likewise.
+
+    Raises:
+        InvalidInput: if an option is of another form, or has no value.
+    """
+    values = {}
+    for option in options:
+        key, _, text = option.partition("=")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = None
+        if not key or value is None:
+            raise InvalidInput(f"{what} option {option!r}: expected KEY=VALUE, like {example}")
+        values[key] = value
+    return values
+
+
+@contextmanager
+def told_how_to_go_on(how: str) -> Iterator[None]:
+    """After Ctrl-C in the block, tell ``how`` what it does can be gone on with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(how, file=sys.stderr)
+        raise
+
+
+def run_program(program: Callable[[], object], name: str) -> NoReturn:
+    """Run a command line and end with it; errors that we foresee are one line.
+
+    The exit code says which kind: 2 for what the user gave, 1 for what happened while running, 130
+    for Ctrl-C. Under ``torchrun`` the program runs on the first process, and the others keep its
+    workers.
+    """
+    launched = "TORCHELASTIC_RUN_ID" in os.environ
+    warnings.showwarning = _printing_notes(warnings.showwarning)
+    code = 0
+    try:
+        if launched:
+            from drlpp.runtime.hosts.launch import join_launch
+
+            join_launch()
+            # torchrun decides which host is the first.
+            here = f"{socket.gethostname()}, in {os.getcwd()}"
+            print(f"{name}: runs on {here}; files are read and written there", file=sys.stderr)
+        program()
+    except SystemExit as ended:
+        # That of typer, which makes one of Ctrl-C too, or of a process that has kept workers.
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except InvalidInput as error:
+        code = _tell(name, error, 2)
+    except RunFailure as error:
+        code = _tell(name, error, 1)
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
+        print(f"{name}: interrupted", file=sys.stderr)
+    if launched:
+        from drlpp.runtime.hosts.launch import leave_launch
+
+        leave_launch(code)
+    sys.exit(code)
+
+
+def _printing_notes(show: Callable[..., None]) -> Callable[..., None]:
+    """Print notes about the model as such, and other warnings as Python does."""
+
+    def showwarning(
+        message: Warning | str, category: type[Warning], *place: Any, **options: Any
+    ) -> None:
+        if issubclass(category, ModelNote):
+            print(f"note: {message}", file=sys.stderr)
+        else:
+            show(message, category, *place, **options)
+
+    return showwarning
+
+
+def _tell(name: str, error: DRLPPError, code: int) -> int:
+    print(f"{name}: error: {error}", file=sys.stderr)
+    return code

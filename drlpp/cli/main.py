@@ -1,0 +1,196 @@
+"""The command line ``drlpp``: capture a model, show any file, train with a placement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drlpp.cli.command_line import (
+    OPTIMIZER_HELP,
+    POLICY_HELP,
+    DeviceOption,
+    MethodOptions,
+    ModelOptions,
+    OptimizerOptions,
+    Size,
+    SizeOption,
+    TimeoutOption,
+    TrustOption,
+    build_console,
+    model_reference,
+    optimizer_options,
+    read_options,
+    run_program,
+    settle_imports,
+)
+from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
+from drlpp.cli.timeline.timeline_command import show_timeline
+from drlpp.errors import InvalidInput
+from drlpp.schedule.method import DeviceChoice
+
+app = typer.Typer(
+    help="Find the fastest pipeline placement of a PyTorch model, and train with it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+app.add_typer(cluster_app, name="cluster")
+app.command("profile")(profile_model)
+app.command("plan")(plan_placement)
+app.command("timeline")(show_timeline)
+
+
+@app.command("capture")
+def capture_model(
+    model: Annotated[str, typer.Argument(help="A name in the zoo, or package.module:factory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the graph.")],
+    size: SizeOption = Size.SMALL,
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
+) -> None:
+    """Write the operator graph of a model."""
+    from drlpp.capturing.capture import capture
+    from drlpp.cli.tables import describe
+    from drlpp.io.documents import write_document
+
+    captured = capture(model_reference(model, size, model_option))
+    write_document(output, captured.graph)
+    build_console().print(describe(captured.graph))
+    build_console().print(f"written to {output}")
+
+
+@app.command()
+def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> None:
+    """Describe a graph, profile, cluster, placement, comparison, run or file of measurements."""
+    import drlpp.comparison.compare  # noqa: F401 - defines a kind of document
+    from drlpp.cli.measurements_table import describe_measurements
+    from drlpp.cli.tables import describe
+    from drlpp.io.documents import read_any_document
+
+    if file.suffix == ".jsonl":
+        build_console().print(describe_measurements(file))
+        return
+    build_console().print(describe(read_any_document(file)))
+
+
+@app.command()
+def train(
+    placement: Annotated[Path, typer.Argument(help="A placement.json.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A name (digits), or package.module:factory, which returns samples or loaders."
+        ),
+    ] = "digits",
+    epochs: Annotated[int, typer.Option(help="How often all samples are seen.")] = 5,
+    minibatches: Annotated[
+        int | None,
+        typer.Option(help="Of an epoch, where a loader gives more or never ends; else all."),
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; else as measured.")] = None,
+    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
+    optimizer: Annotated[
+        str | None, typer.Option(help=f"{OPTIMIZER_HELP}; else as measured.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    optimizer_option: OptimizerOptions = [],  # noqa: B006
+    lr_schedule: Annotated[
+        str | None,
+        typer.Option(help="A scheduler of torch, like cosineannealing, or package.module:Class."),
+    ] = None,
+    lr_schedule_option: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="T_max=10 and the like; interval=minibatch to count minibatches instead of "
+            "epochs; warm_up=100 minibatches of linear increase; may be repeated.",
+        ),
+    ] = [],  # noqa: B006
+    synchronous_epochs: Annotated[
+        int, typer.Option(help="Epochs at the beginning that flush before every update.")
+    ] = 0,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Minibatches between checkpoints within an epoch; 0 for none.")
+    ] = 0,
+    early_stopping: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs in a row without a better held-out score (or loss) to end after."
+        ),
+    ] = None,
+    early_stopping_option: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="min_delta=0.001, what counts as better; monitor=loss or score; may be repeated.",
+        ),
+    ] = [],  # noqa: B006
+    workers: Annotated[
+        int | None, typer.Option(help="Has to be the number that the placement is for.")
+    ] = None,
+    device: DeviceOption = DeviceChoice.AUTO,
+    timeout: TimeoutOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results; else 'training' beside PLACEMENT.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint, if any.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of weights, order of samples and dropout.")] = 0,
+    trust: TrustOption = [],  # noqa: B006
+) -> None:
+    """Train the model of a placement with that placement, and evaluate it on held-out data."""
+    from drlpp.cli.training_report import train_and_report
+    from drlpp.io.trust_memory import remembered_trust
+    from drlpp.placement.placement_file import read_placement
+    from drlpp.runtime import EarlyStopping
+    from drlpp.schedule.method import choose_method
+    from drlpp.specs.learning_rate import LearningRateSchedule
+    from drlpp.specs.optimizer_spec import OptimizerSpec
+
+    folder = out or placement.parent / "training"
+    trusted = {*trust, *remembered_trust(folder)}
+    document = read_placement(placement, trust=trusted)
+    if optimizer is not None:
+        # What the file says of it does not count.
+        document = document.model_copy(update={"optimizer": OptimizerSpec()})
+    settle_imports(placement, document)
+    method_options = read_options(method_option, "method", "accumulate=4")
+    schedule_options = read_options(lr_schedule_option, "schedule", "T_max=10")
+    if schedule_options and lr_schedule is None:
+        raise InvalidInput("options of a learning-rate schedule need its name: --lr-schedule")
+    stopping_options = read_options(early_stopping_option, "early stopping", "min_delta=0.001")
+    if stopping_options and early_stopping is None:
+        raise InvalidInput("options of early stopping need its patience: --early-stopping")
+    train_and_report(
+        placement,
+        document,
+        data=data,
+        epochs=epochs,
+        minibatches=minibatches,
+        method=choose_method(policy, method_options, document.method),
+        optimizer=document.optimizer.changed(optimizer, optimizer_options(optimizer_option, lr)),
+        learning_rate=LearningRateSchedule.parse(lr_schedule, **schedule_options)
+        if lr_schedule is not None
+        else None,
+        synchronous_epochs=synchronous_epochs,
+        checkpoint_every=checkpoint_every,
+        early_stopping=EarlyStopping.parse(early_stopping, **stopping_options)
+        if early_stopping is not None
+        else None,
+        workers=workers,
+        device=device,
+        timeout_seconds=timeout,
+        out=folder,
+        resume=resume,
+        seed=seed,
+        trust=trusted,
+    )
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_program(app, "drlpp")

@@ -1,0 +1,1 @@
+"""Planning from the command line: what is given, and what is shown."""

@@ -1,0 +1,217 @@
+"""The commands that need no workers, or only to profile: plan, profile, cluster describe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drlpp.cli.command_line import (
+    OPTIMIZER_HELP,
+    POLICY_HELP,
+    AcceleratorsOption,
+    BandwidthOption,
+    DeviceOption,
+    LatencyOption,
+    MethodOptions,
+    ModelOptions,
+    OptimizerOptions,
+    Size,
+    SizeOption,
+    TimeoutOption,
+    build_console,
+    model_reference,
+    optimizer_options,
+    read_options,
+)
+from drlpp.errors import InvalidInput
+from drlpp.schedule.method import DeviceChoice
+
+cluster_app = typer.Typer(help="Clusters: hosts, accelerators, links.", no_args_is_help=True)
+
+
+@cluster_app.command("describe")
+def describe_cluster(
+    file: Annotated[Path, typer.Argument(help="A cluster.yaml.")],
+) -> None:
+    """Show the hosts, accelerators and links of a cluster."""
+    from drlpp.cli.tables import describe
+    from drlpp.io.documents import read_document
+    from drlpp.specs.cluster import Cluster
+
+    build_console().print(describe(read_document(file, Cluster)))
+
+
+def profile_model(
+    model: Annotated[str, typer.Argument(help="A name in the zoo, or package.module:factory.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the profile.")],
+    cluster: Annotated[
+        Path | None, typer.Option(help="Also write the cluster, with the measured link, here.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of the cluster; 2, or all that torchrun has started."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed passes of every operator.")] = 20,
+    device: DeviceOption = DeviceChoice.AUTO,
+    timeout: TimeoutOption = None,
+    size: SizeOption = Size.SMALL,
+    model_option: ModelOptions = [],  # noqa: B006 - typer copies it
+) -> None:
+    """Measure what every operator of a model costs on a worker, and the link between workers."""
+    from drlpp.cli.tables import describe
+    from drlpp.io.documents import write_document
+    from drlpp.runtime import ClusterSession, usual_workers
+
+    reference = model_reference(model, size, model_option)
+    workers = workers or usual_workers(on_this_machine=2)
+    with ClusterSession(
+        reference, workers=workers, device=device, timeout_seconds=timeout
+    ) as session:
+        profile, measured = session.profile(repeats)
+    write_document(output, profile)
+    console = build_console()
+    console.print(describe(profile))
+    console.print(f"written to {output}")
+    if cluster is not None:
+        write_document(cluster, measured)
+        console.print(describe(measured))
+        console.print(f"written to {cluster}")
+
+
+def plan_placement(
+    model: Annotated[
+        str | None, typer.Argument(help="A name in the zoo, or package.module:factory.")
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Costs: a profile.json, PipeDream's graph.txt, or an instance of "
+            "dnn-partitioning. Without it MODEL is profiled here, on one worker."
+        ),
+    ] = None,
+    cluster: Annotated[Path | None, typer.Option(help="A cluster.yaml.")] = None,
+    accelerators: AcceleratorsOption = None,
+    bandwidth: BandwidthOption = None,
+    latency: LatencyOption = None,
+    memory: Annotated[
+        float | None, typer.Option(help="Of each accelerator, in bytes; else not limited.")
+    ] = None,
+    speeds: Annotated[
+        str | None,
+        typer.Option(help="Relative speeds of the accelerators, such as 1,1,0.5,0.5."),
+    ] = None,
+    no_replication: Annotated[
+        bool, typer.Option("--no-replication", help="One accelerator for each stage.")
+    ] = False,
+    method: Annotated[str, typer.Option(help="The planner; see --all.")] = "exact",
+    all_methods: Annotated[
+        bool, typer.Option("--all", help="Compare all planners in a table.")
+    ] = False,
+    policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; decides memory.")] = None,
+    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
+    in_flight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|N",
+            help="Minibatches in flight for each link between stages, beyond NOAM's one for each "
+            "worker: a number (method option in_flight_per_link), or the fewest that the simulator "
+            "finds enough.",
+            show_default="0",
+        ),
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = "adam",
+    optimizer_option: OptimizerOptions = [],  # noqa: B006
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of planners that draw at random.")] = 0,
+    time_limit: Annotated[
+        float, typer.Option(min=0, help="Seconds that non-contiguous may take.")
+    ] = 60.0,
+    size: SizeOption = Size.SMALL,
+    model_option: ModelOptions = [],  # noqa: B006
+) -> None:
+    """Plan a placement, without running it, and explain it."""
+    from dataclasses import replace
+
+    from drlpp.cli.planning.planning_input import PlanningInput
+    from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
+    from drlpp.costs.memory import MemoryModel
+    from drlpp.planners import PLANNERS, plan
+    from drlpp.schedule.method import Method, choose_method
+    from drlpp.simulator import Depth, simulate_depths, smallest_depth
+    from drlpp.specs.optimizer_spec import OptimizerSpec
+
+    console = build_console()
+    if method not in PLANNERS:
+        raise InvalidInput(f"planner {method!r} is unknown; there are {', '.join(PLANNERS)}")
+    if output is not None and (model is None or all_methods):
+        raise InvalidInput(
+            "a placement.json names the model that it places: -o needs MODEL, and one --method"
+        )
+    options = read_options(method_option, "method", "accumulate=4")
+    automatic = in_flight == "auto"
+    if automatic and all_methods:
+        raise InvalidInput("--in-flight auto looks at one plan: leave out --all, or name a number")
+    if in_flight is not None and "in_flight_per_link" in options:
+        raise InvalidInput("in_flight_per_link is given twice, as --in-flight and --method-option")
+    if in_flight is not None and not automatic:
+        if not in_flight.isdecimal() or len(in_flight) > 4:
+            raise InvalidInput(f"--in-flight {in_flight}: expected auto, or a number from 0")
+        options["in_flight_per_link"] = int(in_flight)
+    run = choose_method(policy, options, Method())
+    updates = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, None))
+    given = PlanningInput.read(
+        model=None if model is None else model_reference(model, size, model_option),
+        profile=profile,
+        cluster=cluster,
+        accelerators=accelerators,
+        bandwidth=bandwidth,
+        latency=latency,
+        memory=memory,
+        speeds=speeds,
+        method=run,
+    )
+    problem = replace(given.problem, seed=seed, time_limit_seconds=time_limit)
+    if given.profile is not None:
+        problem = replace(problem, memory=MemoryModel.of(run, updates))
+    if no_replication:
+        problem = replace(problem, replicate=False)
+    names = list(PLANNERS) if all_methods else [method]
+    plans, failures = [], {}
+    for name in names:
+        try:
+            plans.append(plan(name, problem))
+        except InvalidInput as error:
+            if not all_methods:
+                raise
+            failures[name] = str(error)
+    depths: tuple[Depth, ...] = ()
+    if automatic:
+        if given.profile is None:
+            raise InvalidInput("--in-flight auto plays a pipeline: it needs a profile of drlpp's")
+        if not plans[0].runnable:
+            raise InvalidInput(
+                "--in-flight auto plays a pipeline, and no pipeline can run this plan; use another "
+                "planner, such as exact"
+            )
+        depths = simulate_depths(
+            problem.workload, problem.cluster, plans[0].placement, run, problem.memory
+        )
+        chosen = smallest_depth(depths).per_link
+        run = run.model_copy(update={"in_flight_per_link": chosen})
+        plans = [plans[0].with_in_flight(chosen)]
+    if as_json:
+        records = [plan_record(found, depths) for found in plans]
+        records += [{"method": name, "error": reason} for name, reason in failures.items()]
+        console.print_json(data=records if all_methods else records[0])
+    elif all_methods:
+        console.print(plans_table(plans, failures))
+    else:
+        console.print(plan_report(plans[0], depths))
+    if output is not None:
+        write_plan(output, plans[0], given, run, updates)
+        console.print(f"written to {output}")

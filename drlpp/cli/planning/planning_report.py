@@ -1,0 +1,259 @@
+"""Plans as tables for readers, as plain data for scripts, and as placement.json for the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.table import Table
+
+from drlpp.cli.planning.planning_input import PlanningInput
+from drlpp.cli.tables import seconds_text
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import write_document
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.planners.plan import Plan
+from drlpp.schedule.method import Method
+from drlpp.simulator import Depth
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+_RULES = {
+    "overlapped": "the slowest of compute, all-reduce and messages of a stage",
+    "serial": "compute, all-reduce and messages of a stage, added up",
+}
+
+
+def plan_record(plan: Plan, depths: Sequence[Depth] = ()) -> dict[str, Any]:
+    """A plan as plain data, and the in-flight depths that were compared for it.
+
+    ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
+    formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method.
+    """
+    prediction, solution = plan.prediction, plan.solution
+    names = plan.problem.workload.names
+    return {
+        "method": plan.method,
+        "seconds_per_minibatch": prediction.seconds_per_minibatch
+        if solution.own_seconds is None
+        else solution.own_seconds,
+        "rule": plan.problem.costs if solution.own_seconds is None else solution.note,
+        "predicted_seconds_per_minibatch": prediction.seconds_per_minibatch,
+        "configuration": plan.placement.configuration,
+        "bottleneck": prediction.bottleneck,
+        "cores": [shared.model_dump() for shared in prediction.cores],
+        "planner_seconds": plan.planner_seconds,
+        "proven_optimal": solution.proven_optimal,
+        "runnable": plan.runnable,
+        "lower_bound": solution.lower_bound,
+        "missing_bytes": prediction.missing_bytes,
+        "note": solution.note,
+        "in_flight_per_link": plan.problem.memory.in_flight_per_link,
+        "depths": [asdict(depth) for depth in depths],
+        "stages": [
+            {
+                "operators": [names[operator] for operator in stage.operators],
+                **predicted.model_dump(),
+            }
+            for stage, predicted in zip(plan.placement.stages, prediction.stages, strict=True)
+        ],
+    }
+
+
+def plan_report(plan: Plan, depths: Sequence[Depth] = ()) -> RenderableType:
+    """A plan explained: its stages, what rules, how sure it is, and what the next best is.
+
+    ``depths`` are those that its in-flight depth was chosen from.
+    """
+    prediction, problem = plan.prediction, plan.problem
+    names = problem.workload.names
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("stage", "accelerators", "operators"):
+        table.add_column(column, overflow="fold")
+    for column in ("compute", "all-reduce", "messages", "in flight", "memory"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for number, (stage, predicted) in enumerate(
+        zip(plan.placement.stages, prediction.stages, strict=True)
+    ):
+        first, last = names[stage.operators[0]], names[stage.operators[-1]]
+        table.add_row(
+            str(number),
+            _ranges(stage.accelerators),
+            f"{len(stage.operators)}: {first}" + (f" … {last}" if last != first else ""),
+            seconds_text(predicted.compute_seconds),
+            seconds_text(predicted.all_reduce_seconds),
+            seconds_text(predicted.message_seconds),
+            str(predicted.in_flight),
+            decimal(round(predicted.memory_bytes)),
+        )
+    return Group(
+        f"{problem.workload.model} on {problem.cluster.accelerators} accelerators, "
+        f"planned by {plan.method} in {seconds_text(plan.planner_seconds)}: "
+        f"{plan.placement.configuration}",
+        table,
+        *_explanations(plan),
+        *_comparison(plan.problem.memory.in_flight_per_link, depths),
+    )
+
+
+def _comparison(chosen: int, depths: Sequence[Depth]) -> Iterator[str]:
+    if depths:
+        times = ", ".join(
+            f"{depth.per_link}: {seconds_text(depth.seconds_per_minibatch)}"
+            + ("" if depth.possible else " (impossible)")
+            for depth in depths
+        )
+        yield f"in flight for each link beyond NOAM: {chosen} is enough (simulated, {times})"
+
+
+def _explanations(plan: Plan) -> list[str]:
+    prediction, solution = plan.prediction, plan.solution
+    seconds = prediction.seconds_per_minibatch
+    lines = [
+        f"{seconds_text(seconds)} per minibatch: {prediction.bottleneck} "
+        f"(the rule: {_RULES[plan.problem.costs]})"
+    ]
+    lines += _cores(plan)
+    if solution.own_seconds is not None:
+        lines.append(f"by the planner's own formula: {seconds_text(solution.own_seconds)}")
+    worst = prediction.worst_memory
+    stage = prediction.stages[worst]
+    room = (
+        "no limit is known"
+        if stage.spare_bytes is None
+        else f"{decimal(round(stage.spare_bytes))} to spare"
+        if stage.spare_bytes >= 0
+        else f"{decimal(round(-stage.spare_bytes))} too much"
+    )
+    lines.append(
+        f"memory: stage {worst} needs the most, {decimal(round(stage.memory_bytes))} on each of "
+        f"its accelerators; {room}"
+    )
+    if solution.proven_optimal:
+        lines.append("proven: nothing that this planner looks for is faster by this rule")
+    elif solution.lower_bound:
+        lines.append(
+            f"not proven: no placement takes less than {seconds_text(solution.lower_bound)}; this "
+            f"is {seconds / solution.lower_bound - 1:.1%} above it"
+        )
+    if plan.next_best is not None:
+        other = plan.next_best
+        slower = other.prediction.seconds_per_minibatch
+        difference = f" ({slower / seconds - 1:+.1%})" if seconds else ""
+        lines.append(
+            f"{'next best' if slower >= seconds else 'better'} by one change: "
+            f"{other.change} ({other.placement.configuration}), {seconds_text(slower)}"
+            f"{difference}, {other.prediction.bottleneck}"
+        )
+    if solution.note:
+        lines.append(solution.note)
+    return lines
+
+
+def _cores(plan: Plan) -> Iterator[str]:
+    """Of every host with fewer cores than accelerators, whether its workers share them."""
+    predicted = {shared.host: shared for shared in plan.prediction.cores}
+    used = set(plan.placement.accelerators)
+    for host in plan.problem.cluster.crowded:
+        cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
+        rule = f"cores rule: {host.name} has {cores} for {len(host.accelerators)} workers"
+        if (shared := predicted.get(host.name)) is None:
+            yield f"{rule}; {len(used.intersection(host.accelerators))} work, each on its own"
+        else:
+            yield (
+                f"{rule}; {shared.workers} work, and compute "
+                f"{seconds_text(shared.seconds * shared.cores)} for a minibatch together, which "
+                f"takes {seconds_text(shared.seconds)}"
+            )
+
+
+def plans_table(plans: Sequence[Plan], failures: Mapping[str, str]) -> RenderableType:
+    """Plans side by side, by the same rule, the fastest marked; ``failures`` are told below."""
+    title = ""
+    if plans:
+        problem = plans[0].problem
+        title = (
+            f"{problem.workload.model} on {problem.cluster.accelerators} accelerators; seconds per "
+            f"minibatch: {_RULES[problem.costs]}"
+        )
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("planner", no_wrap=True)
+    table.add_column("configuration", overflow="fold", min_width=13)
+    for column in ("predicted", "own formula", "lower bound"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("bottleneck", overflow="fold", max_width=20)
+    table.add_column("memory", justify="right", no_wrap=True)
+    table.add_column("planned in", justify="right", no_wrap=True)
+    usable = [p for p in plans if p.runnable and not p.prediction.missing_bytes]
+    fastest = min((p.prediction.seconds_per_minibatch for p in usable), default=None)
+    for plan in plans:
+        prediction, solution = plan.prediction, plan.solution
+        bound = "–"
+        if solution.lower_bound:
+            bound = "proven" if solution.proven_optimal else seconds_text(solution.lower_bound)
+        memory = decimal(round(prediction.stages[prediction.worst_memory].memory_bytes))
+        best = (
+            plan in usable
+            and fastest is not None
+            and prediction.seconds_per_minibatch <= fastest * (1 + 1e-9)
+        )
+        table.add_row(
+            plan.method,
+            plan.placement.configuration + ("" if plan.runnable else " (a bound)"),
+            seconds_text(prediction.seconds_per_minibatch),
+            "–" if solution.own_seconds is None else seconds_text(solution.own_seconds),
+            bound,
+            prediction.bottleneck,
+            f"{memory} (too much)" if prediction.missing_bytes else memory,
+            seconds_text(plan.planner_seconds),
+            style="bold green" if best else None,
+        )
+    return Group(table, *(f"{name}: {reason}" for name, reason in failures.items()))
+
+
+def write_plan(
+    path: Path, plan: Plan, given: PlanningInput, method: Method, optimizer: OptimizerSpec
+) -> None:
+    """Write a plan as a placement.json, which ``drlpp train`` takes.
+
+    Raises:
+        InvalidInput: if its stages cannot be run as a pipeline, or do not fit into memory, or the
+            weight policy cannot train with them.
+    """
+    assert given.reference is not None
+    assert given.profile is not None
+    if plan.prediction.missing_bytes:
+        raise InvalidInput(
+            f"{plan.placement.configuration} misses {plan.prediction.missing_bytes:,.0f} bytes of "
+            "memory; plan it with a method that keeps to the limit, such as exact"
+        )
+    graph, cluster = given.profile.graph, plan.problem.cluster
+    candidate = Candidate(plan.placement, method)
+    write_document(
+        path,
+        PlacementFile.of(
+            ExecutionPlan.of(candidate, graph, cluster.accelerators),
+            given.reference,
+            graph,
+            cluster,
+            optimizer=optimizer,
+            found_by=plan.method,
+        ),
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``0–3, 7`` for 0, 1, 2, 3, 7."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)

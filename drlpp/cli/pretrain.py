@@ -1,0 +1,61 @@
+"""Pre-train the policy for many models and clusters.
+
+python -m drlpp.cli.pretrain --out agents/pretrained/transfer.safetensors --minutes 35
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from drlpp.agents.pretraining.training import Pretraining, pretrain
+from drlpp.agents.transfer.weights import save_weights
+from drlpp.cli.command_line import build_console, run_program
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def main(
+    out: Annotated[Path, typer.Option(help="File of weights to write.")],
+    minutes: Annotated[float, typer.Option(min=0, help="Of training, on one core.")] = 35.0,
+    seed: Annotated[int, typer.Option(help="Of weights and problems.")] = 0,
+    start: Annotated[Path | None, typer.Option(help="File of weights to go on from.")] = None,
+    imitation: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the time, for imitating optima.")
+    ] = 0.4,
+    learning_rate: Annotated[float, typer.Option(help="Of imitation.")] = 1e-3,
+) -> None:
+    """Imitate exact optima of made-up problems, then improve on the rule."""
+    torch.set_num_threads(1)
+    console = build_console()
+    begin = time.monotonic()
+
+    def report(line: str) -> None:
+        console.print(f"{(time.monotonic() - begin) / 60:5.1f} min  {line}")
+
+    options = Pretraining(
+        minutes=minutes,
+        seed=seed,
+        start=start,
+        imitation_share=imitation,
+        learning_rate=learning_rate,
+    )
+    network, notes = pretrain(options, report)
+    command = f"python -m drlpp.cli.pretrain --out {shlex.quote(out.name)}"
+    command += f" --minutes {minutes:g} --seed {seed}"
+    if start is not None:
+        command += f" --start {shlex.quote(start.name)}"
+    command += f" --imitation {imitation:g} --learning-rate {learning_rate:g}"
+    notes |= {"command": command}
+    save_weights(network, out, notes)
+    console.print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    run_program(app, "drlpp.cli.pretrain")

@@ -1,0 +1,258 @@
+"""Readable tables: any file of the project, and placements side by side."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+
+from matplotlib.ticker import EngFormatter
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.pretty import Pretty
+from rich.table import Table
+
+from drlpp.capturing.graph import OpGraph, TensorSpec
+from drlpp.costs.profile import Profile
+from drlpp.io.documents import Document
+from drlpp.io.run_folder import RunRecord
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.specs.cluster import Cluster, Link
+
+seconds_text = EngFormatter(unit="s", places=2)
+
+
+@singledispatch
+def describe(document: Document) -> RenderableType:
+    """A readable picture of a document, for ``rich``'s console; ``drlpp show`` prints it."""
+    return Pretty(document)
+
+
+@describe.register
+def _(graph: OpGraph) -> RenderableType:
+    table = Table()
+    table.add_column("id", justify="right")
+    for column in ("operator", "type", "module"):
+        table.add_column(column, overflow="fold")
+    table.add_column("parameters", justify="right")
+    table.add_column("outputs")
+    table.add_column("read by", overflow="fold")
+    returned = {operator for operator, _ in graph.outputs}
+    for operator in graph.operators:
+        readers = [str(reader) for reader in graph.successors[operator.id]]
+        if operator.id in returned:
+            readers.append("caller")
+        table.add_row(
+            str(operator.id),
+            operator.name,
+            operator.type,
+            operator.module,
+            decimal(operator.parameter_bytes) if operator.parameter_bytes else "–",
+            "\n".join(_tensor_text(output) for output in operator.outputs),
+            ", ".join(readers),
+        )
+    totals = (
+        f"{len(graph)} operators, {len(graph.edges)} edges, "
+        f"{decimal(graph.parameter_bytes)} of parameters"
+    )
+    return Group(f"{graph.model} · graph {graph.fingerprint}", table, totals)
+
+
+def _tensor_text(tensor: TensorSpec) -> str:
+    shape = "×".join(str(size) for size in tensor.shape) or "scalar"
+    return f"{shape} {tensor.dtype}"
+
+
+@describe.register
+def _(cluster: Cluster) -> RenderableType:
+    table = Table()
+    for column in ("host", "rack", "device"):
+        table.add_column(column, overflow="fold")
+    for column in ("accelerators", "speed", "memory of each", "cores"):
+        table.add_column(column, justify="right")
+    table.add_column("network")
+    first = 0
+    for host in cluster.hosts:
+        last = first + host.count * host.accelerators - 1
+        # What counts: a host reaches others no faster than 'between_hosts', if there are any.
+        joined = host.network is not None and cluster.between_hosts is not None
+        table.add_row(
+            host.name if host.count == 1 else f"{host.names[0]} … {host.names[-1]}",
+            host.rack or "–",
+            host.device,
+            str(first) if first == last else f"{first} to {last}",
+            f"{host.speed:g}",
+            "–" if host.memory_bytes is None else decimal(round(host.memory_bytes)),
+            "–" if host.cores is None else str(host.cores),
+            _link_text(cluster.network(first)) if joined else "–",
+        )
+        first = last + 1
+    lines = [
+        f"{cluster.accelerators} accelerators on {len(cluster.host_names)} hosts",
+        f"within a host: {_link_text(cluster.within_host)}",
+    ]
+    if cluster.between_hosts is not None:
+        lines.append(f"between hosts: {_link_text(cluster.between_hosts)}")
+    if cluster.between_racks is not None:
+        lines.append(f"between racks: {_link_text(cluster.between_racks)}")
+    return Group(table, *lines)
+
+
+def _link_text(link: Link) -> str:
+    bandwidth = decimal(int(link.bandwidth_bytes_per_second))
+    return f"{bandwidth}/s, latency {seconds_text(link.latency_seconds)}"
+
+
+@describe.register
+def _(profile: Profile) -> RenderableType:
+    graph = profile.graph
+    title = f"{graph.model} · batch {profile.batch_size} on {profile.device}"
+    table = Table()
+    table.add_column("id", justify="right")
+    table.add_column("operator", overflow="fold")
+    for column in ("forward", "backward", "share", "parameters", "outputs", "kept"):
+        table.add_column(column, justify="right")
+    total = sum(profile.seconds)
+    for described, costs in zip(graph.operators, profile.operators, strict=True):
+        table.add_row(
+            str(described.id),
+            described.name,
+            _spread_text(costs.forward_seconds, costs.forward_spread_seconds),
+            _spread_text(costs.backward_seconds, costs.backward_spread_seconds),
+            f"{profile.seconds[described.id] / total:.1%}" if total else "–",
+            decimal(described.parameter_bytes) if described.parameter_bytes else "–",
+            decimal(described.output_bytes) if described.output_bytes else "–",
+            decimal(costs.kept_bytes) if costs.kept_bytes else "–",
+        )
+    return Group(
+        title,
+        table,
+        f"{len(graph)} operators, {seconds_text(total)} per minibatch; a stage's passes take "
+        f"{seconds_text(profile.forward_overhead_seconds + profile.backward_overhead_seconds)} "
+        "beside them",
+        f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "
+        f"prediction {seconds_text(profile.prediction_seconds_per_byte * 1e6)}",
+        f"graph {graph.fingerprint}",
+    )
+
+
+def _spread_text(seconds: float, spread: float) -> str:
+    """Median and spread, like ``1.20 ms ± 3%``."""
+    text = seconds_text(seconds)
+    return f"{text} ± {spread / seconds:.0%}" if spread and seconds else text
+
+
+@describe.register
+def _(file: PlacementFile) -> RenderableType:
+    title = f"{file.model} · {file.configuration} · found by {file.found_by}"
+    table = Table()
+    table.add_column("stage", justify="right")
+    table.add_column("accelerators")
+    table.add_column("operators", overflow="fold")
+    for number, stage in enumerate(file.stages):
+        accelerators = ", ".join(str(accelerator) for accelerator in stage.accelerators)
+        table.add_row(str(number), accelerators, ", ".join(stage.operators))
+    versions = file.versions
+    return Group(
+        title,
+        table,
+        _measurement_text(file.measurement),
+        f"schedule and policy: {file.method}; optimizer: {file.optimizer}",
+        f"graph {file.graph_fingerprint}; drlpp {versions.drlpp}, torch {versions.torch}, "
+        f"python {versions.python}",
+        describe(file.cluster),
+    )
+
+
+@describe.register
+def _(record: RunRecord) -> RenderableType:
+    table = Table(title=f"run of {record.command}", title_justify="left")
+    table.add_column("setting")
+    table.add_column("value", overflow="fold")
+    for name, value in record.settings.items():
+        table.add_row(name, Pretty(value))
+    return table
+
+
+def _measurement_text(measurement: Measurement | None) -> str:
+    if measurement is None:
+        return "not measured"
+    return (
+        f"measured: {seconds_text(measurement.seconds_per_minibatch)} per minibatch (median "
+        f"{seconds_text(measurement.median_seconds)}, standard deviation "
+        f"{seconds_text(measurement.standard_deviation_seconds)}, over "
+        f"{measurement.minibatches} minibatches)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One of what was compared.
+
+    Attributes:
+        found_by: the agent or the planner that it comes from, such as ``pipedream``.
+        configuration: replicas per stage, or what says how it ran.
+        seconds: per minibatch, of each round; empty if it could not be measured.
+    """
+
+    found_by: str
+    configuration: str
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float | None:
+        """Median of the rounds, None if there are none."""
+        return statistics.median(self.seconds) if self.seconds else None
+
+
+def comparison_table(
+    rows: Sequence[ComparisonRow], references: Mapping[str, Sequence[float]]
+) -> Table:
+    """What was compared side by side, the fastest by median of those with most rounds marked.
+
+    Those with fewer dropped out of the race before its end. The spread is given as the fastest and
+    the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
+    the reference divided by the row's.
+
+    Args:
+        rows: in the order in which to print them.
+        references: what ratios are given over, a column each, with the seconds of every round.
+    """
+    rounds = max((len(row.seconds) for row in rows), default=0)
+    finished = [row for row in rows if row.seconds and len(row.seconds) == rounds]
+    fastest = min((row.median or 0.0 for row in finished), default=None)
+    title = f"time per minibatch, median and range of at most {rounds} rounds"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("found by", no_wrap=True)
+    table.add_column("configuration", no_wrap=True)
+    for column in ("median", "fastest", "slowest"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name in references:
+        table.add_column(f"over\n{name}", justify="right")
+    for row in rows:
+        if row.median is None:
+            cells = ["failed", "–", "–", *("–" for _ in references)]
+        else:
+            cells = [
+                seconds_text(row.median),
+                seconds_text(min(row.seconds)),
+                seconds_text(max(row.seconds)),
+                *(_ratio_text(seconds, row.median) for seconds in references.values()),
+            ]
+        style = "bold green" if row in finished and row.median == fastest else None
+        table.add_row(row.found_by, row.configuration, *cells, style=style)
+    return table
+
+
+def confidence_text(probability: float) -> str:
+    """A probability in percent, never rounded up to certainty."""
+    if probability > 0.999:
+        return "over 99.9%"
+    return f"{probability:.1%}" if probability > 0.99 else f"{probability:.0%}"
+
+
+def _ratio_text(reference: Sequence[float], median: float) -> str:
+    return f"{statistics.median(reference) / median:.2f}×" if reference else "–"

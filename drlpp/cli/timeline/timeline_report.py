@@ -1,0 +1,86 @@
+"""What becomes of a timeline: a table of where the time goes, a picture, a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from drlpp.cli.tables import seconds_text
+from drlpp.cli.timeline.timeline_sources import Recording
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import replacing, write_atomically
+from drlpp.timeline.chrome_trace import trace_of
+from drlpp.timeline.figure import draw
+from drlpp.timeline.spans import KINDS, spans_of, time_use
+
+_PICTURES = {".png", ".svg"}
+_TRACE = ".json"
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a file that is neither a picture nor a trace.
+
+    Raises:
+        InvalidInput: naming the endings that are known.
+    """
+    if path.suffix.lower() not in _PICTURES | {_TRACE}:
+        raise InvalidInput(
+            f"{path}: the ending says what to write: .png or .svg a picture, .json a trace for "
+            "Perfetto"
+        )
+
+
+def write_timeline(path: Path, recording: Recording, title: str) -> None:
+    """Write a picture or a trace, as the ending of ``path`` says.
+
+    Raises:
+        InvalidInput: if the ending is another, or nothing can be written there.
+    """
+    check_ending(path)
+    pipeline = recording.schedule.pipeline
+    ending = path.suffix.lower()
+    if ending == _TRACE:
+        trace = trace_of(
+            recording.timeline,
+            pipeline,
+            host_of=recording.host_of,
+            window=recording.bounds,
+            title=title,
+        )
+        write_atomically(path, json.dumps(trace).encode())
+        return
+    figure = draw(recording.timeline, title, pipeline, window=recording.bounds, unit=recording.unit)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=ending[1:], dpi=150)
+
+
+def time_use_table(recording: Recording, title: str) -> RenderableType:
+    """For every worker the share of the window that each kind takes, its utilisation and bubble."""
+    begin, end = recording.bounds
+    use_of = {use.worker: use for use in time_use(spans_of(recording.timeline), begin, end)}
+    kinds = [kind for kind in KINDS if any(use.seconds[kind] > 0 for use in use_of.values())]
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("worker", "stage"):
+        table.add_column(column, justify="right")
+    for kind in kinds:
+        table.add_column(kind.label, justify="right", header_style=kind.colour)
+    for column in ("utilisation", "bubble"):
+        table.add_column(column, justify="right")
+    for stage, workers in enumerate(recording.schedule.pipeline.stages):
+        for worker in workers:
+            use = use_of[worker]
+            shares = [use.share(kind) for kind in kinds]
+            shares += [use.utilisation, use.bubble]
+            table.add_row(str(worker), str(stage), *(f"{share:.1%}" for share in shares))
+    length = recording.window.length
+    each = (end - begin) / length
+    time = seconds_text(each) if recording.unit else f"{each:g}"
+    return Group(
+        f"{title}: {time} per minibatch",
+        table,
+        f"over {length} minibatches in steady state",
+    )

@@ -1,0 +1,111 @@
+"""``drlpp train``: training with a progress bar and a table of epochs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from drlpp.cli.command_line import build_console, told_how_to_go_on
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime import EpochReport, Observer, PipelineTrainer, ProgressReport
+from drlpp.runtime.training.training_reports import OTHER_PLACEMENT
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+def train_and_report(
+    path: Path,
+    document: PlacementFile,
+    *,
+    method: Method,
+    optimizer: OptimizerSpec,
+    data: str,
+    epochs: int,
+    minibatches: int | None,
+    **options: Any,
+) -> None:
+    """Train with the placement in ``path``, and print how it goes.
+
+    Args:
+        path: of the placement, for error messages.
+        document: what it contains.
+        method, optimizer, options: as in :class:`drlpp.runtime.PipelineTrainer`.
+        data, epochs, minibatches: as in :meth:`drlpp.runtime.PipelineTrainer.fit`.
+    """
+    console = build_console()
+    banner = (
+        f"training {document.model} on {document.cluster.accelerators} workers, "
+        f"{document.configuration} ({method}), {optimizer}"
+    )
+
+    def on_begin() -> None:
+        console.print(banner)
+        bar_shown.enter_context(progress)
+
+    progress = Progress(
+        TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("minibatches"),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+    def on_other_placement() -> None:
+        console.print(OTHER_PLACEMENT)
+
+    def on_note(note: str) -> None:
+        console.print(note)
+
+    def on_progress(report: ProgressReport) -> None:
+        state = f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s"
+        progress.update(
+            bar,
+            epoch=report.epoch,
+            completed=report.done,
+            total=report.minibatches,
+            state=state,
+        )
+
+    def on_epoch(report: EpochReport) -> None:
+        held_out = [
+            f"  held-out {name} {value:.4f}"
+            for name, value in (("loss", report.held_out_loss), ("score", report.score))
+            if value is not None
+        ]
+        console.print(
+            f"epoch {report.epoch:>3}  loss {report.loss:.4f}{''.join(held_out)}  "
+            f"{report.minibatches_per_second:.1f} minibatches/s"
+        )
+
+    bar = progress.add_task("", epoch=1, epochs=epochs, total=None, state="")
+    # The bar begins when training does, so that nothing precedes an error in what was given.
+    how = "training goes on where it was last saved by the same command with --resume"
+    with told_how_to_go_on(how), ExitStack() as bar_shown:
+        trainer = PipelineTrainer(
+            path,
+            method=method,
+            optimizer=optimizer,
+            observer=Observer(on_begin, on_progress, on_epoch, on_other_placement, on_note),
+            **options,
+        )
+        result = trainer.fit(data, epochs=epochs, minibatches=minibatches)
+    if result.module_score is not None:
+        console.print(
+            f"the weights loaded into {document.model.name}'s own module: "
+            f"held-out score {result.module_score:.4f}"
+        )
+    console.print(f"state_dict: {result.folder / 'model.pt'}")

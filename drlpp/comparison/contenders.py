@@ -1,0 +1,162 @@
+"""What takes part in a comparison: a placement and its method, or plain PyTorch; and the heats."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from drlpp.comparison.verdict import Simplicity
+from drlpp.io.documents import Record
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+
+PLAIN = "plain PyTorch"
+
+RIVALS = (PLAIN, "data-parallel", "gpipe", "1f1b-flush", "pipedream", "exact")
+"""The kinds of what a user has without an agent, in the order of the table."""
+
+
+class Contender(Record):
+    """What is measured, how it runs, and who found it.
+
+    Attributes:
+        found_by: an agent, or one of :data:`RIVALS`.
+        placement: None for plain PyTorch.
+        method: how it runs.
+        threads: of plain PyTorch; None where it computes on a GPU.
+        measurements: one for each round so far.
+        failure: why the last one failed.
+    """
+
+    found_by: str
+    placement: Placement | None = None
+    method: Method
+    threads: int | None = None
+    measurements: tuple[Measurement, ...] = ()
+    failure: str | None = None
+
+    @classmethod
+    def of(cls, candidate: Candidate, found_by: str) -> Self:
+        """A candidate as a contender, not measured yet."""
+        return cls(found_by=found_by, placement=candidate.placement, method=candidate.method)
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """What runs on the workers; None for plain PyTorch."""
+        return None if self.placement is None else Candidate(self.placement, self.method)
+
+    @model_validator(mode="after")
+    def _threads_are_those_of_plain_pytorch(self) -> Self:
+        if self.threads is not None and self.placement is not None:
+            raise ValueError(f"a placement has workers, not {self.threads} threads")
+        return self
+
+    @property
+    def configuration(self) -> str:
+        """Replicas per stage and microbatches, or the threads of plain PyTorch."""
+        if self.placement is None:
+            count = self.threads
+            return "one GPU" if count is None else "1 thread" if count == 1 else f"{count} threads"
+        if self.method.schedule == "1f1b":
+            return self.placement.configuration
+        return f"{self.placement.configuration}, M = {self.method.microbatches}"
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Per minibatch, of every round so far; none if it failed."""
+        return () if self.failure else tuple(m.seconds_per_minibatch for m in self.measurements)
+
+    @property
+    def is_rival(self) -> bool:
+        """Whether a user has it without an agent."""
+        return self.found_by in RIVALS
+
+    @property
+    def key(self) -> Hashable:
+        """The same for contenders that run alike."""
+        candidate = self.candidate
+        return candidate.canonical if candidate else (self.threads, self.method)
+
+    @property
+    def simplicity(self) -> Simplicity:
+        """Of training that way."""
+        if self.placement is None:
+            return Simplicity(pipeline=False)
+        stages = len(self.placement.stages)
+        return Simplicity(
+            pipeline=True,
+            stages=stages,
+            stale=stages > 1 and self.method.schedule == "1f1b",
+            workers=len(self.placement.accelerators),
+            microbatches=self.method.microbatches,
+        )
+
+    @property
+    def median_measurement(self) -> Measurement | None:
+        """The measurement in the middle by its seconds; None without any."""
+        return median_measurement(self.measurements) if self.measurements else None
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Of all rounds so far."""
+        if self.failure is None:
+            return self.measurements
+        return (*self.measurements, FailedMeasurement(failure="failed", reason=self.failure))
+
+    def with_outcome(self, outcome: Outcome) -> Contender:
+        """The same with one more outcome."""
+        if isinstance(outcome, FailedMeasurement):
+            return self.model_copy(update={"failure": outcome.reason})
+        return self.model_copy(update={"measurements": (*self.measurements, outcome)})
+
+    @property
+    def unmeasured(self) -> Contender:
+        """The same before any round."""
+        return self.model_copy(update={"measurements": (), "failure": None})
+
+
+class Heat(Record):
+    """Candidates of one kind, of which the best enters the race; there is one at least.
+
+    ``best`` is its number, None until the heat is over.
+    """
+
+    candidates: tuple[Contender, ...] = Field(min_length=1)
+    best: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _best_is_a_candidate(self) -> Self:
+        if self.best is not None and self.best >= len(self.candidates):
+            raise ValueError(f"best is {self.best} of {len(self.candidates)} candidates")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Of all candidates."""
+        return self.candidates[0].found_by
+
+    @property
+    def unmeasured(self) -> Heat:
+        """The same before the first measurement."""
+        return Heat(candidates=tuple(c.unmeasured for c in self.candidates))
+
+    def with_outcome(self, index: int, outcome: Outcome) -> Heat:
+        """The same with one more outcome of a candidate."""
+        candidates = list(self.candidates)
+        candidates[index] = candidates[index].with_outcome(outcome)
+        return self.model_copy(update={"candidates": tuple(candidates)})
+
+    def decided(self, best: int | None) -> Heat:
+        """The same when it is over; if all have failed, the first enters the race and tells why."""
+        return self.model_copy(update={"best": best or 0})
+
+    @property
+    def entrant(self) -> Contender:
+        """The best as it enters the race, in which only its measurements of the race count."""
+        assert self.best is not None
+        best = self.candidates[self.best]
+        return best.model_copy(update={"measurements": ()})

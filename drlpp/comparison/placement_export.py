@@ -1,0 +1,29 @@
+"""Writing the placement that a run has found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drlpp.comparison.contenders import Contender
+from drlpp.io.documents import write_document
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.specs.cluster import Cluster
+
+
+def export(session: ClusterSession, contender: Contender, cluster: Cluster, folder: Path) -> Path:
+    """Write ``placement.json`` with the contender's median measurement; returns its path.
+
+    The contender has a placement: plain PyTorch needs no file.
+    """
+    assert contender.candidate is not None
+    document = PlacementFile.of(
+        session.plan(contender.candidate),
+        session.captured.reference,
+        session.graph,
+        cluster,
+        optimizer=session.optimizer,
+        found_by=contender.found_by,
+        measurement=contender.median_measurement,
+    )
+    return write_document(folder / "placement.json", document)

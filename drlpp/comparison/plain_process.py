@@ -1,0 +1,197 @@
+"""The process of plain PyTorch: a user's module in an ordinary loop, without stages or messages.
+
+It trains as a user would with the same method: the same minibatch, optimizer, precision, clipping
+and accumulation, with torch's kernels and as many threads as it is given. Weight policies,
+microbatches and recomputation belong to pipelines; it has none of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import pickle
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from drlpp.capturing.capture import mean_square
+from drlpp.errors import DRLPPError, InvalidModel, ModelError, OutOfMemory
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, moved
+from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.worker.operator_timing import SignsOfLife
+from drlpp.runtime.worker.worker_process import settle
+from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.window import Window
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class PlainRun:
+    """What the process is to measure.
+
+    Attributes:
+        task_file: with the pickled task, in the session's folder; None if it cannot be pickled.
+        problem: why it cannot.
+        reference: where the task comes from otherwise.
+        shapes: of the model's state by name, which tell whether it is the same.
+        seed: of the model's weights and of dropout.
+        method: precision, clipping and accumulation are taken from it.
+        optimizer: updates the weights.
+        threads: of torch; None leaves them as they are, for GPUs.
+        minibatches: to measure.
+        speed: below 1 it rests after every pass, as workers do that emulate accelerators.
+        core: that it computes on then.
+    """
+
+    task_file: str | None
+    problem: str
+    reference: ModelReference
+    shapes: dict[str, tuple[int, ...]]
+    seed: int
+    method: Method
+    optimizer: OptimizerSpec
+    threads: int | None
+    minibatches: int
+    speed: float
+    core: int | None
+
+
+def plain_main(channel: Channel, device: str) -> None:
+    """Entry point of the process: run after run, and idle in between."""
+    settle(Path(channel.folder))
+    accelerator: Accelerator | None = None
+    try:
+        while True:
+            run = channel.receive()
+            try:
+                accelerator = accelerator or accelerator_of(device, 0)
+                outcome: Outcome = _measured(run, accelerator, channel)
+            except Exception as error:
+                outcome = _failed(error)
+            # Whoever runs next needs the memory.
+            gc.collect()
+            if accelerator is not None:
+                accelerator.give_back_memory()
+            channel.send(outcome)
+    except (EOFError, ConnectionError, FileNotFoundError):
+        os._exit(0)
+
+
+def _failed(error: Exception) -> FailedMeasurement:
+    summary = " ".join(str(error).split())[:500]
+    if isinstance(error, DRLPPError):
+        return FailedMeasurement(failure="cannot run", reason=summary)
+    kind = OutOfMemory if is_out_of_memory(error) else ModelError
+    return FailedMeasurement(failure=kind.kind, reason=f"{type(error).__name__}: {summary}")
+
+
+def _measured(run: PlainRun, accelerator: Accelerator, channel: Channel) -> Measurement:
+    if run.threads is not None:
+        torch.set_num_threads(run.threads)
+    torch.manual_seed(run.seed)
+    task = _task(run, Path(channel.folder))
+    with computing_on(run.core):
+        return train(task, run, accelerator, SignsOfLife(channel.send).now_and_then)
+
+
+def _task(run: PlainRun, folder: Path) -> Task:
+    """The user's task: the very one if it can be pickled, else another of the same factory.
+
+    Raises:
+        InvalidModel: neither can be had.
+    """
+    problem = run.problem
+    if run.task_file is not None:
+        try:
+            with (folder / run.task_file).open("rb") as file:
+                task: Task = pickle.load(file)
+            return task
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+    try:
+        task = run.reference.build(run.seed)
+    except InvalidModel as error:
+        raise InvalidModel(
+            f"the model cannot be given to another process ({problem}), nor built there ({error})"
+        ) from None
+    if shapes_of(task.module) != run.shapes:
+        raise InvalidModel(
+            f"the model cannot be given to another process ({problem}), and {run.reference} builds "
+            "another one"
+        )
+    return task
+
+
+def shapes_of(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shapes of a module's state by name."""
+    state: dict[str, Any] = module.state_dict()
+    return {name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def train(
+    task: Task, run: PlainRun, accelerator: Accelerator, on_minibatch: Callable[[], None]
+) -> Measurement:
+    """Train on the task's minibatch again and again, and measure it in steady state."""
+    device, method = accelerator.device, run.method
+    alone = choose_method("sync", {"schedule": "1f1b"}, method)
+    window = Window.plan(Pipeline.straight(1), run.minibatches, alone)
+    module = task.module.to(device)
+    targets = torch.empty(0) if task.targets is None else task.targets
+    inputs, targets = moved((tuple(task.inputs), targets), device)
+    loss = task.loss or mean_square
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    optimizer = build_optimizer(run.optimizer, weights)
+    # The gradients of an update are the mean over its minibatches.
+    factor = method.applied_loss_scale / method.accumulate
+    emulated = EmulatedAccelerator(run.speed)
+    clock = accelerator.new_clock()
+    for number in range(window.minibatches):
+        emulated.begin()
+        with passes_in(method.precision, device):
+            value = loss(module(*inputs), targets)
+        emulated.rest()
+        emulated.begin()
+        scaled: Tensor = value if factor == 1 else value * factor
+        scaled.backward()
+        emulated.rest()
+        if (number + 1) % method.accumulate == 0:
+            emulated.begin()
+            _update(optimizer, weights, method)
+            emulated.rest()
+        clock.mark()
+        on_minibatch()
+    marks = window.marks(clock.moments())
+    steps = [(end - begin) / window.step for begin, end in pairwise(marks)]
+    return Measurement(
+        seconds_per_minibatch=(marks[-1] - marks[0]) / window.length,
+        median_seconds=statistics.median(steps),
+        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
+        minibatches=window.length,
+    )
+
+
+def _update(optimizer: Optimizer, weights: list[nn.Parameter], method: Method) -> None:
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    if method.applied_loss_scale != 1:
+        torch._foreach_div_(gradients, method.applied_loss_scale)
+    finite = True
+    if method.needs_norm:
+        norm = nn.utils.clip_grad_norm_(weights, method.clip_norm or math.inf)
+        finite = not method.skips_updates or bool(norm.isfinite())
+    if finite:
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,156 @@
+"""What a learned placement has to beat: the best of each kind of what a user has without an agent.
+
+Plain PyTorch with any number of threads; data parallelism and PipeDream's planner with any number
+of the workers; GPipe and flushed 1F1B with any number of stages and of microbatches, split evenly
+by the profile; and the exact planner, given all workers and the cores that they share.
+Where a kind has more candidates than can be measured, the simulator ranks them, and the first run
+in a heat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from drlpp.comparison.contenders import PLAIN, Contender, Heat
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.runtime.device.emulation import available_cores
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.schedule.method import Method, choose_method
+from drlpp.simulator import simulate
+from drlpp.specs.cluster import Cluster
+
+MOST_CANDIDATES = 8
+"""Of a kind that are measured; a heat of eight takes 14 measurements."""
+
+_SIMULATED_MINIBATCHES = 12
+
+
+def rival_heats(session: ClusterSession, profile: Profile, cluster: Cluster) -> list[Heat]:
+    """A heat for each kind of rival that there can be on these workers.
+
+    Data parallelism, GPipe and flushed 1F1B are methods as well as placements, and run
+    synchronously; the planners' placements run with the session's method.
+
+    Args:
+        session: with the method and the optimizer.
+        profile, cluster: that planners plan with, and the simulator ranks by.
+    """
+    plain = [
+        Contender(found_by=PLAIN, method=session.method, threads=threads)
+        for threads in plain_threads(session, cluster)
+    ]
+    placed = _Rivals(session, profile, cluster)
+    kinds = [plain, placed.data_parallel(), placed.flushed("gpipe"), placed.flushed("1f1b-flush")]
+    kinds += [placed.planned("pipedream"), placed.exact()]
+    return [Heat(candidates=tuple(found)) for found in kinds if found]
+
+
+def plain_threads(session: ClusterSession, cluster: Cluster) -> list[int | None]:
+    """Numbers of threads for plain PyTorch: 1, 2, 4, … and all cores of the controller's host.
+
+    On a GPU they do not matter, and an emulated accelerator is one thread.
+    """
+    if cluster.devices[0] == "cuda":
+        return [None]
+    if min(session.speeds) < 1:
+        return [1]
+    cores = len(available_cores())
+    return [*(1 << power for power in range(cores.bit_length()) if 1 << power < cores), cores]
+
+
+class _Rivals:
+    """Candidates that are placements."""
+
+    def __init__(self, session: ClusterSession, profile: Profile, cluster: Cluster) -> None:
+        self._session = session
+        self._profile = profile
+        self._cluster = cluster
+        # Those come first that are not in each other's way, and the fastest of them.
+        turn = {a: number for number, a in enumerate(cluster.least_crowded)}
+        self._order = sorted(turn, key=lambda a: (-cluster.speeds[a], turn[a]))
+
+    def data_parallel(self) -> list[Contender]:
+        """On 1, 2, … workers."""
+        method = choose_method("sync", {"schedule": "1f1b"}, self._session.method)
+        return self._ranked(self._on_any_number("data-parallel", method))
+
+    def planned(self, name: str) -> list[Contender]:
+        """A planner's placements, given 1, 2, … workers."""
+        return self._ranked(self._on_any_number(name, self._session.method))
+
+    def exact(self) -> list[Contender]:
+        """Given all workers, it takes as many as are of use."""
+        method = self._session.method
+        placement = PLANNERS["exact"](self._problem(method, self._cluster)).placement
+        return [Contender.of(Candidate(placement, method), "exact")]
+
+    def flushed(self, schedule: str) -> list[Contender]:
+        """Even splits into 2, 3, … stages, with every number of microbatches."""
+        batch = self._session.captured.task.batch_size
+        found = []
+        for microbatches in range(1, batch + 1):
+            if batch % microbatches == 0:
+                options = {"schedule": schedule, "microbatches": microbatches}
+                method = choose_method("sync", options, self._session.method)
+                splits = self._on_any_number("gpipe", method)
+                found += [
+                    split.model_copy(update={"found_by": schedule})
+                    for split in splits
+                    if split.placement is not None and len(split.placement.stages) > 1
+                ]
+        return self._ranked(iter(found))
+
+    def _on_any_number(self, planner: str, method: Method) -> Iterator[Contender]:
+        known = set()
+        for workers in range(1, self._cluster.accelerators + 1):
+            chosen = sorted(self._order[:workers])
+            problem = self._problem(method, self._cluster.part(chosen))
+            try:
+                placement = PLANNERS[planner](problem).placement
+            except InvalidInput:
+                # Such as one that does not fit into the memory of so few.
+                continue
+            placement = placement.model_copy(
+                update={
+                    "stages": tuple(
+                        stage.model_copy(
+                            update={"accelerators": tuple(chosen[a] for a in stage.accelerators)}
+                        )
+                        for stage in placement.stages
+                    )
+                }
+            )
+            if placement.canonical not in known:
+                known.add(placement.canonical)
+                yield Contender.of(Candidate(placement, method), planner)
+
+    def _problem(self, method: Method, cluster: Cluster) -> PlanningProblem:
+        memory = MemoryModel.of(method, self._session.optimizer)
+        return PlanningProblem(Workload.of(self._profile, method), cluster, memory=memory)
+
+    def _ranked(self, candidates: Iterator[Contender]) -> list[Contender]:
+        """The most promising by the simulator, the fastest first; all if they are few."""
+        found = list(candidates)
+        if len(found) <= MOST_CANDIDATES:
+            return found
+        return sorted(found, key=self._simulated)[:MOST_CANDIDATES]
+
+    def _simulated(self, contender: Contender) -> tuple[bool, float]:
+        candidate = contender.candidate
+        assert candidate is not None
+        problem = self._problem(candidate.method, self._cluster)
+        simulation = simulate(
+            problem.workload,
+            self._cluster,
+            candidate.placement,
+            candidate.method,
+            _SIMULATED_MINIBATCHES,
+            problem.memory,
+        )
+        too_large = simulation.without_room(self._cluster) is not None
+        return too_large, simulation.seconds_per_minibatch

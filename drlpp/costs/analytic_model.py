@@ -1,0 +1,197 @@
+"""Predicting a placement by formula: what each stage costs and needs, and which one rules.
+
+The formulas are in :mod:`drlpp.costs.stage_cost`, those of memory in :mod:`drlpp.costs.memory`.
+They say what the steady state of asynchronous 1F1B cannot beat; what keeps a pipeline from reaching
+it (filling, links that several workers share, replicas that wait for each other) is what the
+simulator plays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.stage_cost import CostModel, Group, StageSeconds
+from drlpp.costs.workload import Workload
+from drlpp.io.documents import Record
+from drlpp.placement.placement import Placement
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.specs.cluster import Cluster, Link
+
+
+class StagePrediction(Record):
+    """Seconds per minibatch that a stage needs, and the memory of each of its accelerators.
+
+    ``spare_bytes`` is what the smallest of them has left, negative if the stage does not fit.
+    """
+
+    accelerators: tuple[int, ...]
+    compute_seconds: float
+    all_reduce_seconds: float
+    message_seconds: float
+    seconds: float
+    in_flight: int
+    memory_bytes: float
+    spare_bytes: float | None
+
+
+class CoresPrediction(Record):
+    """Seconds per minibatch that the ``cores`` of a host need for the ``workers`` that share them.
+
+    Only where these are more; what they compute is evenly divided among the cores.
+    """
+
+    host: str
+    cores: int
+    workers: int
+    seconds: float
+
+
+class Prediction(Record):
+    """Predicted seconds per minibatch of a placement, its stages, and the part that rules.
+
+    ``cores`` has the hosts whose workers share fewer cores.
+    """
+
+    seconds_per_minibatch: float
+    stages: tuple[StagePrediction, ...]
+    cores: tuple[CoresPrediction, ...] = ()
+    bottleneck: str
+
+    @property
+    def worst_memory(self) -> int:
+        """The stage that needs the most memory, or misses it by the most."""
+        return max(
+            range(len(self.stages)),
+            key=lambda index: (
+                -(self.stages[index].spare_bytes or 0.0),
+                self.stages[index].memory_bytes,
+            ),
+        )
+
+    @property
+    def missing_bytes(self) -> float:
+        """What the stage with the least room misses, 0 if all fit."""
+        return max(0.0, *(-(stage.spare_bytes or 0.0) for stage in self.stages))
+
+
+@dataclass(frozen=True)
+class _Part:
+    seconds: float
+    name: str
+
+
+def predict(
+    workload: Workload,
+    cluster: Cluster,
+    placement: Placement,
+    costs: CostModel = "overlapped",
+    memory: MemoryModel = DEFAULT_MEMORY,
+) -> Prediction:
+    """Predict the steady state of a valid placement.
+
+    Args:
+        workload: what has to be computed and sent.
+        cluster: the accelerators, their speeds and their links.
+        placement: of the workload's operators on them.
+        costs: whether compute and communication overlap.
+        memory: what a stage keeps, and of how many minibatches.
+    """
+    pipeline = pipeline_of(workload, placement)
+    in_flight = pipeline.in_flight(memory.in_flight_per_link)
+    last = len(placement.stages) - 1
+    stages, parts = [], []
+    busy: dict[int, float] = {}
+    for index, stage in enumerate(placement.stages):
+        work = workload.stage(stage.operators, last=index == last)
+        partners = {edge.source for edge in pipeline.incoming(index)}
+        partners |= {edge.target for edge in pipeline.outgoing(index)}
+        others = [a for partner in partners for a in placement.stages[partner].accelerators]
+        group = group_of(cluster, stage.accelerators, others)
+        seconds = StageSeconds.of(work, group, costs)
+        busy_seconds = float(StageSeconds.busy(work, len(stage.accelerators)))
+        busy |= {a: busy_seconds / cluster.speeds[a] for a in stage.accelerators}
+        needed = float(memory.stage_bytes(work, in_flight[index]))
+        limits = [cluster.memory_bytes[accelerator] for accelerator in stage.accelerators]
+        smallest = min((limit for limit in limits if limit is not None), default=None)
+        stages.append(
+            StagePrediction(
+                accelerators=stage.accelerators,
+                compute_seconds=float(seconds.compute),
+                all_reduce_seconds=float(seconds.all_reduce),
+                message_seconds=float(seconds.messages),
+                seconds=float(seconds.total(costs)),
+                in_flight=in_flight[index],
+                memory_bytes=needed,
+                spare_bytes=None if smallest is None else smallest - needed,
+            )
+        )
+        parts.append(_ruling_part(index, stages[-1], costs))
+    cores = tuple(_shared_cores(cluster, busy))
+    parts += [_Part(shared.seconds, f"cores of {shared.host}") for shared in cores]
+    slowest = max(parts, key=lambda part: part.seconds)
+    return Prediction(
+        seconds_per_minibatch=slowest.seconds,
+        stages=tuple(stages),
+        cores=cores,
+        bottleneck=slowest.name,
+    )
+
+
+def _shared_cores(cluster: Cluster, busy: Mapping[int, float]) -> Iterator[CoresPrediction]:
+    """Of every host with more workers at work than cores; ``busy`` are the seconds of each."""
+    for host in cluster.crowded:
+        found = [busy[accelerator] for accelerator in host.accelerators if accelerator in busy]
+        if len(found) > host.cores:
+            yield CoresPrediction(
+                host=host.name,
+                cores=host.cores,
+                workers=len(found),
+                seconds=sum(found) / host.cores,
+            )
+
+
+def _ruling_part(index: int, stage: StagePrediction, costs: CostModel) -> _Part:
+    replicas = len(stage.accelerators)
+    where = f"stage {index}" + (f" ({replicas} replicas)" if replicas > 1 else "")
+    if costs == "serial":
+        return _Part(stage.seconds, where)
+    return max(
+        (
+            _Part(stage.compute_seconds, f"compute of {where}"),
+            _Part(stage.all_reduce_seconds, f"all-reduce of {where}"),
+            _Part(stage.message_seconds, f"messages of {where}"),
+        ),
+        key=lambda part: part.seconds,
+    )
+
+
+def group_of(cluster: Cluster, accelerators: Sequence[int], others: Sequence[int]) -> Group:
+    """What costs depend on, for a stage on ``accelerators`` that talks to stages on ``others``."""
+    return Group(
+        replicas=len(accelerators),
+        speed=min(cluster.speeds[accelerator] for accelerator in accelerators),
+        ring=_slowest(cluster.ring(accelerators), cluster),
+        link=_slowest(cluster.links_between(accelerators, others), cluster),
+    )
+
+
+def _slowest(links: Collection[Link], cluster: Cluster) -> Link:
+    found = cluster.within_host
+    for number, link in enumerate(links):
+        found = found.slower(link) if number else link
+    return found
+
+
+def pipeline_of(workload: Workload, placement: Placement) -> Pipeline:
+    """The shape of a placement: its stages' accelerators, and which stages exchange tensors."""
+    stage_of = (*placement.stage_of_operator(len(workload)), len(placement.stages) - 1)
+    crossing = []
+    for transfer in workload.transfers:
+        source = stage_of[transfer.members[0]]
+        for target in {stage_of[member] for member in transfer.members[1:]}:
+            # The tensors of an instance of dnn-partitioning also lead back.
+            returns = transfer.backward_bytes > 0 or source > target
+            crossing.append((min(source, target), max(source, target), returns))
+    return Pipeline.connecting((stage.accelerators for stage in placement.stages), crossing)

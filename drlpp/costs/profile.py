@@ -1,0 +1,74 @@
+"""A profile: what every operator costs on a device, measured once at a named batch size."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import model_validator
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.io.documents import Document, Record
+from drlpp.io.quantities import Count, Seconds, SecondsPerByte
+
+
+class OperatorProfile(Record):
+    """What an operator costs for one minibatch.
+
+    Attributes:
+        forward_seconds, backward_seconds: median of the repetitions.
+        forward_spread_seconds, backward_spread_seconds: half of the range that the middle half of
+            the repetitions lie in; 0 where it is not known.
+        kept_bytes: what the forward pass keeps for the backward pass, weights apart.
+    """
+
+    forward_seconds: Seconds
+    backward_seconds: Seconds
+    forward_spread_seconds: Seconds = 0.0
+    backward_spread_seconds: Seconds = 0.0
+    kept_bytes: Count = 0
+
+
+class Profile(Document):
+    """The operators of a model and their costs.
+
+    Attributes:
+        graph: the operators, with the sizes of their parameters and outputs.
+        device: that it was measured on.
+        batch_size: samples in a minibatch.
+        operators: costs, by operator id.
+        forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
+            it has.
+        update_overhead_seconds: of a stage's update, whatever parameters it has.
+        update_seconds_per_byte: what the optimizer takes for a byte of parameters.
+        prediction_seconds_per_byte: what predicting weights for a forward takes, likewise.
+        sharing_seconds_per_byte: what collecting gradients to be summed over replicas takes beside
+            a minibatch's backward, likewise; the sum itself is the links' time.
+    """
+
+    kind: ClassVar[str] = "profile"
+    current_version: ClassVar[int] = 2
+
+    graph: OpGraph
+    device: str
+    batch_size: Count
+    operators: tuple[OperatorProfile, ...]
+    forward_overhead_seconds: Seconds = 0.0
+    backward_overhead_seconds: Seconds = 0.0
+    update_overhead_seconds: Seconds = 0.0
+    update_seconds_per_byte: SecondsPerByte = 0.0
+    prediction_seconds_per_byte: SecondsPerByte = 0.0
+    sharing_seconds_per_byte: SecondsPerByte = 0.0
+
+    @model_validator(mode="after")
+    def _covers_the_graph(self) -> Profile:
+        if len(self.operators) != len(self.graph):
+            raise ValueError(
+                f"{len(self.operators)} operators have costs, but the graph of {self.graph.model} "
+                f"has {len(self.graph)}"
+            )
+        return self
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Forward plus backward seconds of every operator."""
+        return tuple(op.forward_seconds + op.backward_seconds for op in self.operators)

@@ -1,0 +1,92 @@
+"""What a stage costs on some accelerators, in seconds per minibatch: the rule planners minimise.
+
+In steady state nothing flushes an asynchronous pipeline, so it runs at the rate of its slowest part
+(pipedream §3.1). For a stage with m replicas, the slowest of relative speed v, T the seconds of its
+forward and backward, U those of the optimizer, S those of collecting gradients for other replicas,
+W its parameter bytes, B the bandwidth and λ the latency of the slowest link that it uses:
+
+* **compute**: (T + U) / (m v), and (T + S + U) / (m v) for m > 1. The replicas take minibatches
+  round-robin, so each sees one in m, and the slowest sets the pace. U counts once a round of m
+  minibatches on every replica, as T and S do.
+* **all-reduce**: one ring all-reduce a round, in which a replica sends 2(m − 1) messages of W/m
+  bytes: 2(m − 1) (W / (m B) + λ) / m.
+* **messages**: what an accelerator receives and what it sends, each in its own direction:
+  max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other.
+
+``overlapped`` takes the slowest of the three, since compute and communication overlap, as the
+runtime's do. ``serial`` adds them up, and both directions of the messages, as dnn-partitioning
+does (Tarnawski et al. 2020).
+
+What a host's workers compute they compute on its cores. Where these are fewer, C, the workers take
+turns, and a minibatch takes no less than
+
+* **cores**: Σ (T + S + U) / (m v) / C over the host's workers, v the speed of each, S for m > 1.
+
+This part is no stage's: it looks at all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy
+
+from drlpp.costs.workload import Array, StageWork
+from drlpp.specs.cluster import Link
+
+CostModel = Literal["overlapped", "serial"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The accelerators of a stage, as far as costs go.
+
+    Attributes:
+        replicas: m.
+        speed: of the slowest.
+        ring: the slowest link of the ring of replicas.
+        link: the slowest link to the accelerators of other stages.
+    """
+
+    replicas: int
+    speed: float
+    ring: Link
+    link: Link
+
+
+@dataclass(frozen=True)
+class StageSeconds:
+    """The three parts of a stage's cost, in seconds per minibatch, of one stage or of many."""
+
+    compute: Array
+    all_reduce: Array
+    messages: Array
+
+    @classmethod
+    def of(cls, work: StageWork, group: Group, costs: CostModel = "overlapped") -> StageSeconds:
+        """The formulas above."""
+        m = group.replicas
+        shared = work.sharing_seconds if m > 1 else 0.0
+        compute = (work.seconds + shared + work.update_seconds) / (m * group.speed)
+        ring = work.parameter_bytes / (m * group.ring.bandwidth_bytes_per_second)
+        ring = 2 * (m - 1) * (ring + group.ring.latency_seconds) / m
+        if costs == "serial":
+            bytes_ = work.incoming_bytes + work.outgoing_bytes
+        else:
+            bytes_ = numpy.maximum(work.incoming_bytes, work.outgoing_bytes)
+        return cls(compute, ring, bytes_ / (m * group.link.bandwidth_bytes_per_second))
+
+    @staticmethod
+    def busy(work: StageWork, replicas: int) -> Array:
+        """What one of the replicas computes for a minibatch, at speed 1."""
+        shared = work.sharing_seconds if replicas > 1 else 0.0
+        busy: Array = (work.seconds + shared + work.update_seconds) / replicas
+        return busy
+
+    def total(self, costs: CostModel = "overlapped") -> Array:
+        """Seconds per minibatch that the stage needs."""
+        if costs == "serial":
+            return self.compute + self.all_reduce + self.messages
+        slowest: Array = numpy.maximum(numpy.maximum(self.compute, self.all_reduce), self.messages)
+        return slowest

@@ -1,0 +1,233 @@
+"""What planners plan: operators with costs, their order, and the tensors between them, as arrays.
+
+It comes from a profile (:meth:`Workload.of`) or from an instance of dnn-partitioning
+(:mod:`drlpp.planners.milp.partitioning_instance`), whose tensors also lead from backward to
+backward passes. Times are seconds for one minibatch, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx
+import numpy
+from numpy.typing import NDArray
+
+from drlpp.costs.profile import Profile
+from drlpp.schedule.method import DEFAULT_METHOD, Method
+
+Array = NDArray[numpy.float64]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A tensor that has to be sent where stages divide its ``members``.
+
+    Attributes:
+        members: the operator that makes it, then those that read it. ``len(workload)`` stands for
+            the loss, which is computed with the last stage.
+        forward_bytes: sent to the readers.
+        backward_bytes: of the gradient, sent back.
+    """
+
+    members: tuple[int, ...]
+    forward_bytes: float
+    backward_bytes: float
+
+    @property
+    def bytes_(self) -> float:
+        """Both ways."""
+        return self.forward_bytes + self.backward_bytes
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Operators 0, 1, … in a topological order; arrays hold a value for each.
+
+    Attributes:
+        model: what it is.
+        names: of the operators.
+        forward_seconds, backward_seconds: on an accelerator of speed 1.
+        update_seconds: of the optimizer.
+        parameter_bytes: of the weights.
+        kept_bytes: from the forward to the backward pass of a minibatch.
+        edges: pairs of operators, the first of which may not stand in a later stage.
+        transfers: the tensors between operators.
+        forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
+            it has.
+        update_overhead_seconds: of a stage's update, whatever parameters it has, if it has any.
+        prediction_seconds_per_byte: of predicting weights for a forward, on all stages but the
+            last, which looks nothing ahead.
+        sharing_seconds_per_byte: of collecting gradients of a minibatch, on replicated stages.
+    """
+
+    model: str
+    names: tuple[str, ...]
+    forward_seconds: Array
+    backward_seconds: Array
+    update_seconds: Array
+    parameter_bytes: Array
+    kept_bytes: Array
+    edges: tuple[tuple[int, int], ...]
+    transfers: tuple[Transfer, ...]
+    forward_overhead_seconds: float = 0.0
+    backward_overhead_seconds: float = 0.0
+    update_overhead_seconds: float = 0.0
+    prediction_seconds_per_byte: float = 0.0
+    sharing_seconds_per_byte: float = 0.0
+
+    @classmethod
+    def of(cls, profile: Profile, method: Method = DEFAULT_METHOD) -> Workload:
+        """The workload of a profiled model.
+
+        Every output of an operator is one tensor. What the model returns is read by the loss.
+
+        Args:
+            profile: the model and its costs.
+            method: says whether weights are predicted, or corrected, for passes.
+        """
+        graph = profile.graph
+        readers: dict[tuple[int, int], list[int]] = {}
+        for edge in graph.edges:
+            for output in edge.outputs:
+                readers.setdefault((edge.source, output), []).append(edge.target)
+        for returned in graph.outputs:
+            readers.setdefault(returned, []).append(len(graph))
+        transfers = []
+        for (operator, output), found in sorted(readers.items()):
+            tensor = graph.operators[operator].outputs[output]
+            members = (operator, *sorted(set(found)))
+            transfers.append(
+                Transfer(members, tensor.bytes_, tensor.bytes_ * tensor.differentiable)
+            )
+        parameter_bytes = numpy.array([op.parameter_bytes for op in graph.operators], dtype=float)
+        costs = profile.operators
+        return cls(
+            model=graph.model,
+            names=tuple(operator.name for operator in graph.operators),
+            forward_seconds=numpy.array([op.forward_seconds for op in costs]),
+            backward_seconds=numpy.array([op.backward_seconds for op in costs]),
+            update_seconds=parameter_bytes * profile.update_seconds_per_byte,
+            parameter_bytes=parameter_bytes,
+            kept_bytes=numpy.array([op.kept_bytes for op in costs], dtype=float),
+            edges=tuple((edge.source, edge.target) for edge in graph.edges),
+            transfers=tuple(transfers),
+            forward_overhead_seconds=profile.forward_overhead_seconds,
+            backward_overhead_seconds=profile.backward_overhead_seconds,
+            update_overhead_seconds=profile.update_overhead_seconds,
+            prediction_seconds_per_byte=profile.prediction_seconds_per_byte
+            if method.moves_weights
+            else 0.0,
+            sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def seconds(self) -> Array:
+        """Forward plus backward seconds of every operator."""
+        return self.forward_seconds + self.backward_seconds
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """For every operator those that may not stand in a later stage than it."""
+        return self._neighbours((target, source) for source, target in self.edges)
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """For every operator those that may not stand in an earlier stage than it."""
+        return self._neighbours(self.edges)
+
+    def _neighbours(self, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+        found: list[set[int]] = [set() for _ in self.names]
+        for node, neighbour in pairs:
+            found[node].add(neighbour)
+        return tuple(tuple(sorted(neighbours)) for neighbours in found)
+
+    def order(self) -> networkx.DiGraph[int]:
+        """The edges, for networkx's algorithms."""
+        graph: networkx.DiGraph[int] = networkx.DiGraph()
+        graph.add_nodes_from(range(len(self)))
+        graph.add_edges_from(self.edges)
+        return graph
+
+    def stage(self, operators: Sequence[int], *, last: bool) -> StageWork:
+        """What a stage of these operators does for a minibatch; the ``last`` has the loss too."""
+        chosen = list(operators)
+        inside = set(chosen) | ({len(self)} if last else set())
+        incoming = outgoing = 0.0
+        for transfer in self.transfers:
+            here = inside.intersection(transfer.members)
+            if not here or len(here) == len(transfer.members):
+                continue
+            if transfer.members[0] in inside:
+                outgoing += transfer.forward_bytes
+                incoming += transfer.backward_bytes
+            else:
+                incoming += transfer.forward_bytes
+                outgoing += transfer.backward_bytes
+        return self.work_of(
+            seconds=self.seconds[chosen].sum(),
+            update_seconds=self.update_seconds[chosen].sum(),
+            parameter_bytes=self.parameter_bytes[chosen].sum(),
+            kept_bytes=self.kept_bytes[chosen].sum(),
+            incoming_bytes=numpy.asarray(incoming),
+            outgoing_bytes=numpy.asarray(outgoing),
+            last=numpy.asarray(last),
+        )
+
+    def work_of(
+        self,
+        *,
+        seconds: Array,
+        update_seconds: Array,
+        parameter_bytes: Array,
+        kept_bytes: Array,
+        incoming_bytes: Array,
+        outgoing_bytes: Array,
+        last: NDArray[numpy.bool_],
+    ) -> StageWork:
+        """The work of stages, from sums over their operators and what crosses their borders.
+
+        To the operators' times it adds what passes and updates of a stage take besides.
+        """
+        predicted = parameter_bytes * self.prediction_seconds_per_byte * ~last
+        overhead = self.forward_overhead_seconds + self.backward_overhead_seconds
+        return StageWork(
+            seconds=seconds + overhead + predicted,
+            update_seconds=update_seconds + self.update_overhead_seconds * (parameter_bytes > 0),
+            sharing_seconds=parameter_bytes * self.sharing_seconds_per_byte,
+            parameter_bytes=parameter_bytes,
+            kept_bytes=kept_bytes,
+            incoming_bytes=incoming_bytes,
+            outgoing_bytes=outgoing_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """What a stage does for one minibatch, as arrays without dimensions; or what many stages do.
+
+    A tensor that crosses the stage's border is counted once, however many stages are at its other
+    end: it would take the whole placement to know them, and a planner looks at stages one by one.
+
+    Attributes:
+        seconds: forward and backward, with what belongs to them, at speed 1.
+        update_seconds: of the optimizer, for one update.
+        sharing_seconds: of collecting the gradients of a minibatch, if the stage is replicated.
+        parameter_bytes: of the weights.
+        kept_bytes: from the forward to the backward pass of a minibatch.
+        incoming_bytes: activations of earlier stages, gradients of later ones.
+        outgoing_bytes: activations for later stages, gradients for earlier ones.
+    """
+
+    seconds: Array
+    update_seconds: Array
+    sharing_seconds: Array
+    parameter_bytes: Array
+    kept_bytes: Array
+    incoming_bytes: Array
+    outgoing_bytes: Array

@@ -1,0 +1,119 @@
+"""Importing what has a name of the form ``package.module:name``, if its package may be imported.
+
+Importing runs code, and the function that is named is then called with options of the same source.
+So a name counts for nothing by itself. It may be imported if the user has given it, on the command
+line or in code (:meth:`ImportedByName.as_named_by_user`), or trusts its package
+(:mod:`drlpp.io.trust`). Everything else, a name from a file above all, is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import PrivateAttr
+
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import Record
+
+
+class ImportedByName(Record):
+    """What may be named by its import path: a model, an optimizer, a learning-rate schedule.
+
+    Whether it may be imported is no field: no file can say that of itself.
+
+    Attributes:
+        what: such a thing is, for error messages.
+        name: of one that drlpp knows, or ``package.module:name``.
+    """
+
+    what: ClassVar[str]
+    _for_users: ClassVar[str] = "parse(name, …)"
+
+    name: str
+    _allowed: bool = PrivateAttr(default=False)
+
+    @property
+    def package(self) -> str | None:
+        """The top-level package that has to be imported, None for what drlpp knows."""
+        return _package_of(self.name) if ":" in self.name else None
+
+    @property
+    def refused(self) -> bool:
+        """Whether it would have to be imported, and may not be."""
+        return self.package is not None and not self._allowed
+
+    def as_named_by_user(self) -> Self:
+        """The same, which may be imported: the user has named it, or trusts its package."""
+        allowed = self.model_copy()
+        allowed._allowed = True
+        return allowed
+
+    def imported(self, error_type: type[InvalidInput]) -> Callable[..., Any]:
+        """What ``package.module:name`` stands for.
+
+        Raises:
+            error_type: it may not be imported, cannot be, or is not there.
+        """
+        if self.refused:
+            raise error_type(
+                f"{self.what} {self.name!r} is not trusted: whatever a file names may be a "
+                f"stranger's, and importing it runs the code of {self.package!r}. If you trust "
+                f"that: --trust {self.package}, in Python "
+                f"read_placement(path, trust={self.package!r}); what your own code names is given "
+                f"to {type(self).__name__}.{self._for_users}"
+            )
+        return _find(self.name, self.what, error_type)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same thing, whoever has named it."""
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+
+def _find(path: str, what: str, error_type: type[InvalidInput]) -> Callable[..., Any]:
+    module_name, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        raise error_type(f"{what} {path!r}: expected 'package.module:name', as Python imports it")
+    package = _package_of(path)
+    if _installed(package) is None and (folder := str(Path.cwd())) not in sys.path:
+        # The user's own file in the current folder. That folder comes last, and only for a package
+        # that is nowhere else: a `numpy.py` that lies there takes nobody's place.
+        sys.path.append(folder)
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        place = place_of(package)
+        found = f" ({place})" if place else ""
+        raise error_type(
+            f"{what} {path!r}: importing {module_name!r}{found} raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise error_type(f"{what} {path!r}: {module_name!r} has no function {attribute!r}")
+    return factory
+
+
+def _package_of(path: str) -> str:
+    return path.partition(":")[0].partition(".")[0]
+
+
+def place_of(package: str) -> str | None:
+    """Where a package would be imported from; nothing of it runs. None if it is nowhere."""
+    spec = _installed(package) or PathFinder.find_spec(package, [str(Path.cwd())])
+    if spec is None:
+        return None
+    return spec.origin or " ".join(spec.submodule_search_locations or ())
+
+
+def _installed(package: str) -> ModuleSpec | None:
+    try:
+        return find_spec(package)
+    except (ImportError, ValueError):
+        # Of a module that somebody has put together by hand.
+        return getattr(sys.modules.get(package), "__spec__", None)

@@ -1,0 +1,165 @@
+"""The output folder of a run: of one process at a time, resumed by the same run only.
+
+A run that has not kept anything yet, because it failed before its first checkpoint for instance,
+is no reason to keep the folder: the same command may begin anew in it, with other settings too.
+Whoever resumes where there is nothing yet begins: one command suits a loop that restarts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.io.documents import (
+    Document,
+    is_temporary,
+    read_document,
+    remove_temporary_files,
+    write_document,
+)
+from drlpp.io.folder_lock import LOCK_NAME, locked_folder
+
+RECORD_NAME = "run.json"
+"""The file that says what a folder holds."""
+
+_EVENTS = "events.out.tfevents.*"
+_LONGEST_BLANK = 2**20
+
+
+class RunRecord(Document):
+    """What a folder holds: the command that filled it, and the settings that decide its result."""
+
+    kind: ClassVar[str] = "run"
+
+    command: str
+    settings: dict[str, Any]
+
+
+@contextmanager
+def open_run_folder(
+    folder: Path,
+    command: str,
+    settings: Mapping[str, Any],
+    *,
+    resume: bool,
+    restarted: bool = False,
+    note: Callable[[str], None] = lambda note: None,
+) -> Iterator[Path]:
+    """Claim ``folder`` for a run, or go on with the run that it holds, and lend it to the block.
+
+    Until the end of the block no other process may. Reading what is there is free to all. A run of
+    the same command that has kept nothing but TensorBoard's events is begun anew. Temporary files
+    of runs that were killed are removed.
+
+    Args:
+        folder: for everything that the run writes.
+        command: that was given.
+        settings: that decide the run's result.
+        resume: go on with the run in the folder, or begin it if there is nothing to go on with.
+        restarted: this is another attempt at the same run, which may or may not have begun.
+        note: called with a line if a run begins that was to be resumed.
+
+    Raises:
+        InvalidInput: the folder holds something else, or a run with other settings, or another
+            process writes there.
+    """
+    record_path = folder / RECORD_NAME
+    try:
+        # Before anything is written there.
+        _check_usable(folder)
+    except OSError as error:
+        raise InvalidInput(
+            f"{folder}: cannot be used ({error.strerror}); give another folder with --out"
+        ) from None
+    with locked_folder(folder) as alone:
+        if alone:
+            remove_temporary_files(folder)
+        record = _record_of(folder)
+        if record is not None and (record.command != command or _kept_anything(folder)):
+            _check_same_run(folder, record, command, settings, resume or restarted)
+            yield folder
+            return
+        if resume:
+            note(f"{folder} holds nothing to resume yet: the run begins")
+        for events in folder.glob(_EVENTS):
+            events.unlink()
+        write_document(record_path, RunRecord(command=command, settings=dict(settings)))
+        yield folder
+
+
+def _check_usable(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file; give a folder with --out")
+    links = [path for path in folder.glob("*") if path.is_symlink()]
+    if links:
+        raise InvalidInput(
+            f"{links[0]} is a symbolic link, and a run writes to nothing outside of its folder; "
+            "remove it, or put what it leads to in its place"
+        )
+    if folder.exists() and not (folder / RECORD_NAME).exists() and _holds_anything(folder):
+        raise InvalidInput(
+            f"{folder} is not empty and holds no run of drlpp; give another folder with --out"
+        )
+
+
+def _record_of(folder: Path) -> RunRecord | None:
+    """What the folder holds; None if nobody has written there, or what was written is lost."""
+    path = folder / RECORD_NAME
+    if not path.exists():
+        return None
+    if not _is_blank(path):
+        return read_document(path, RunRecord)
+    if _kept_anything(folder):
+        raise InvalidFile(
+            f"{path}: is empty, as a power cut may leave it, so nobody knows which run the folder "
+            "holds; put the run.json there that the same command writes to a new folder, or give "
+            "another folder with --out"
+        )
+    return None
+
+
+def _is_blank(path: Path) -> bool:
+    """Whether a file has no bytes but zeros, which is what file systems make of lost ones."""
+    try:
+        with path.open("rb") as file:
+            return not file.read(_LONGEST_BLANK).strip(b"\0") and not file.read(1)
+    except OSError:
+        # Who reads it tells.
+        return False
+
+
+def _check_same_run(
+    folder: Path, record: RunRecord, command: str, settings: Mapping[str, Any], resume: bool
+) -> None:
+    if not resume:
+        raise InvalidInput(
+            f"{folder} holds a run already ({record.command}); go on with it (--resume, in Python "
+            "resume=True), or give another folder (--out, out)"
+        )
+    if record.command != command:
+        raise InvalidInput(
+            f"{folder} holds a run of {record.command}, which {command} cannot resume"
+        )
+    for key, known in record.settings.items():
+        # What the record lacks, an older drlpp did not know to compare.
+        if known != settings.get(key):
+            raise InvalidInput(
+                f"{folder} holds a run with {key} = {known!r}; it cannot be resumed with "
+                f"{settings.get(key)!r}"
+            )
+
+
+def _holds_anything(folder: Path) -> bool:
+    return any(file.name != LOCK_NAME and not is_temporary(file) for file in folder.iterdir())
+
+
+def _kept_anything(folder: Path) -> bool:
+    """Whether there is more than the record of the run and TensorBoard's events."""
+    passing = {RECORD_NAME, LOCK_NAME}
+    return any(
+        file.name not in passing and not file.match(_EVENTS) and not is_temporary(file)
+        for file in folder.iterdir()
+    )

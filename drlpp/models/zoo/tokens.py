@@ -1,0 +1,55 @@
+"""What the zoo's models of language have in common: random sentences, loss and score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from drlpp.models.task import Task
+
+
+def token_loss(logits: Tensor, following: Tensor) -> Tensor:
+    """The mean cross entropy over all tokens.
+
+    Args:
+        logits: ``(batch, target length, vocabulary)``.
+        following: the right tokens, ``(batch, target length)``.
+    """
+    return F.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+def smoothed_token_loss(logits: Tensor, following: Tensor) -> Tensor:
+    """:func:`token_loss` with a label smoothing of 0.1."""
+    return F.cross_entropy(logits.flatten(0, 1), following.flatten(), label_smoothing=0.1)
+
+
+def token_accuracy(logits: Tensor, following: Tensor) -> Tensor:
+    """The share of tokens of every sample that are predicted rightly, ``(batch,)``."""
+    return (logits.argmax(-1) == following).float().mean(1)
+
+
+def random_sentences(batch_size: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Random tokens and, for each, the one that follows it: both ``(batch size, length)``."""
+    sentences = torch.randint(vocabulary, (batch_size, length + 1))
+    return sentences[:, :-1].contiguous(), sentences[:, 1:].contiguous()
+
+
+def translation_task(
+    module: nn.Module,
+    batch_size: int,
+    sequence_length: int,
+    source_vocabulary: int,
+    target_vocabulary: int,
+    loss: Callable[[Tensor, Tensor], Tensor] = token_loss,
+) -> Task:
+    """Give ``module`` random sentences to translate, with teacher forcing.
+
+    Inputs are source and target tokens, ``(batch size, sequence length)`` each; for every target
+    token the module is asked for the one that follows.
+    """
+    source = torch.randint(source_vocabulary, (batch_size, sequence_length))
+    target, following = random_sentences(batch_size, sequence_length, target_vocabulary)
+    return Task(module, (source, target), following, loss, token_accuracy)

@@ -1,0 +1,84 @@
+"""What running a placement gives: a measurement, or a failed one with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from drlpp.errors import WorkerLost
+from drlpp.io.documents import Record
+from drlpp.io.quantities import Count, MeasuredSeconds, Seconds
+
+
+class WorkerUsage(Record):
+    """How one worker spent the measured window, and what it needed.
+
+    ``busy_seconds`` is computing (forward, backward, prediction, update), ``waiting_seconds``
+    waiting for messages and all-reduces; both are sums over the window. ``processor_seconds`` is
+    what computing took of the processor in that time, which is less where a worker emulates a
+    slower accelerator. ``peak_memory_bytes`` is the largest resident size of the process, or on a
+    GPU the most that its tensors took.
+    ``bytes_sent`` counts the whole run.
+    """
+
+    worker: Count
+    stage: Count
+    busy_seconds: MeasuredSeconds
+    waiting_seconds: MeasuredSeconds
+    peak_memory_bytes: Count
+    bytes_sent: Count
+    processor_seconds: MeasuredSeconds = 0.0
+
+
+class LinkUsage(Record):
+    """What a message took from one worker to another that it exchanges tensors or gradients with.
+
+    ``seconds`` is the way there alone, for ``bytes_``, with nothing else on the link. ``bytes_`` is
+    the largest message between the two; in a ring of m replicas, where every replica sends to the
+    next, the m-th part of the largest bucket of gradients.
+    """
+
+    sender: Count
+    receiver: Count
+    bytes_: Count
+    seconds: MeasuredSeconds
+
+
+class Measurement(Record):
+    """Seconds per minibatch of a placement in steady state, over ``minibatches`` minibatches.
+
+    A minibatch is complete when every stage has performed the update that contains it;
+    ``seconds_per_minibatch`` is the measured window divided by its minibatches, the median and
+    the standard deviation are over the updates in it (divided by the minibatches of an update).
+    """
+
+    outcome: Literal["measured"] = "measured"
+    seconds_per_minibatch: float = Field(gt=0, le=1e9)
+    median_seconds: Seconds
+    standard_deviation_seconds: Seconds
+    minibatches: Count
+    workers: tuple[WorkerUsage, ...] = ()
+    links: tuple[LinkUsage, ...] = ()
+
+
+LOST_TWICE = f"{WorkerLost.kind} twice"
+"""The failure of a placement that lost a worker, and another one when it was measured again."""
+
+
+class FailedMeasurement(Record):
+    """A placement that could not be measured: ``failure`` is the kind, ``reason`` a sentence."""
+
+    outcome: Literal["failed"] = "failed"
+    failure: str
+    reason: str
+
+
+Outcome = Measurement | FailedMeasurement
+
+
+def median_measurement(runs: Sequence[Measurement]) -> Measurement:
+    """The run in the middle by its seconds per minibatch, the slower one of two; there is one."""
+    ordered = sorted(runs, key=lambda run: run.seconds_per_minibatch)
+    return ordered[len(ordered) // 2]

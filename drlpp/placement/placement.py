@@ -1,0 +1,174 @@
+"""A placement: the stages of a model, and for every accelerator the one stage that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.errors import InvalidPlacement
+from drlpp.io.documents import Record
+from drlpp.io.quantities import Count
+from drlpp.schedule.pipeline import Pipeline
+
+
+class Stage(Record):
+    """Operators (ids) that run together, and the accelerators (numbers) that hold them."""
+
+    operators: tuple[Count, ...]
+    accelerators: tuple[Count, ...]
+
+
+class Placement(Record):
+    """Stages in the order of the pipeline.
+
+    Every edge of the graph leads from a stage to itself or to a later one, so the graph of
+    stages is acyclic; stages may form branches as well as a chain.
+    """
+
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def from_assignment(
+        cls, stage_of_operator: Sequence[int], stage_of_accelerator: Sequence[int]
+    ) -> Placement:
+        """Build a placement from the stage of every operator and of every accelerator.
+
+        Stages may be numbered with gaps; they are renumbered in their order. An accelerator whose
+        stage no operator has is idle.
+        """
+        used = sorted(set(stage_of_operator))
+        return cls(
+            stages=tuple(
+                Stage(
+                    operators=tuple(i for i, k in enumerate(stage_of_operator) if k == stage),
+                    accelerators=tuple(i for i, k in enumerate(stage_of_accelerator) if k == stage),
+                )
+                for stage in used
+            )
+        )
+
+    def assignment(self, operators: int, accelerators: int) -> tuple[int, ...]:
+        """The stage of every operator, then of every accelerator."""
+        return *self.stage_of_operator(operators), *self.stage_of_accelerator(accelerators)
+
+    @property
+    def configuration(self) -> str:
+        """Replicas per stage as PipeDream writes them, like ``2-1-1``."""
+        return "-".join(str(len(stage.accelerators)) for stage in self.stages)
+
+    @property
+    def canonical(self) -> Placement:
+        """The same placement with the operators of every stage sorted."""
+        return Placement(
+            stages=tuple(
+                Stage(operators=tuple(sorted(stage.operators)), accelerators=stage.accelerators)
+                for stage in self.stages
+            )
+        )
+
+    @property
+    def accelerators(self) -> tuple[int, ...]:
+        """All accelerators that hold a stage, sorted."""
+        return tuple(sorted(a for stage in self.stages for a in stage.accelerators))
+
+    def stage_of_operator(self, operators: int) -> tuple[int, ...]:
+        """The stage of each of ``operators`` operators."""
+        stage_of = [-1] * operators
+        for index, stage in enumerate(self.stages):
+            for operator in stage.operators:
+                stage_of[operator] = index
+        return tuple(stage_of)
+
+    def stage_of_accelerator(self, accelerators: int) -> tuple[int, ...]:
+        """The stage of each of ``accelerators``; of an idle one the number of stages."""
+        stage_of = [len(self.stages)] * accelerators
+        for index, stage in enumerate(self.stages):
+            for accelerator in stage.accelerators:
+                stage_of[accelerator] = index
+        return tuple(stage_of)
+
+    def validate_for(self, graph: OpGraph, accelerators: int) -> None:
+        """Check that this placement can run ``graph`` on accelerators 0 … ``accelerators`` − 1.
+
+        Raises:
+            InvalidPlacement: what is wrong, where, and what would be right.
+        """
+        if not self.stages:
+            raise InvalidPlacement("the placement has no stages; at least one is needed")
+        for index, stage in enumerate(self.stages):
+            if not stage.operators:
+                raise InvalidPlacement(
+                    f"stage {index} has no operators; leave it out or give it some"
+                )
+        self._check_accelerators(accelerators)
+        self._check_operators(graph)
+        stage_of = self.stage_of_operator(len(graph))
+        for edge in graph.edges:
+            if stage_of[edge.source] > stage_of[edge.target]:
+                source, target = graph.operators[edge.source], graph.operators[edge.target]
+                raise InvalidPlacement(
+                    f"operator {edge.target} ({target.name}) in stage {stage_of[edge.target]} "
+                    f"reads operator {edge.source} ({source.name}) in the later stage "
+                    f"{stage_of[edge.source]}: stages must form no cycle, so an operator has to "
+                    "stand in the same stage as what it reads, or in a later one"
+                )
+
+    def _check_accelerators(self, available: int) -> None:
+        holder: dict[int, int] = {}
+        for index, stage in enumerate(self.stages):
+            if not stage.accelerators:
+                raise InvalidPlacement(
+                    f"stage {index} has no accelerator; every stage needs at least one"
+                )
+            for accelerator in stage.accelerators:
+                if not 0 <= accelerator < available:
+                    raise InvalidPlacement(
+                        f"stage {index} names accelerator {accelerator}, but there are only "
+                        f"0 to {available - 1}"
+                    )
+                if accelerator in holder:
+                    raise InvalidPlacement(
+                        f"accelerator {accelerator} is used twice, by stage {holder[accelerator]} "
+                        f"and stage {index}; an accelerator holds one stage"
+                    )
+                holder[accelerator] = index
+
+    def _check_operators(self, graph: OpGraph) -> None:
+        holder: dict[int, int] = {}
+        for index, stage in enumerate(self.stages):
+            for operator in stage.operators:
+                if not 0 <= operator < len(graph):
+                    raise InvalidPlacement(
+                        f"stage {index} names operator {operator}, but the graph of "
+                        f"{graph.model} has only 0 to {len(graph) - 1}"
+                    )
+                if operator in holder:
+                    raise InvalidPlacement(
+                        f"operator {operator} ({graph.operators[operator].name}) is in stage "
+                        f"{holder[operator]} and in stage {index}; it must be in one"
+                    )
+                holder[operator] = index
+        missing = [op for op in graph.operators if op.id not in holder]
+        if missing:
+            raise InvalidPlacement(
+                f"operator {missing[0].id} ({missing[0].name}) is in no stage"
+                + (f", nor are {len(missing) - 1} others" if len(missing) > 1 else "")
+            )
+
+    def pipeline(self, graph: OpGraph) -> Pipeline:
+        """The shape of this placement, which is all that a schedule depends on."""
+        stage_of = self.stage_of_operator(len(graph))
+        last = len(self.stages) - 1
+        # The loss is computed on the last stage, so every output of the model goes there.
+        crossing = [
+            (stage_of[edge.source], stage_of[edge.target], edge.source, output)
+            for edge in graph.edges
+            for output in edge.outputs
+        ] + [(stage_of[operator], last, operator, output) for operator, output in graph.outputs]
+        return Pipeline.connecting(
+            (stage.accelerators for stage in self.stages),
+            (
+                (source, target, graph.operators[operator].outputs[output].differentiable)
+                for source, target, operator, output in crossing
+            ),
+        )

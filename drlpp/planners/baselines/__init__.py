@@ -1,0 +1,1 @@
+"""GPipe's even split and data parallelism; other planners begin with them."""

@@ -1,0 +1,15 @@
+"""Data parallelism: the whole model as one stage, replicated on every accelerator."""
+
+from __future__ import annotations
+
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+
+
+def data_parallel(problem: PlanningProblem) -> Solution:
+    """Place all operators in one stage that all accelerators hold; costs do not matter."""
+    stage = Stage(
+        operators=tuple(range(len(problem.workload))),
+        accelerators=tuple(range(problem.cluster.accelerators)),
+    )
+    return Solution(Placement(stages=(stage,)))

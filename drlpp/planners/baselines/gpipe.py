@@ -1,0 +1,65 @@
+"""GPipe's even split: consecutive operators, one accelerator for each stage, equal compute."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy
+from numpy.typing import NDArray
+
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+
+# Sums of the same seconds in another order may differ by rounding; they count as equal.
+_TOLERANCE = 1e-9
+
+
+def gpipe(problem: PlanningProblem) -> Solution:
+    """Split the operators, in their order, so that the slowest stage is as fast as possible.
+
+    GPipe takes a partitioned model as given (pipedream §2.2); its users balance the stages by
+    measured time, and so does this. The stages are runs of consecutive operators in topological
+    order, as many as there are accelerators (or operators, if these are fewer), unreplicated.
+    *Even* means: of all such splits the one with the smallest maximum of forward plus backward
+    seconds, among those the one with the smallest sum of squares, and then the earliest cuts.
+    Communication, memory and the speeds of accelerators do not count.
+    """
+    workload = problem.workload
+    cuts = _even_cuts(workload.seconds, min(problem.cluster.accelerators, len(workload)))
+    return Solution(
+        Placement(
+            stages=tuple(
+                Stage(operators=tuple(range(begin, end)), accelerators=(index,))
+                for index, (begin, end) in enumerate(pairwise(cuts))
+            )
+        )
+    )
+
+
+def _even_cuts(seconds: NDArray[numpy.float64], stages: int) -> list[int]:
+    """Positions 0 = c₀ < c₁ < … < c_stages = N of the even split."""
+    count = len(seconds)
+    sums = numpy.concatenate(([0.0], numpy.cumsum(seconds)))
+    # block[s, e]: seconds of operators s … e − 1; a stage needs at least one operator.
+    block = sums[None, :] - sums[:, None]
+    block[numpy.tril_indices(count + 1)] = numpy.inf
+
+    slowest = block[0]
+    for _ in range(stages - 1):
+        slowest = numpy.maximum(slowest[:, None], block).min(axis=0)
+    within = block <= slowest[count] * (1 + _TOLERANCE)
+
+    squares = numpy.where(within, block**2, numpy.inf)
+    total = squares[0]
+    totals = [total]
+    for _ in range(stages - 1):
+        total = (total[:, None] + squares).min(axis=0)
+        totals.append(total)
+
+    cuts = [count]
+    for total in reversed(totals[:-1]):
+        through = total + squares[:, cuts[0]]
+        # argmax gives the first position that is as good as the best: the earliest cut.
+        best = through.min() * (1 + _TOLERANCE)
+        cuts.insert(0, int(numpy.argmax(through <= best)))
+    return [0, *cuts]

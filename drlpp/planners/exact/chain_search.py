@@ -1,0 +1,258 @@
+"""The fastest chain of downsets, with accelerators for every stage: a dynamic program by limits.
+
+Is there a placement in which no stage takes longer than a limit? Going from the last downset to the
+first, every downset I asks which accelerators suffice for all that is behind it: those of a stage
+that begins at I, and those that suffice behind its end. The smallest limit with an answer is the
+optimum. It is one of the stages' costs, so it is found exactly: by halving the range first, and
+then among the costs that are left in it.
+
+Where accelerators are alike, the fewest that suffice are as good as any number, since more behind
+a stage only means more minibatches in flight on it. Otherwise all ways to take them by kind are
+kept.
+
+With a memory limit a stage of m replicas and n accelerators behind it has 1 + ⌈(1 + N) n / m⌉
+minibatches in flight, with N = 0 for each link by default (pipedream §3.2). Stages on parallel
+branches have fewer; the program counts them as if they were in a row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy
+from numpy.typing import NDArray
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.stage_cost import CostModel, StageSeconds
+from drlpp.costs.workload import Array
+from drlpp.planners.exact.device_groups import Counts, Fleet
+from drlpp.planners.exact.stage_pairs import StagePairs
+
+FEW_CANDIDATES = 20_000
+"""Costs that are looked at one by one, or by halves; of more, the range is halved."""
+
+ROUNDING = 1e-9
+"""The same sum in another order may come out smaller by this."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Stages (numbers of :class:`StagePairs`), the accelerators of each, the slowest's seconds."""
+
+    stages: tuple[int, ...]
+    accelerators: tuple[Counts, ...]
+    seconds: float
+
+
+class ChainSearch(ABC):
+    """The search over given stages and a given fleet.
+
+    Args:
+        pairs: the stages.
+        fleet: the accelerators.
+        costs: the rule.
+        memory: what a stage keeps.
+        side_by_side: count one minibatch in flight for every stage, as if all were branches side
+            by side: no placement needs less memory.
+    """
+
+    def __init__(
+        self,
+        pairs: StagePairs,
+        fleet: Fleet,
+        costs: CostModel,
+        memory: MemoryModel,
+        *,
+        side_by_side: bool = False,
+    ) -> None:
+        self.pairs = pairs
+        self.fleet = fleet
+        self._memory = memory
+        self._side_by_side = side_by_side
+        # (choices, stages); a stage's cost depends on few things, so choices share rows.
+        groups = [fleet.group(counts) for counts in fleet.choices]
+        row = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+        totals = [StageSeconds.of(pairs.work, group, costs).total(costs) for group in row]
+        self._distinct = numpy.array(totals)
+        self._row = numpy.array([row[group] for group in groups])
+
+    def fastest(self, bound: float = 0.0) -> Chain | None:
+        """The optimum, or None if nothing fits into memory.
+
+        Args:
+            bound: seconds per minibatch that the optimum is known to need at least.
+        """
+        best = self.within(numpy.inf)
+        if best is None:
+            return None
+        low, high = bound * (1 - ROUNDING), best.seconds
+        while True:
+            candidates = self._distinct[(self._distinct > low) & (self._distinct < high)]
+            if len(candidates) <= FEW_CANDIDATES:
+                break
+            middle = (low + high) / 2
+            found = self.within(middle)
+            if found is None:
+                low = middle
+            else:
+                best, high = found, found.seconds
+        values = numpy.unique(candidates)
+        first, last = 0, len(values)
+        while first < last:
+            middle_index = (first + last) // 2
+            found = self.within(values[middle_index])
+            if found is None:
+                first = middle_index + 1
+            else:
+                best, last = found, middle_index
+        return best
+
+    @abstractmethod
+    def within(self, limit: float) -> Chain | None:
+        """A chain none of whose stages takes longer than ``limit`` seconds per minibatch."""
+
+    def _chain(self, stages: list[int], choices: list[int]) -> Chain:
+        rows = self._row[choices]
+        return Chain(
+            stages=tuple(stages),
+            accelerators=tuple(self.fleet.choices[choice] for choice in choices),
+            seconds=float(self._distinct[rows, stages].max()),
+        )
+
+    @cached_property
+    def _most_in_flight(self) -> Array:
+        """``(choices, stages)``: minibatches in flight that fit into memory."""
+        one, two = (self._memory.stage_bytes(self.pairs.work, n) for n in (1, 2))
+        growth = two - one
+        found = []
+        for counts in self.fleet.choices:
+            spare = self.fleet.memory(counts) - one
+            with numpy.errstate(divide="ignore", invalid="ignore"):
+                more = numpy.where(growth > 0, numpy.floor(spare / growth), numpy.inf)
+            found.append(numpy.where(spare < 0, 0.0, 1 + more))
+        return numpy.array(found)
+
+    @cached_property
+    def _most_behind(self) -> Array:
+        """``(choices, stages)``: accelerators behind a stage that leave room in its memory.
+
+        1 + ⌈(1 + N) n / m⌉ ≤ q is n ≤ m (q − 1) / (1 + N).
+        """
+        replicas = numpy.array([sum(counts) for counts in self.fleet.choices])[:, None]
+        each = 1 + self._memory.in_flight_per_link
+        room = numpy.inf if self._side_by_side else replicas * (self._most_in_flight - 1) / each
+        found: Array = numpy.where(self._most_in_flight < 1, -1.0, room)
+        return found
+
+
+class EqualAccelerators(ChainSearch):
+    """The search where all accelerators are alike: a choice is a number of replicas."""
+
+    def within(self, limit: float) -> Chain | None:
+        """Keep the fewest accelerators that suffice, and of those the fewest stages."""
+        pairs, limits_memory = self.pairs, self.fleet.limits_memory
+        allowed = (self._distinct <= limit)[self._row]
+        first_choice = allowed.argmax(axis=0)
+        possible = allowed.any(axis=0)
+        replicas = numpy.array([sum(counts) for counts in self.fleet.choices])
+        # Accelerators count first, then stages.
+        worth = len(pairs.downsets) + 1
+        needed = numpy.where(possible, replicas[first_choice] * worth + 1, numpy.inf)
+        suffices = numpy.full(len(pairs.downsets), numpy.inf)
+        suffices[-1] = 0
+        stage_at = numpy.zeros(len(pairs.downsets), dtype=numpy.intp)
+        choice_at = numpy.zeros(len(pairs.downsets), dtype=numpy.intp)
+        for i in range(len(pairs.downsets) - 2, -1, -1):
+            stages = slice(pairs.first[i], pairs.first[i + 1])
+            behind = suffices[pairs.end[stages]]
+            if limits_memory:
+                with_room = allowed[:, stages] & (
+                    numpy.floor(behind / worth) <= self._most_behind[:, stages]
+                )
+                choice = with_room.argmax(axis=0)
+                total = numpy.where(with_room.any(axis=0), replicas[choice] * worth + 1, numpy.inf)
+                total = total + behind
+            else:
+                total = needed[stages] + behind
+            best = int(total.argmin())
+            suffices[i] = total[best]
+            stage_at[i] = stages.start + best
+            choice_at[i] = choice[best] if limits_memory else first_choice[stages.start + best]
+        if numpy.floor(suffices[0] / worth) > self.fleet.available[0]:
+            return None
+        stages_found, choices_found, at = [], [], 0
+        while at < len(pairs.downsets) - 1:
+            stages_found.append(int(stage_at[at]))
+            choices_found.append(int(choice_at[at]))
+            at = int(pairs.end[stage_at[at]])
+        return self._chain(stages_found, choices_found)
+
+
+class UnequalAccelerators(ChainSearch):
+    """The search where accelerators are of several kinds."""
+
+    def within(self, limit: float) -> Chain | None:
+        """Keep every way to take accelerators, by kind, that suffices."""
+        pairs, fleet = self.pairs, self.fleet
+        allowed = (self._distinct <= limit)[self._row]
+        offsets = numpy.array([fleet.index(counts) for counts in fleet.choices])
+        target = offsets[:, None] + numpy.arange(fleet.states)[None, :]
+        reached = numpy.zeros((len(pairs.downsets), fleet.states), dtype=numpy.float32)
+        reached[-1, 0] = 1
+        for i in range(len(pairs.downsets) - 2, -1, -1):
+            stages = slice(pairs.first[i], pairs.first[i + 1])
+            possible = self._ways(allowed[:, stages], reached[pairs.end[stages]], stages) > 0
+            reached[i, target[possible & fleet.fits]] = 1
+        ends = numpy.flatnonzero(reached[0])
+        if not len(ends):
+            return None
+        state = int(ends[fleet.sizes[ends].argmin()])
+        return self._trace(allowed, reached, offsets, state)
+
+    def _ways(
+        self, allowed: NDArray[numpy.bool_], behind: NDArray[numpy.float32], stages: slice
+    ) -> NDArray[numpy.float32]:
+        """``(choices, states)``: how many stages allow this choice with that state behind them."""
+        if not self.fleet.limits_memory:
+            found: NDArray[numpy.float32] = allowed.astype(numpy.float32) @ behind
+            return found
+        room = self._most_behind[:, stages]
+        return numpy.array(
+            [
+                (ok[:, None] * behind * (self.fleet.sizes[None, :] <= most[:, None])).sum(axis=0)
+                for ok, most in zip(allowed, room, strict=True)
+            ]
+        )
+
+    def _trace(
+        self,
+        allowed: NDArray[numpy.bool_],
+        reached: NDArray[numpy.float32],
+        offsets: NDArray[numpy.intp],
+        state: int,
+    ) -> Chain:
+        """One way through the program that ends in ``state``, with long stages first."""
+        pairs, fleet = self.pairs, self.fleet
+        stages_found, choices_found, at = [], [], 0
+        while at < len(pairs.downsets) - 1:
+            stages = slice(pairs.first[at], pairs.first[at + 1])
+            found = None
+            for choice in range(len(fleet.choices)):
+                before = state - int(offsets[choice])
+                if before < 0 or not fleet.fits[choice, before]:
+                    continue
+                good = allowed[choice, stages] & (reached[pairs.end[stages], before] > 0)
+                if fleet.limits_memory:
+                    good &= fleet.sizes[before] <= self._most_behind[choice, stages]
+                positions = numpy.flatnonzero(good)
+                if len(positions):
+                    found = (stages.start + int(positions[-1]), choice, before)
+                    break
+            assert found is not None
+            stage, choice, state = found
+            stages_found.append(stage)
+            choices_found.append(choice)
+            at = int(pairs.end[stage])
+        return self._chain(stages_found, choices_found)

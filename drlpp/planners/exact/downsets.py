@@ -1,0 +1,152 @@
+"""Downsets of a workload: the sets of operators that can stand in the first stages.
+
+A set is a downset if it holds, with every operator, all that this one reads. Stages in their order
+are the steps of a chain ∅ ⊂ J₁ ⊂ J₂ ⊂ … of downsets, and every such chain is a partition, so a
+planner that knows all downsets knows all partitions (Tarnawski et al. 2020, section 5.1).
+
+There can be exponentially many. They are counted without being enumerated, by the rule
+
+    #(P) = #(P without what needs v) + #(P without what v needs)
+
+for any operator v, where v needs itself and is needed by itself: the first are the downsets
+without v, the second those with it. What is not connected multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy
+from numpy.typing import NDArray
+
+from drlpp.costs.workload import Workload
+from drlpp.planners.problem.operator_sets import closures, mask_of, members_of
+
+Downsets = NDArray[numpy.bool_]
+"""``(downsets, operators)``: which operators each holds; the smallest first."""
+
+_MOST_STEPS = 20_000
+
+
+def count_downsets(workload: Workload) -> int | None:
+    """The number of downsets, the empty and the full one included.
+
+    Returns:
+        None if counting takes too long, which is only so where there are far too many.
+    """
+    needed, needing = closures(workload)
+    known: dict[int, int] = {0: 1}
+    steps = 0
+
+    def count(poset: int) -> int:
+        nonlocal steps
+        if poset in known:
+            return known[poset]
+        steps += 1
+        if steps > _MOST_STEPS:
+            raise _TooManySteps
+        part = _component(poset, needed, needing)
+        if part != poset:
+            found = count(part) * count(poset & ~part)
+        else:
+            pivot = max(
+                members_of(poset),
+                key=lambda v: (needed[v] & poset).bit_count() * (needing[v] & poset).bit_count(),
+            )
+            found = count(poset & ~needing[pivot]) + count(poset & ~needed[pivot])
+        known[poset] = found
+        return found
+
+    try:
+        return count((1 << len(workload)) - 1)
+    except (_TooManySteps, RecursionError):
+        return None
+
+
+class _TooManySteps(Exception):
+    pass
+
+
+def all_downsets(workload: Workload) -> Downsets:
+    """Every downset; count them first."""
+    needs = [mask_of(workload.predecessors[operator]) for operator in range(len(workload))]
+    found = {0}
+    frontier = [0]
+    while frontier:
+        larger = set()
+        for downset in frontier:
+            for operator, needed in enumerate(needs):
+                if not downset >> operator & 1 and needed & ~downset == 0:
+                    larger.add(downset | 1 << operator)
+        frontier = list(larger)
+        found |= larger
+    return _as_matrix(found, len(workload))
+
+
+def some_downsets(workload: Workload, most: int, seed: int = 0) -> Downsets:
+    """The beginnings of many topological orders, at most about ``most`` downsets.
+
+    Orders are the workload's own, those that follow one branch to its end before the next, and
+    random ones that prefer the operators whose inputs came last or first.
+    """
+    generator = numpy.random.default_rng(seed)
+    found: set[int] = set()
+    size = len(workload)
+    fruitless = 0
+    for number in range(10 * most):
+        if number == 0:
+            order: Sequence[int] = range(size)
+        else:
+            order = _random_order(workload, generator, depth_first=generator.random())
+        before = len(found)
+        downset = 0
+        found.add(0)
+        for operator in order:
+            downset |= 1 << operator
+            found.add(downset)
+        fruitless = fruitless + 1 if len(found) == before else 0
+        if len(found) >= most or fruitless > 20:
+            break
+    return _as_matrix(found, size)
+
+
+def _random_order(
+    workload: Workload, generator: numpy.random.Generator, depth_first: float
+) -> list[int]:
+    """A topological order that goes on where it was with probability ``depth_first``."""
+    missing = [len(needed) for needed in workload.predecessors]
+    ready = [operator for operator, count in enumerate(missing) if count == 0]
+    generator.shuffle(ready)
+    order = []
+    while ready:
+        last = generator.random() < depth_first
+        operator = ready.pop() if last else ready.pop(int(generator.integers(len(ready))))
+        order.append(operator)
+        freed = []
+        for reader in workload.successors[operator]:
+            missing[reader] -= 1
+            if missing[reader] == 0:
+                freed.append(reader)
+        generator.shuffle(freed)
+        ready += freed
+    return order
+
+
+def _component(poset: int, needed: Sequence[int], needing: Sequence[int]) -> int:
+    """The operators connected with the first one of ``poset``."""
+    part = frontier = poset & -poset
+    while frontier:
+        reached = 0
+        for operator in members_of(frontier):
+            reached |= needed[operator] | needing[operator]
+        frontier = reached & poset & ~part
+        part |= frontier
+    return part
+
+
+def _as_matrix(masks: Iterable[int], operators: int) -> Downsets:
+    width = -(-operators // 8)
+    ordered = sorted(masks, key=lambda mask: (mask.bit_count(), mask))
+    packed = b"".join(mask.to_bytes(width, "little") for mask in ordered)
+    rows = numpy.frombuffer(packed, dtype=numpy.uint8).reshape(len(ordered), width)
+    return numpy.unpackbits(rows, axis=1, count=operators, bitorder="little").astype(bool)

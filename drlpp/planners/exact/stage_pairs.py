@@ -1,0 +1,154 @@
+"""The work of every possible stage: of every pair of downsets I ⊂ J, the operators J without I.
+
+Sums over operators are differences of sums over downsets. What crosses a stage's border is not: a
+tensor whose members (the operator that makes it and those that read it) are the set M crosses the
+border of S = J \\ I if S holds some of M, but not all. With 1[·] for "1 if so, else 0",
+
+    S holds none of M  ⇔  M ∩ I = M ∩ J
+    S holds all of M   ⇔  M ∩ I = ∅ and M ⊆ J
+
+so the bytes that cross all borders are products of matrices: for every value s that M ∩ I takes, a
+column with 1[M ∩ I = s], times the same columns for J.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy
+from numpy.typing import NDArray
+
+from drlpp.costs.workload import Array, StageWork, Transfer, Workload
+from drlpp.planners.exact.downsets import Downsets
+
+Indices = NDArray[numpy.intp]
+
+_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class StagePairs:
+    """All stages between some downsets, ordered by the downset that they begin with.
+
+    Attributes:
+        downsets: the smallest first; the first is empty and the last full.
+        begin, end: indices of I and J for every stage.
+        work: arrays with a value for every stage.
+        first: stages that begin with downset i are numbers ``first[i]`` to ``first[i + 1]`` − 1.
+    """
+
+    downsets: Downsets
+    begin: Indices
+    end: Indices
+    work: StageWork
+    first: Indices
+
+    @classmethod
+    def of(cls, workload: Workload, downsets: Downsets) -> StagePairs:
+        """Find all pairs and their work."""
+        held = downsets.astype(float)
+        # The loss is with the last stage: in the full downset, and in no other.
+        members = numpy.column_stack([downsets, downsets.all(axis=1)])
+        crossing = _Crossing.of(members, workload.transfers)
+        begins, ends, incoming, outgoing = [], [], [], []
+        for start in range(0, len(downsets), _BLOCK):
+            block = slice(start, min(start + _BLOCK, len(downsets)))
+            # I ⊂ J if nothing of I is outside of J; a larger set never is.
+            nested = held[block] @ (1 - held[start:]).T == 0
+            begin, end = numpy.nonzero(nested)
+            begin, end = begin + start, end + start
+            apart = begin != end
+            begin, end = begin[apart], end[apart]
+            entering, leaving = crossing.bytes_(block, start)
+            begins.append(begin)
+            ends.append(end)
+            incoming.append(entering[begin - start, end - start])
+            outgoing.append(leaving[begin - start, end - start])
+        begin, end = numpy.concatenate(begins), numpy.concatenate(ends)
+
+        def between(values: Array) -> Array:
+            sums = held @ values
+            found: Array = sums[end] - sums[begin]
+            return found
+
+        work = workload.work_of(
+            seconds=between(workload.seconds),
+            update_seconds=between(workload.update_seconds),
+            parameter_bytes=between(workload.parameter_bytes),
+            kept_bytes=between(workload.kept_bytes),
+            incoming_bytes=numpy.concatenate(incoming),
+            outgoing_bytes=numpy.concatenate(outgoing),
+            last=end == len(downsets) - 1,
+        )
+        first = numpy.searchsorted(begin, numpy.arange(len(downsets) + 1))
+        return cls(downsets, begin, end, work, first)
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """The factors of the products, each ``(downsets, columns)``; see above."""
+
+    transfers: Sequence[Transfer]
+    states: Array
+    states_owner: Indices
+    untouched: Array
+    complete: Array
+    produced: Array
+
+    @classmethod
+    def of(cls, members: NDArray[numpy.bool_], transfers: Sequence[Transfer]) -> _Crossing:
+        states, owners = [], []
+        for number, transfer in enumerate(transfers):
+            inside = members[:, list(transfer.members)]
+            _, state = numpy.unique(inside, axis=0, return_inverse=True)
+            state = state.reshape(-1)
+            for value in range(state.max() + 1):
+                states.append(state == value)
+                owners.append(number)
+        count = len(members)
+
+        def columns(test: Callable[[Transfer], NDArray[numpy.bool_]]) -> Array:
+            found = [test(transfer) for transfer in transfers]
+            return numpy.hstack(found).astype(float) if found else numpy.zeros((count, 0))
+
+        return cls(
+            transfers=transfers,
+            states=numpy.column_stack(states).astype(float) if states else numpy.zeros((count, 0)),
+            states_owner=numpy.array(owners, dtype=numpy.intp),
+            untouched=columns(lambda t: _all(~members[:, list(t.members)])),
+            complete=columns(lambda t: _all(members[:, list(t.members)])),
+            produced=columns(lambda t: members[:, t.members[:1]]),
+        )
+
+    def bytes_(self, block: slice, start: int) -> tuple[Array, Array]:
+        """Incoming and outgoing bytes of stages from the downsets of ``block`` to those behind."""
+        forward = numpy.array([transfer.forward_bytes for transfer in self.transfers])
+        backward = numpy.array([transfer.backward_bytes for transfer in self.transfers])
+
+        def touching(bytes_: Array) -> Array:
+            """Bytes of tensors of which the stage holds some members, but not all."""
+            none = (self.states[block] * bytes_[self.states_owner]) @ self.states[start:].T
+            every = (self.untouched[block] * bytes_) @ self.complete[start:].T
+            found: Array = bytes_.sum() - none - every
+            return found
+
+        def made(bytes_: Array) -> Array:
+            """Bytes of tensors that the stage makes, and of which it does not hold all members."""
+            sums = self.produced @ bytes_
+            every = (self.untouched[block] * bytes_) @ self.complete[start:].T
+            found: Array = sums[None, start:] - sums[block, None] - every
+            return found
+
+        made_forward, made_backward = made(forward), made(backward)
+        read_forward = touching(forward) - made_forward
+        read_backward = touching(backward) - made_backward
+        return read_forward + made_backward, made_forward + read_backward
+
+
+def _all(inside: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
+    """Rows in which all are true, as a column."""
+    return numpy.logical_and.reduce(inside, axis=1, keepdims=True)

@@ -1,0 +1,1 @@
+"""Stages that need not be contiguous, as a mixed-integer program."""

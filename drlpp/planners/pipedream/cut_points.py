@@ -1,0 +1,192 @@
+"""Where a pipeline may be cut: sets of operators that can be computed before all others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy
+from numpy.typing import NDArray
+
+from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.errors import InvalidInput
+from drlpp.planners.pipedream.branch_compression import chain_of_layers
+from drlpp.planners.problem.operator_sets import closures, mask_of, members_of
+
+_MOST_DOWNSETS = 1000
+
+
+@dataclass(frozen=True)
+class States:
+    """Downsets of a workload, the smaller first: with an operator a state holds all before it.
+
+    State 0 is empty and the last one holds everything. A stage leads from a state to a larger one;
+    matrices ``[i, j]`` are about the stage of the operators of state j that are not in state i.
+
+    Attributes:
+        workload: whose operators they hold.
+        holds: (states, operators) whether a state holds an operator.
+        cut_bytes: (states,) what crosses the cut between a state and the rest, activations and
+            gradients: 2 a_s in pipedream §3.1, where a tensor has a gradient.
+    """
+
+    workload: Workload
+    holds: NDArray[numpy.bool_]
+    cut_bytes: Array
+
+    @classmethod
+    def of(cls, workload: Workload, states: Iterable[Collection[int]]) -> States:
+        """These sets of operators, none of them empty and none of them all."""
+        ordered = sorted(states, key=len)
+        holds = numpy.zeros((len(ordered) + 2, len(workload)), dtype=bool)
+        holds[-1] = True
+        for row, operators in zip(holds[1:], ordered, strict=False):
+            row[list(operators)] = True
+        return cls(workload, holds, _crossing_bytes(workload, holds))
+
+    def __len__(self) -> int:
+        return len(self.holds)
+
+    @cached_property
+    def is_stage(self) -> NDArray[numpy.bool_]:
+        """(states, states) whether state i is a part of state j and not the same."""
+        sizes = self.holds.sum(axis=1)
+        beyond = self.holds.astype(float) @ ~self.holds.T
+        return (beyond == 0) & (sizes[:, None] < sizes[None, :])
+
+    def sums(self, values: Array) -> Array:
+        """(states, states) the sum of operators' values over the stage; 0 where there is none."""
+        totals = self.holds @ values
+        return numpy.where(self.is_stage, totals[None, :] - totals[:, None], 0.0)
+
+    @cached_property
+    def work(self) -> StageWork:
+        """What every stage does: ``Workload.stage`` of all of them at once."""
+        counts = _counts(self.holds)
+        incoming = numpy.zeros((len(self), len(self)))
+        outgoing = numpy.zeros((len(self), len(self)))
+        for transfer in self.workload.transfers:
+            held = counts[:, list(transfer.members)].sum(axis=1)
+            inside = held[None, :] - held[:, None]
+            crosses = (inside > 0) & (inside < len(transfer.members))
+            made = counts[:, transfer.members[0]]
+            made_here = crosses & (made[None, :] > made[:, None])
+            read_here = crosses & ~made_here
+            outgoing += made_here * transfer.forward_bytes + read_here * transfer.backward_bytes
+            incoming += made_here * transfer.backward_bytes + read_here * transfer.forward_bytes
+        return self.workload.work_of(
+            seconds=self.sums(self.workload.seconds),
+            update_seconds=self.sums(self.workload.update_seconds),
+            parameter_bytes=self.sums(self.workload.parameter_bytes),
+            kept_bytes=self.sums(self.workload.kept_bytes),
+            incoming_bytes=incoming,
+            outgoing_bytes=outgoing,
+            last=numpy.arange(len(self))[None, :] == len(self) - 1,
+        )
+
+    def operators(self, begin: int, end: int) -> tuple[int, ...]:
+        """Of the stage from state ``begin`` to state ``end``."""
+        return tuple(numpy.flatnonzero(self.holds[end] & ~self.holds[begin]).tolist())
+
+
+def _counts(holds: NDArray[numpy.bool_]) -> NDArray[numpy.int64]:
+    """``holds`` as numbers, with a column for the loss, which only the last state holds."""
+    loss = numpy.zeros((len(holds), 1), dtype=numpy.int64)
+    loss[-1] = 1
+    return numpy.concatenate((holds.astype(numpy.int64), loss), axis=1)
+
+
+def _crossing_bytes(workload: Workload, holds: NDArray[numpy.bool_]) -> Array:
+    counts = _counts(holds)
+    crossing = numpy.zeros(len(holds))
+    for transfer in workload.transfers:
+        held = counts[:, list(transfer.members)].sum(axis=1)
+        crossing[(held > 0) & (held < len(transfer.members))] += transfer.bytes_
+    return crossing
+
+
+def chain_states(workload: Workload) -> States:
+    """The beginnings of the chain of layers."""
+    layers = chain_of_layers(workload)
+    beginnings, held = [], set[int]()
+    for layer in layers[:-1]:
+        held |= set(layer)
+        beginnings.append(tuple(held))
+    return States.of(workload, beginnings)
+
+
+def graph_states(workload: Workload) -> States:
+    """The states of PipeDream's released optimizer, which may cut through branches.
+
+    They grow from the first source only: to a state comes an operator that reads from it, and all
+    that this one needs. So another source, like the embedding of a decoder, joins when one of its
+    descendants does. What descends from no operator of a state is left to the last stage.
+
+    Raises:
+        InvalidInput: if there are more than a thousand states.
+    """
+    readers, needed = _readers(workload), _needed(workload)
+    found = {1}
+    waiting = [1]
+    while waiting:
+        state = waiting.pop()
+        behind = 0
+        for operator in members_of(state):
+            behind |= readers[operator]
+        for operator in members_of(behind & ~state):
+            larger = state | needed[operator] | 1 << operator
+            if larger not in found:
+                found.add(larger)
+                waiting.append(larger)
+        if len(found) > _MOST_DOWNSETS:
+            raise InvalidInput(
+                f"{workload.model} can be cut in more than {_MOST_DOWNSETS} places, too many for "
+                "PipeDream's planner to try them all; expected a workload with fewer branches side "
+                "by side, or cuts of its chain, in which branches are compressed"
+            )
+    inner = sorted(found - {max(found, key=int.bit_count)})
+    return States.of(workload, [tuple(members_of(state)) for state in inner])
+
+
+def released_states(workload: Workload) -> States:
+    """The same, with what the released optimizer takes to cross a cut.
+
+    It sends the output of every operator at the state's end, one without successors in the state,
+    and the outputs that are still needed. To it, an output is still needed if, seen from one
+    operator at the end, somebody reads it whom this operator does not need. That may be an operator
+    of another branch of the same state, so it counts some tensors that nobody behind the cut reads.
+
+    Raises:
+        InvalidInput: if there are more than a thousand states.
+    """
+    states = graph_states(workload)
+    readers, needed = _readers(workload), _needed(workload)
+    sent = numpy.zeros(len(workload))
+    for transfer in workload.transfers:
+        sent[min(transfer.members)] += transfer.bytes_
+    crossing = numpy.zeros(len(states))
+    for number, row in enumerate(states.holds[1:-1], start=1):
+        state = mask_of(numpy.flatnonzero(row).tolist())
+        crossing[number] = sent[sorted(_sent_across(state, readers, needed))].sum()
+    return replace(states, cut_bytes=crossing)
+
+
+def _readers(workload: Workload) -> list[int]:
+    """For every operator those that read from it, as a mask."""
+    return [mask_of(operators) for operators in workload.successors]
+
+
+def _needed(workload: Workload) -> list[int]:
+    """For every operator all those before it, as a mask."""
+    needed, _ = closures(workload)
+    return [mask & ~(1 << operator) for operator, mask in enumerate(needed)]
+
+
+def _sent_across(state: int, readers: list[int], needed: list[int]) -> set[int]:
+    ends = [operator for operator in members_of(state) if not readers[operator] & state]
+    across = set(ends)
+    for end in ends:
+        mine = needed[end] | 1 << end
+        across |= {operator for operator in members_of(needed[end]) if readers[operator] & ~mine}
+    return across

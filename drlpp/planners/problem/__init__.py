@@ -1,0 +1,1 @@
+"""What planners are given, and what they minimise; every planner imports it."""

@@ -1,0 +1,199 @@
+"""What searches minimise: a placement's seconds per minibatch, by the problem's rule by default.
+
+The rule is :func:`drlpp.costs.analytic_model.predict`'s, with the workload's tensors as arrays,
+since a search asks thousands of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy
+from numpy.typing import NDArray
+
+from drlpp.costs.analytic_model import group_of
+from drlpp.costs.stage_cost import Group, StageSeconds
+from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.placement.placement import Placement
+from drlpp.planners.problem.problem import PlanningProblem
+
+Objective = Callable[[Placement], float]
+"""Seconds per minibatch of a valid placement: predicted, simulated or measured."""
+
+_Flags = NDArray[numpy.bool_]
+
+
+class AnalyticObjective:
+    """The problem's rule; a placement that does not fit in memory is worse than all that do.
+
+    What it misses is added on top of a time that no placement reaches, so that a search that starts
+    outside the limits finds its way in.
+    """
+
+    def __init__(self, problem: PlanningProblem) -> None:
+        workload, cluster = problem.workload, problem.cluster
+        self._problem = problem
+        self._tensors = _Tensors.of(problem)
+        self._one_link = len(cluster.host_names) == 1
+        self._groups: dict[tuple[tuple[int, ...], tuple[int, ...]], Group] = {}
+        self._speeds = numpy.array(cluster.speeds)
+        self._crowded = [(list(host.accelerators), host.cores) for host in cluster.crowded]
+        self._limits = numpy.array(
+            [numpy.inf if limit is None else limit for limit in cluster.memory_bytes]
+        )
+        self._limited = bool(numpy.isfinite(self._limits).any())
+        self._work = numpy.stack(
+            [
+                workload.seconds,
+                workload.update_seconds,
+                workload.parameter_bytes,
+                workload.kept_bytes,
+            ]
+        )
+        self._unreachable_seconds = _unreachable_seconds(problem)
+
+    def __call__(self, placement: Placement) -> float:
+        """Seconds per minibatch, with a penalty for missing memory."""
+        seconds, missing = self.seconds_and_missing(placement)
+        return seconds if missing == 0 else self._unreachable_seconds * (1 + missing) + seconds
+
+    def fits(self, value: float) -> bool:
+        """Whether a value of this objective belongs to a placement that fits in memory."""
+        return value < self._unreachable_seconds
+
+    def seconds_and_missing(self, placement: Placement) -> tuple[float, float]:
+        """Seconds per minibatch by the rule, and the bytes missing per byte of memory, added up."""
+        problem, stages = self._problem, placement.stages
+        stage_of = numpy.empty(len(problem.workload) + 1, dtype=int)
+        for index, stage in enumerate(stages):
+            stage_of[list(stage.operators)] = index
+        stage_of[-1] = len(stages) - 1
+
+        incoming, outgoing, talks = self._tensors.crossing(stage_of, len(stages))
+        sums = [
+            numpy.bincount(stage_of[:-1], weights=values, minlength=len(stages))
+            for values in self._work
+        ]
+        work = numpy.array([*sums, incoming, outgoing])
+
+        slowest = 0.0
+        # Of every accelerator, where some share cores.
+        busy = numpy.zeros(problem.cluster.accelerators)
+        for index, stage in enumerate(stages):
+            others: tuple[int, ...] = ()
+            if not self._one_link:
+                partners = numpy.flatnonzero(talks[index])
+                others = tuple(a for partner in partners for a in stages[partner].accelerators)
+            group = self._group(stage.accelerators, others)
+            alone = _work(problem.workload, work[:, index], index == len(stages) - 1)
+            seconds = StageSeconds.of(alone, group, problem.costs)
+            slowest = max(slowest, float(seconds.total(problem.costs)))
+            if self._crowded:
+                busy[list(stage.accelerators)] = StageSeconds.busy(alone, group.replicas)
+        for accelerators, cores in self._crowded:
+            on_cores = (busy / self._speeds)[accelerators]
+            if numpy.count_nonzero(on_cores) > cores:
+                slowest = max(slowest, float(on_cores.sum()) / cores)
+        if not self._limited:
+            return slowest, 0.0
+        together = _work(problem.workload, work, numpy.arange(len(stages)) == len(stages) - 1)
+        return slowest, self._missing(placement, together, talks)
+
+    def _group(self, accelerators: tuple[int, ...], others: tuple[int, ...]) -> Group:
+        # A search comes back to the same few groups, and looking at all their links takes long.
+        key = accelerators, others
+        if key not in self._groups:
+            self._groups[key] = group_of(self._problem.cluster, accelerators, others)
+        return self._groups[key]
+
+    def _missing(self, placement: Placement, work: StageWork, talks: _Flags) -> float:
+        limits = numpy.array(
+            [self._limits[list(stage.accelerators)].min() for stage in placement.stages]
+        )
+        replicas = numpy.array([len(stage.accelerators) for stage in placement.stages])
+        memory = self._problem.memory
+        in_flight = _in_flight(replicas, talks, memory.in_flight_per_link)
+        needed = memory.stage_bytes(work, in_flight)
+        return float((numpy.maximum(needed - limits, 0) / limits).sum())
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """The workload's transfers: tensor ``tensor[e]`` has the member ``member[e]``."""
+
+    tensor: NDArray[numpy.int64]
+    member: NDArray[numpy.int64]
+    source: NDArray[numpy.int64]
+    forward_bytes: Array
+    backward_bytes: Array
+
+    @classmethod
+    def of(cls, problem: PlanningProblem) -> _Tensors:
+        transfers = problem.workload.transfers
+        return cls(
+            tensor=numpy.array([i for i, t in enumerate(transfers) for _ in t.members], dtype=int),
+            member=numpy.array([m for t in transfers for m in t.members], dtype=int),
+            source=numpy.array([t.members[0] for t in transfers], dtype=int),
+            forward_bytes=numpy.array([t.forward_bytes for t in transfers], dtype=float),
+            backward_bytes=numpy.array([t.backward_bytes for t in transfers], dtype=float),
+        )
+
+    def crossing(self, stage_of: NDArray[numpy.int64], stages: int) -> tuple[Array, Array, _Flags]:
+        """Incoming and outgoing bytes of every stage, and which stages exchange tensors."""
+        present = numpy.zeros((len(self.source), stages), dtype=bool)
+        present[self.tensor, stage_of[self.member]] = True
+        sources = stage_of[self.source]
+        crosses = present.sum(axis=1) > 1
+        present, sources = present[crosses], sources[crosses]
+        forward, backward = self.forward_bytes[crosses], self.backward_bytes[crosses]
+        talks = numpy.zeros((stages, stages), dtype=bool)
+        numpy.logical_or.at(talks, sources, present)
+        talks |= talks.T
+        numpy.fill_diagonal(talks, False)
+        # Of all stages that a tensor touches, its source sends it and the others receive it.
+        sent, returned = (
+            numpy.bincount(sources, weights=bytes_, minlength=stages)
+            for bytes_ in (forward, backward)
+        )
+        incoming = forward @ present - sent + returned
+        outgoing = backward @ present - returned + sent
+        return incoming, outgoing, talks
+
+
+def _work(workload: Workload, rows: Array, last: bool | _Flags) -> StageWork:
+    """Of one stage, where rows are numbers, or of all, where they are arrays."""
+    return workload.work_of(
+        seconds=rows[0],
+        update_seconds=rows[1],
+        parameter_bytes=rows[2],
+        kept_bytes=rows[3],
+        incoming_bytes=rows[4],
+        outgoing_bytes=rows[5],
+        last=numpy.asarray(last),
+    )
+
+
+def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> Array:
+    """As :meth:`drlpp.schedule.pipeline.Pipeline.in_flight` has it."""
+    behind = numpy.zeros(len(replicas), dtype=int)
+    for stage in reversed(range(len(replicas))):
+        later = (replicas + behind)[stage + 1 :][talks[stage, stage + 1 :]]
+        behind[stage] = later.max(initial=0)
+    return 1 + numpy.ceil((1 + per_link) * behind / replicas)
+
+
+def _unreachable_seconds(problem: PlanningProblem) -> float:
+    """More than any stage of any placement takes: everything at once, all of it as slow as can be.
+
+    Of an all-reduce on m replicas, 2(m − 1)/m² of the weights and 2(m − 1)/m latencies.
+    """
+    workload, cluster = problem.workload, problem.cluster
+    links = [*cluster.levels, *(host.network for host in cluster.hosts if host.network)]
+    bandwidth = min(link.bandwidth_bytes_per_second for link in links)
+    latency = max(link.latency_seconds for link in links)
+    bytes_ = workload.parameter_bytes.sum() + sum(t.bytes_ for t in workload.transfers)
+    whole = workload.stage(range(len(workload)), last=False)
+    work = whole.seconds + whole.update_seconds + whole.sharing_seconds
+    compute = work / min(cluster.speeds)
+    return float(1.0 + compute + 2 * latency + bytes_ / bandwidth)

@@ -1,0 +1,81 @@
+"""What every planner gets, and what it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from drlpp.costs.analytic_model import Prediction, predict
+from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.stage_cost import CostModel
+from drlpp.costs.workload import Workload
+from drlpp.errors import NothingFits
+from drlpp.placement.placement import Placement
+from drlpp.specs.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class PlanningProblem:
+    """A workload to place on a cluster.
+
+    Attributes:
+        workload: operators with costs.
+        cluster: accelerators with speeds, memories and links.
+        costs: the rule to minimise (:mod:`drlpp.costs.stage_cost`).
+        replicate: whether a stage may stand on several accelerators.
+        memory: what a stage keeps, for clusters that limit it.
+        seed: of planners that draw at random.
+        time_limit_seconds: of planners that would go on until they have proven the optimum.
+    """
+
+    workload: Workload
+    cluster: Cluster
+    costs: CostModel = "overlapped"
+    replicate: bool = True
+    memory: MemoryModel = DEFAULT_MEMORY
+    seed: int = 0
+    time_limit_seconds: float = 60.0
+
+    def with_seed(self, seed: int) -> PlanningProblem:
+        """The same with another seed."""
+        return replace(self, seed=seed)
+
+    def predict(self, placement: Placement) -> Prediction:
+        """What a placement costs by this problem's rule."""
+        return predict(self.workload, self.cluster, placement, self.costs, self.memory)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a planner found.
+
+    Attributes:
+        placement: of all operators, on all or some accelerators.
+        lower_bound: seconds per minibatch that no placement can beat by the problem's rule, if the
+            planner knows any.
+        proven_optimal: whether none of the placements that the method looks for is better.
+        own_seconds: seconds per minibatch by the planner's own formula, if it is not the problem's.
+        note: how it was found, for those who ask.
+    """
+
+    placement: Placement
+    lower_bound: float = 0.0
+    proven_optimal: bool = False
+    own_seconds: float | None = None
+    note: str = ""
+
+
+def memory_shortage(problem: PlanningProblem, placement: Placement) -> NothingFits:
+    """The error that tells how the placement that comes closest misses the memory limit."""
+    prediction = problem.predict(placement)
+    index = prediction.worst_memory
+    stage = prediction.stages[index]
+    operators = placement.stages[index].operators
+    names = problem.workload.names
+    limit = stage.memory_bytes + (stage.spare_bytes or 0.0)
+    return NothingFits(
+        f"no placement of {problem.workload.model} that was looked at fits into memory. The "
+        f"closest, {placement.configuration}, misses {prediction.missing_bytes:,.0f} bytes: its "
+        f"stage {index} ({names[operators[0]]} to "
+        f"{names[operators[-1]]}) needs {stage.memory_bytes:,.0f} bytes with {stage.in_flight} "
+        f"in flight, and its accelerators have {limit:,.0f}"
+    )

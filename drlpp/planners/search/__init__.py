@@ -1,0 +1,1 @@
+"""Searches by moves: evolution, annealing and random draws; each asks the objective only."""

@@ -1,0 +1,82 @@
+"""Random search: valid placements drawn at random; the yardstick for everything that learns."""
+
+from __future__ import annotations
+
+import random
+
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.problem.objective import AnalyticObjective, Objective
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.planners.search.evaluations import Recorder, SearchRun
+
+
+def random_search(
+    problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
+) -> Solution:
+    """The best of ``evaluations`` random placements; the arguments are :func:`random_run`'s."""
+    run = random_run(problem, evaluations, evaluate)
+    return run.solution("random search", by_rule=evaluate is None)
+
+
+def random_run(
+    problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
+) -> SearchRun:
+    """Evaluate placements drawn at random, independently of each other.
+
+    Args:
+        problem: whose seed is used; what cannot be replicated leaves accelerators idle.
+        evaluations: of distinct placements; fewer if the search comes by no others.
+        evaluate: the objective, the problem's rule with its memory limits if none is given.
+
+    Raises:
+        InvalidInput: for less than one evaluation.
+    """
+    draw = random.Random(problem.seed)
+    record = Recorder(evaluate or AnalyticObjective(problem), evaluations)
+    while record.goes_on:
+        record(random_placement(problem, draw))
+    return record.run
+
+
+def random_placement(problem: PlanningProblem, draw: random.Random) -> Placement:
+    """A valid placement; every one that holds all accelerators it may has a chance.
+
+    First the number of stages, then a topological order of the operators and where it is cut, then
+    the accelerators: one for each stage, and the others anywhere.
+    """
+    workload, accelerators = problem.workload, problem.cluster.accelerators
+    count = draw.randint(1, min(len(workload), accelerators))
+    order = random_order(workload, draw)
+    cuts = [0, *sorted(draw.sample(range(1, len(order)), count - 1)), len(order)]
+    shuffled = draw.sample(range(accelerators), accelerators)
+    held = [[accelerator] for accelerator in shuffled[:count]]
+    if problem.replicate:
+        for accelerator in shuffled[count:]:
+            draw.choice(held).append(accelerator)
+    return Placement(
+        stages=tuple(
+            Stage(
+                operators=tuple(sorted(order[cuts[index] : cuts[index + 1]])),
+                accelerators=tuple(sorted(held[index])),
+            )
+            for index in range(count)
+        )
+    )
+
+
+def random_order(workload: Workload, draw: random.Random) -> list[int]:
+    """A topological order: again and again one of the operators that may come next."""
+    waits_for = [len(found) for found in workload.predecessors]
+    ready = [operator for operator, count in enumerate(waits_for) if count == 0]
+    order = []
+    while ready:
+        index = draw.randrange(len(ready))
+        ready[index], ready[-1] = ready[-1], ready[index]
+        operator = ready.pop()
+        order.append(operator)
+        for successor in workload.successors[operator]:
+            waits_for[successor] -= 1
+            if waits_for[successor] == 0:
+                ready.append(successor)
+    return order

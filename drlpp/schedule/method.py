@@ -1,0 +1,291 @@
+"""How a placement is run: the schedule, the weight policy on it, and what goes with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Literal, get_args
+
+from pydantic import Field, ValidationError, model_validator
+
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import RecordByHand, first_problem
+from drlpp.io.quantities import Count
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Schedule, build_schedule
+
+PolicyName = Literal[
+    "sync",
+    "vanilla",
+    "stash",
+    "stash-vertical",
+    "2bw",
+    "spectrain",
+    "xpipe",
+    "pipeoptim",
+    "pipemare",
+]
+POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+SUGGESTED_LOSS_SCALE = 1024.0
+"""2¹⁰ of the factors from 8 to 2¹⁵ that Mixed Precision Training (2018) trained with."""
+
+
+class DeviceChoice(StrEnum):
+    """What workers compute on; ``auto`` is GPUs where there are any."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+_WRITE_IN_PLACE = {"vanilla", "spectrain", "xpipe", "pipeoptim", "pipemare"}
+
+SUGGESTED_CORRECTION_DECAY = 0.135
+"""D ≈ exp(−2), which pipemare derives in appendix B.4."""
+
+
+class Method(RecordByHand):
+    """A schedule, the weight policy on it, and how passes are computed.
+
+    Attributes:
+        schedule: ``1f1b`` is asynchronous, ``1f1b-flush`` and ``gpipe`` empty the pipeline before
+            every update (:func:`drlpp.schedule.schedule.build_schedule`).
+        policy: which weights the passes of a stage use; ``sync`` where they never change between
+            a forward and its backward.
+        microbatches: parts of a minibatch, for schedules that flush; up to 10,000.
+        accumulate: minibatches whose gradients make one update, up to 10,000: a measurement takes
+            whole updates. Policy ``2bw`` needs as many as are in flight.
+        in_flight_per_link: minibatches in flight beyond NOAM, which has one for each worker: so
+            many for each link between stages, up to 100. They hide the time that messages are on
+            their way, and make s and memory larger
+            (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
+        recompute: compute activations again for the backward pass instead of keeping them.
+        precision: ``bfloat16`` and ``float16`` run the passes under torch's autocast; weights,
+            gradients and updates stay as they are. Policies whose backward uses other weights than
+            its forward need ``recompute`` with it.
+        loss_scale: of ``float16`` only: losses are multiplied with it before their backward, so
+            that small gradients are not rounded to 0, and gradients divided by it before their
+            update. A power of two rounds nothing. None takes :data:`SUGGESTED_LOSS_SCALE`. It
+            stays as it is, unlike that of ``torch.amp.GradScaler``: asynchronous stages have
+            backwards in flight, which would mix gradients of different scales. An update whose
+            gradients are not finite is skipped: on schedules that flush by all stages, otherwise by
+            the stage whose they are.
+        clip_norm: gradients whose norm is larger are scaled down to it. On schedules that flush it
+            is the norm over all stages; an asynchronous stage cannot wait for the others, and
+            takes the norm of its own gradients. 0 does not clip.
+        annealing_minibatches: K of PipeMare's learning-rate rescheduling (T1, pipemare eq. 4);
+            0 leaves it out.
+        correction_decay: D of PipeMare's discrepancy correction (T2, pipemare §3.2); 0 leaves it
+            out.
+    """
+
+    schedule: Literal["1f1b", "1f1b-flush", "gpipe"] = "1f1b"
+    policy: PolicyName = "pipeoptim"
+    microbatches: int = Field(default=1, ge=1, le=10_000)
+    accumulate: int = Field(default=1, ge=1, le=10_000)
+    in_flight_per_link: int = Field(default=0, ge=0, le=100)
+    recompute: bool = False
+    precision: Precision = "float32"
+    loss_scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    annealing_minibatches: Count = 0
+    correction_decay: float = Field(default=0.0, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Method:
+        if self.schedule != "1f1b" and self.policy != "sync":
+            raise ValueError(
+                f"policy {self.policy} has no meaning on schedule {self.schedule}; use sync"
+            )
+        if self.schedule == "1f1b" and self.microbatches > 1:
+            raise ValueError("schedule 1f1b has no microbatches; use gpipe or 1f1b-flush for them")
+        if self.schedule != "1f1b" and self.in_flight_per_link:
+            raise ValueError(
+                f"schedule {self.schedule} empties the pipeline before every update, so "
+                "in_flight_per_link has no meaning on it; use 1f1b"
+            )
+        if self.precision != "float32" and self.policy in _WRITE_IN_PLACE and not self.recompute:
+            raise ValueError(
+                f"in {self.precision}, autocast keeps copies of the weights of a forward, and "
+                f"policy {self.policy} needs newer ones in the backward; use recompute=true"
+            )
+        if self.loss_scale is not None and self.precision != "float16":
+            raise ValueError(
+                f"loss_scale has no meaning in {self.precision}, whose range is wide enough; leave "
+                "it out, or use precision=float16"
+            )
+        techniques = bool(self.annealing_minibatches or self.correction_decay)
+        if techniques != (self.policy == "pipemare"):
+            raise ValueError(
+                "policy pipemare needs annealing_minibatches (T1), correction_decay (T2) or both; "
+                "vanilla is PipeMare without them"
+                if self.policy == "pipemare"
+                else f"annealing_minibatches and correction_decay belong to policy pipemare, not "
+                f"to {self.policy}"
+            )
+        return self
+
+    def __str__(self) -> str:
+        parts: list[str] = [self.schedule]
+        if self.microbatches > 1:
+            parts.append(f"{self.microbatches} microbatches")
+        parts.append(self.policy)
+        if self.annealing_minibatches:
+            parts.append(f"T1 over {self.annealing_minibatches} minibatches")
+        if self.correction_decay:
+            parts.append(f"T2 with D={self.correction_decay:g}")
+        if self.accumulate > 1:
+            parts.append(f"updates of {self.accumulate} minibatches")
+        if self.in_flight_per_link:
+            parts.append(f"{self.in_flight_per_link} in flight per link beyond NOAM")
+        if self.recompute:
+            parts.append("recomputation")
+        if self.clip_norm:
+            parts.append(f"gradients clipped to {self.clip_norm:g}")
+        if self.precision != "float32":
+            parts.append(self.precision)
+        if self.precision == "float16":
+            parts.append(f"losses scaled by {self.applied_loss_scale:g}")
+        return ", ".join(parts)
+
+    @property
+    def moves_weights(self) -> bool:
+        """Whether passes use other weights than the newest, moved there and back in place."""
+        return self.policy in {"spectrain", "xpipe", "pipeoptim"} or self.correction_decay > 0
+
+    @property
+    def applied_loss_scale(self) -> float:
+        """What losses are multiplied with before their backward: 1 but in float16."""
+        if self.precision != "float16":
+            return 1.0
+        return SUGGESTED_LOSS_SCALE if self.loss_scale is None else self.loss_scale
+
+    @property
+    def skips_updates(self) -> bool:
+        """Whether an update is left out if its gradients are not finite."""
+        return self.precision == "float16"
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether updates need the norm of their gradients, to clip them or to be skipped."""
+        return self.clip_norm > 0 or self.skips_updates
+
+    def in_flight(self, pipeline: Pipeline) -> tuple[int, ...]:
+        """For every stage the minibatches that a replica has in flight in steady state."""
+        return pipeline.in_flight(self.in_flight_per_link)
+
+    def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
+        """The actions of every worker for ``minibatches`` minibatches."""
+        return build_schedule(
+            pipeline,
+            minibatches,
+            self.schedule,
+            self.microbatches,
+            accumulate=self.accumulate,
+            in_flight_per_link=self.in_flight_per_link,
+            recompute=self.recompute,
+            share_norm=self.needs_norm and self.schedule != "1f1b",
+        )
+
+    def minibatches_together(self, pipeline: Pipeline) -> int:
+        """The fewest minibatches after which all stages have made whole updates."""
+        if self.schedule != "1f1b":
+            return self.accumulate
+        return math.lcm(*(self.minibatches_of_update(len(stage)) for stage in pipeline.stages))
+
+    def minibatches_of_update(self, replicas: int) -> int:
+        """How many an asynchronous stage makes one update for: each replica has one, at least."""
+        return -(-replicas // self.accumulate) * self.accumulate
+
+    def synchronous(self, pipeline: Pipeline) -> Method:
+        """The same with a flush before every update: PipeMare's warm-up (W, pipemare §4).
+
+        All stages make one update of as many minibatches as make whole updates of each of them.
+        """
+        return self.model_copy(
+            update={
+                "schedule": "1f1b-flush",
+                "policy": "sync",
+                "accumulate": self.minibatches_together(pipeline),
+                "in_flight_per_link": 0,
+                "annealing_minibatches": 0,
+                "correction_decay": 0.0,
+            }
+        )
+
+
+DEFAULT_METHOD = Method()
+
+_LONGEST_TIMEOUT_SECONDS = 10_000_000
+"""Four months; the system's clocks take no number."""
+
+
+def checked_timeout(seconds: float | None) -> float | None:
+    """A time limit for workers that say nothing, None for the usual one.
+
+    Raises:
+        InvalidInput: it is no time.
+    """
+    if seconds is None:
+        return None
+    if not isinstance(seconds, int | float) or not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
+        raise InvalidInput(
+            f"a time limit of {seconds} s was given; expected a number above 0, up to "
+            f"{_LONGEST_TIMEOUT_SECONDS}"
+        )
+    return seconds
+
+
+def choose_method(
+    policy: str | None = None,
+    options: Mapping[str, object] | None = None,
+    base: Method | None = None,
+) -> Method:
+    """A method as a user asks for it: ``base`` with another policy, or other options.
+
+    What belongs to another policy or schedule is left behind: a policy other than sync means 1F1B,
+    a schedule that flushes means sync. PipeMare has its discrepancy correction unless
+    ``correction_decay`` is 0.
+
+    Raises:
+        InvalidInput: if there is no such policy or option, or they do not fit together.
+    """
+    given = dict(options or {})
+    if "policy" in given:
+        raise InvalidInput("policy is not an option of a method, but its name; use --policy")
+    unknown = sorted(given.keys() - Method.model_fields.keys())
+    if unknown:
+        known = ", ".join(name for name in Method.model_fields if name != "policy")
+        raise InvalidInput(f"a method has no option {unknown[0]!r}; it has {known}")
+    if policy is not None and policy not in POLICIES:
+        raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(POLICIES)}")
+    values = (base or Method()).model_dump()
+    chosen = policy or _policy_of(given.get("schedule"), values)
+    if chosen != values["policy"]:
+        # Of the other policy; PipeMare's techniques, and microbatches, belong to some only.
+        kept = ["accumulate", "recompute", "precision", "loss_scale", "clip_norm"]
+        if chosen != "sync":
+            kept.append("in_flight_per_link")
+        values = {"policy": chosen} | {key: values[key] for key in kept}
+        if chosen == "sync":
+            values["schedule"] = "gpipe"
+    if chosen == "pipemare":
+        values.setdefault("correction_decay", SUGGESTED_CORRECTION_DECAY)
+    if given.get("precision", "float16") != "float16":
+        values.pop("loss_scale", None)
+    try:
+        return Method.model_validate({**values, **given})
+    except ValidationError as error:
+        raise InvalidInput(f"policy {chosen}: {first_problem(error)}") from None
+
+
+def _policy_of(schedule: object, values: Mapping[str, object]) -> object:
+    if schedule in {None, values["schedule"]}:
+        return values["policy"]
+    if schedule != "1f1b":
+        return "sync"
+    return values["policy"] if values["policy"] != "sync" else Method().policy

@@ -1,0 +1,221 @@
+"""Which weights a microbatch meets on a worker, counted in the schedule.
+
+A stage's weights are numbered by its updates; those a run starts with are number 0. A run is an
+epoch, which begins and ends with an empty pipeline, so all counts begin anew in each. In steady
+state on a straight pipeline of D stages they are those of the papers: s = D − rank − 1 (pipeoptim
+eq. 4), w^(t−n+1) at every stage with vertical sync (pipedream §3.3), a delay of one for
+PipeDream-2BW, ⌊rank/2⌋ + D − rank − 1 and ⌊rank/2⌋ for SpecTrain. Counting gives them as well for
+replicated stages, branches, accumulated gradients, and while the pipeline fills; and with N
+minibatches in flight for each link beyond NOAM, where s is (1 + N)(D − rank − 1).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from drlpp.errors import InvalidInput
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Backward, Forward, Part, Schedule, Update
+
+
+@dataclass(frozen=True, slots=True)
+class WeightVersions:
+    """The versions of a stage's weights that are the newest when a microbatch passes.
+
+    ``forward`` at its forward, ``backward`` at its backward on the same worker.
+    """
+
+    forward: int
+    backward: int
+
+    @property
+    def difference(self) -> int:
+        """s: updates between this forward and its backward (pipeoptim eq. 4)."""
+        return self.backward - self.forward
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUse:
+    """Which weights a weight policy uses for one microbatch on one worker.
+
+    Attributes:
+        newest_in_forward: the newest version at its forward.
+        newest_in_backward: the newest version at its backward.
+        stashed: the version that both passes use, under policies that stash versions.
+        forward_lead: how many updates the forward looks ahead of the newest version.
+        backward_lead: how many the backward (and recomputation) does; it looks back if negative.
+    """
+
+    newest_in_forward: int
+    newest_in_backward: int
+    stashed: int
+    forward_lead: int = 0
+    backward_lead: int = 0
+
+
+def weight_versions(schedule: Schedule, worker: int) -> dict[Part, WeightVersions]:
+    """Count, in the actions of ``worker``, the weight versions of every part it processes."""
+    forward: dict[Part, int] = {}
+    found: dict[Part, WeightVersions] = {}
+    version = 0
+    for action in schedule.actions[worker]:
+        match action:
+            case Forward(minibatch, microbatch):
+                forward[minibatch, microbatch] = version
+            case Backward(minibatch, microbatch):
+                part = (minibatch, microbatch)
+                found[part] = WeightVersions(forward[part], version)
+            case Update(new_version):
+                version = new_version
+    return found
+
+
+def stage_delay(schedule: Schedule, stage: int) -> int:
+    """The largest s of a stage, which is that of the steady state if the schedule reaches it."""
+    return max(
+        (
+            versions.difference
+            for worker in schedule.pipeline.stages[stage]
+            for versions in weight_versions(schedule, worker).values()
+        ),
+        default=0,
+    )
+
+
+def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
+    """The largest s of a stage in the steady state of a schedule, which need not be written for it.
+
+    A replica's forward of a minibatch stands just before its backward of the one d − 1 of its own
+    earlier, with d in flight; with m replicas that is (d − 1)·m minibatches earlier. The updates in
+    between are at most that, divided by the minibatches of an update and rounded up.
+    """
+    if method.schedule != "1f1b":
+        return 0
+    replicas = len(pipeline.stages[stage])
+    apart = (method.in_flight(pipeline)[stage] - 1) * replicas
+    return -(-apart // method.minibatches_of_update(replicas))
+
+
+def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
+    """s of every stage in steady state.
+
+    Raises:
+        InvalidInput: if the method cannot run on such a pipeline.
+    """
+    if method.policy == "2bw":
+        _check_accumulation(pipeline, method)
+    delays = [steady_delay(pipeline, stage, method) for stage in range(len(pipeline.stages))]
+    if method.policy == "sync" and any(delays):
+        configuration = "-".join(str(len(workers)) for workers in pipeline.stages)
+        raise InvalidInput(
+            f"policy sync cannot run a {configuration} placement on a {method.schedule} "
+            "schedule, where weights change between forward and backward; use schedule gpipe or "
+            "1f1b-flush, or another policy"
+        )
+    return delays
+
+
+def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, WeightUse]]:
+    """What the policy of ``method`` uses for every part on every worker.
+
+    Raises:
+        InvalidInput: if the schedule cannot provide what the policy needs.
+    """
+    versions = {worker: weight_versions(schedule, worker) for worker in schedule.actions}
+    if method.policy == "2bw":
+        _check_accumulation(schedule.pipeline, method)
+    if method.policy == "stash-vertical":
+        entered = _contained_when_entering(schedule, versions)
+    uses: dict[int, dict[Part, WeightUse]] = {}
+    for worker, met in versions.items():
+        stage = schedule.pipeline.stage_of(worker)
+        contained = _contained(schedule, worker)
+        until_input = _updates_until_input(schedule.pipeline, stage, contained)
+        uses[worker] = {}
+        for part, (newest, later) in ((p, (v.forward, v.backward)) for p, v in met.items()):
+            use = WeightUse(newest, later, stashed=newest)
+            match method.policy:
+                case "stash-vertical":
+                    version = min(newest, _newest_within(contained, entered[part]))
+                    use = WeightUse(newest, later, stashed=version)
+                case "2bw":
+                    version = _previous_version(contained, part)
+                    use = WeightUse(newest, later, stashed=version)
+                case "pipeoptim":
+                    use = WeightUse(newest, later, newest, forward_lead=later - newest)
+                case "spectrain" | "xpipe":
+                    lead = later - newest + until_input
+                    use = WeightUse(newest, later, newest, lead, until_input)
+                case "pipemare" if method.correction_decay:
+                    use = WeightUse(newest, later, newest, backward_lead=newest - later)
+            uses[worker][part] = use
+    return uses
+
+
+def _contained(schedule: Schedule, worker: int) -> list[int]:
+    """For every version of the worker's weights, how many minibatches it contains."""
+    updates = [a for a in schedule.actions[worker] if isinstance(a, Update)]
+    return [0, *(update.through for update in updates)]
+
+
+def _contained_when_entering(
+    schedule: Schedule, versions: Mapping[int, Mapping[Part, WeightVersions]]
+) -> dict[Part, int]:
+    """For every part the minibatches in the weights of the input stage that it enters by.
+
+    Where the stage graph has several input stages, the one with the oldest weights counts, as
+    later stages have certainly seen those.
+    """
+    pipeline = schedule.pipeline
+    entered: dict[Part, int] = {}
+    for stage, workers in enumerate(pipeline.stages):
+        if pipeline.incoming(stage):
+            continue
+        for worker in workers:
+            contained = _contained(schedule, worker)
+            for part, met in versions[worker].items():
+                minibatches = contained[met.forward]
+                entered[part] = min(minibatches, entered.get(part, minibatches))
+    return entered
+
+
+def _previous_version(contained: list[int], part: Part) -> int:
+    """PipeDream-2BW's delay of one: the version before the one that this part starts from.
+
+    The microbatches of update t+1 use W_{t−1}: w^(t+1) = w^(t) − ν · ∇f(w^(t−1)).
+    """
+    minibatch, _ = part
+    return max(_newest_within(contained, minibatch) - 1, 0)
+
+
+def _newest_within(contained: list[int], minibatches: int) -> int:
+    """The newest version that contains no more than the first so many minibatches."""
+    return bisect_right(contained, minibatches) - 1
+
+
+def _check_accumulation(pipeline: Pipeline, method: Method) -> None:
+    """PipeDream-2BW accumulates over m ≥ D microbatches."""
+    needed = max(
+        flight * len(workers)
+        for flight, workers in zip(method.in_flight(pipeline), pipeline.stages, strict=True)
+    )
+    if method.accumulate < needed:
+        raise InvalidInput(
+            f"policy 2bw keeps two versions of the weights, so an update needs the gradients of at "
+            f"least as many minibatches as are in flight, {needed} with this placement; accumulate "
+            f"is {method.accumulate}"
+        )
+
+
+def _updates_until_input(pipeline: Pipeline, stage: int, contained: list[int]) -> int:
+    """Updates of a stage from its backward of a minibatch until the input stage's: ⌊rank/2⌋.
+
+    The backward passes the stages before this one, one pass of time each, and in steady state a
+    stage alternates a forward and a backward. A stage with m replicas or accumulated gradients
+    makes one update for several minibatches.
+    """
+    together = contained[1] if len(contained) > 1 else 1
+    return pipeline.rank(stage) // (2 * together)

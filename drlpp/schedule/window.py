@@ -1,0 +1,90 @@
+"""Which minibatches of a run count: the window that is measured, live or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Schedule, Update
+
+_LONGEST_ROUND = 4096
+"""Minibatches of a window at most for the sake of whole rounds of updates; without these it is off
+by up to the minibatches of one update."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which minibatches of a run are measured: ``length`` of them after ``warm_up`` others.
+
+    ``tail`` more follow, so that the window ends before the pipeline drains. ``step`` is the
+    number of minibatches that complete together: with replicated stages, updates come in rounds.
+    """
+
+    warm_up: int
+    length: int
+    tail: int
+    step: int
+
+    @property
+    def minibatches(self) -> int:
+        """Of the whole run."""
+        return self.warm_up + self.length + self.tail
+
+    def marks(self, completions: Sequence[float]) -> Sequence[float]:
+        """Its begin and the end of every step, from when each minibatch of the run was complete."""
+        return completions[self.warm_up - 1 : self.warm_up + self.length : self.step]
+
+    @classmethod
+    def plan(cls, pipeline: Pipeline, minibatches: int, method: Method) -> Window:
+        """Lay a window of at least ``minibatches`` into a run, in whole rounds of updates."""
+        together = method.accumulate
+        if method.schedule != "1f1b":
+            return cls(2 * together, _round_up(minibatches, together), tail=0, step=together)
+        rounds = method.minibatches_together(pipeline)
+        # Minibatches of one update are complete at once: a window of fewer would take no time, or
+        # as much as all of them.
+        minibatches = max(minibatches, min(rounds, _LONGEST_ROUND))
+        step = rounds if together > 1 or rounds <= minibatches else 1
+        in_flight = method.in_flight(pipeline)
+        flight = max(
+            depth * len(replicas)
+            for depth, replicas in zip(in_flight, pipeline.stages, strict=True)
+        )
+        # The forward passes that a stage is ahead of its last backward in the window.
+        tail = max(
+            (depth - 1) * len(replicas)
+            for depth, replicas in zip(in_flight, pipeline.stages, strict=True)
+        )
+        # Beyond NOAM, gradients pile up before the faster stages while the pipeline fills: until
+        # these have caught up, they run faster than the slowest stage.
+        flight *= 1 + method.in_flight_per_link
+        return cls(
+            warm_up=_round_up(max(flight, 4), step),
+            # At least one update of every stage is in it.
+            length=_round_up(max(minibatches, *map(len, pipeline.stages)), step),
+            tail=_round_up(tail, step),
+            step=step,
+        )
+
+
+def completion_times(schedule: Schedule, ends: Mapping[int, Sequence[float]]) -> list[float]:
+    """When each minibatch was complete: all stages had performed the update that contains it.
+
+    ``ends`` are those of every worker's actions, in the order of the schedule.
+    """
+    complete = [0.0] * schedule.minibatches
+    for worker, actions in schedule.actions.items():
+        first = 0
+        for action, end in zip(actions, ends[worker], strict=True):
+            if isinstance(action, Update):
+                for minibatch in range(first, action.through):
+                    complete[minibatch] = max(complete[minibatch], end)
+                first = action.through
+    return list(accumulate(complete, max))
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step

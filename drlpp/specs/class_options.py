@@ -1,0 +1,252 @@
+"""A class that a user names, with its options: torch's optimizer, scheduler, or one of their own.
+
+Which options there are, what they are when not given, and what kind of value each takes stand in
+the signature of the class.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from inspect import Parameter, isclass, signature
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import first_problem
+from drlpp.io.importing import ImportedByName
+
+Class = TypeVar("Class")
+
+
+def _read_option(value: object) -> object:
+    """A value as people write it."""
+    if isinstance(value, list | tuple):
+        # Some pairs of torch's may lack one, such as Adafactor's eps.
+        return [None if one is None else _read_number(one) for one in value]
+    if isinstance(value, bool) or (isinstance(value, str) and not _is_number(value)):
+        return value
+    return _read_number(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_number(value: object) -> int | float:
+    if isinstance(value, str) and _is_number(value):
+        # YAML takes 1e-3 for a word.
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"is {value!r}; expected a number, true or false, or a list of numbers")
+    return value
+
+
+OptionValue = Annotated[
+    bool | int | float | str | list[int | float | None], BeforeValidator(_read_option)
+]
+
+
+class NamedClass(ImportedByName, ABC):
+    """A class by name, and its options.
+
+    One of torch's is checked when its description is made, one of the user's own only by
+    :meth:`check`, so that reading a file imports nothing that it names.
+
+    Attributes:
+        hidden: arguments of such classes that are not the user's.
+        name: of a class of torch in lower case, or ``package.module:Class``.
+        options: arguments of the class.
+    """
+
+    hidden: ClassVar[frozenset[str]]
+
+    options: dict[str, OptionValue] = Field(default_factory=dict)
+
+    @abstractmethod
+    def find(self) -> type:
+        """The class that ``name`` names.
+
+        Raises:
+            InvalidInput: if there is none, or it cannot work here.
+        """
+
+    def _find_own(self, base: type[Class]) -> type[Class]:
+        """The user's own subclass of ``base`` that ``name`` names.
+
+        Raises:
+            InvalidInput: if it may not or cannot be imported, or is something else.
+        """
+        found: Any = self.imported(InvalidInput)
+        if not isclass(found) or not issubclass(found, base):
+            raise InvalidInput(
+                f"{self.what} {self.name!r} is not a subclass of {base.__module__}.{base.__name__}"
+            )
+        return found
+
+    @abstractmethod
+    def _try(self) -> None:
+        """Make one for a parameter that nobody uses; torch checks the values of its options."""
+
+    def check(self) -> None:
+        """See that there is such a class with these options.
+
+        Raises:
+            InvalidInput: if not, or if it cannot work here.
+        """
+        check_options(f"{self.what} {self.name}", self.find(), self.options, self.hidden)
+        try:
+            self._try()
+        except Exception as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> InvalidInput:
+        """In one line what the class itself does not accept."""
+        reason = " ".join(str(error).split())
+        if isinstance(error, ZeroDivisionError):
+            # Python's words name no option.
+            zeros = " and ".join(key for key, value in self.options.items() if value == 0)
+            reason = f"it divides by {zeros or 'an option'}, which is 0; give a number above 0"
+        elif isinstance(error, TypeError):
+            given = ", ".join(f"{key}={option_text(value)}" for key, value in self.options.items())
+            reason = f"of {given}, one has the wrong type ({reason}); a list is given as [1, 2]"
+        return InvalidInput(f"{self.what} {self.name}: {reason}")
+
+    @model_validator(mode="after")
+    def _is_usable(self) -> Self:
+        if ":" not in self.name:
+            self.check()
+        return self
+
+    @classmethod
+    def _parse(
+        cls, name: str, options: Mapping[str, object], *, by_user: bool = True, **others: object
+    ) -> Self:
+        """Build from what a user typed; options that are None are left at their default.
+
+        Args:
+            name: of the class.
+            options: its arguments.
+            by_user: the name is the user's as well, so it may be imported.
+            others: further fields.
+        """
+        given = {key: value for key, value in options.items() if value is not None}
+        try:
+            spec = cls.model_validate({"name": name, "options": given, **others})
+        except ValidationError as error:
+            cause = error.errors()[0].get("ctx", {}).get("error")
+            if isinstance(cause, InvalidInput):
+                raise cause from None
+            raise InvalidInput(f"{cls.what} {name}: {first_problem(error)}") from None
+        if by_user:
+            spec = spec.as_named_by_user()
+        spec.check()
+        return spec
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options as the class takes them: what is a list in a file is a tuple in torch."""
+        return {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in self.options.items()
+        }
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options that need not be given, with their values, as arguments of the class."""
+        declared = option_defaults(self.find(), self.hidden)
+        return {key: value for key, value in declared.items() if value is not Parameter.empty}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that is not as it would be anyway: what tells two of them apart."""
+        usual, given = self.defaults, self.arguments
+        options = {k: v for k, v in self.options.items() if k not in usual or given[k] != usual[k]}
+        return {**self.model_dump(), "options": options}
+
+
+def option_text(value: object) -> str:
+    """A value as a user would write it on the command line."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(option_text(one) for one in value)}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def without_module(name: str, module: str, known: Collection[str]) -> str:
+    """``adam`` for ``torch.optim:Adam``: what is torch's needs no import path, and no trust.
+
+    Args:
+        name: as the user or a file gives it.
+        module: of torch.
+        known: names of its classes, in lower case.
+    """
+    lower = name.removeprefix(f"{module}:").lower()
+    return lower if ":" not in name or (name.startswith(f"{module}:") and lower in known) else name
+
+
+def option_defaults(kind: type, hidden: Collection[str]) -> dict[str, Any]:
+    """The options of ``kind`` and their defaults; ``Parameter.empty`` where there is none.
+
+    Args:
+        kind: takes its options as arguments.
+        hidden: arguments that are not the user's.
+    """
+    return {
+        name: parameter.default
+        for name, parameter in signature(kind).parameters.items()
+        if name not in hidden and parameter.kind not in _REST
+    }
+
+
+_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def check_options(
+    what: str, kind: type, options: Mapping[str, Any], hidden: Collection[str]
+) -> None:
+    """See that ``kind`` has these options, that none is missing, and that they are of its types.
+
+    Args:
+        what: ``kind`` is, for the error message.
+        kind: takes its options as arguments.
+        options: by name.
+        hidden: arguments that are not the user's.
+
+    Raises:
+        InvalidInput: naming the option and what would be right.
+    """
+    defaults = option_defaults(kind, hidden)
+    takes_more = Parameter.VAR_KEYWORD in {one.kind for one in signature(kind).parameters.values()}
+    for name, value in options.items():
+        if name in hidden or (name not in defaults and not takes_more):
+            raise InvalidInput(f"{what} has no option {name!r}; it has {', '.join(defaults)}")
+        expected = _expected_instead(value, defaults.get(name))
+        if expected is not None:
+            raise InvalidInput(f"{name} of {what} is {option_text(value)}; expected {expected}")
+    for name, default in defaults.items():
+        if default is Parameter.empty and name not in options:
+            raise InvalidInput(f"{what} needs a value for {name}")
+
+
+def _expected_instead(value: object, default: object) -> str | None:
+    """What is wanted instead of ``value``, if the default tells; None if it is of that type."""
+    match default:
+        case bool():
+            return None if isinstance(value, bool) else "true or false"
+        case int() | float():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return None if is_number else "a number"
+        case str():
+            return None if isinstance(value, str) else f"a word, such as {default}"
+        case tuple():
+            fits = isinstance(value, list) and len(value) == len(default)
+            return None if fits else f"{len(default)} numbers, such as {option_text(default)}"
+    return None

@@ -1,0 +1,375 @@
+"""The accelerators and the links between them: what ``cluster.yaml`` describes.
+
+Links have levels: within a host, between hosts of a rack, between racks. A host may be slower to
+reach than others (``network``), and lines with the same name are one host with accelerators of
+several kinds::
+
+    kind: cluster
+    version: 1
+    hosts:
+      - {name: fast, count: 2, accelerators: 4, device: cuda, memory_bytes: 16000000000}
+      - {name: slow, accelerators: 2, device: cuda, speed: 0.5, memory_bytes: 8000000000}
+    within_host: {bandwidth_bytes_per_second: 1.2e10, latency_seconds: 5.0e-6}
+    between_hosts: {bandwidth_bytes_per_second: 1.25e9, latency_seconds: 5.0e-5}
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from drlpp.errors import InvalidCluster
+from drlpp.io.documents import Document, RecordByHand, first_problem
+from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
+
+MOST_LOAD = 0.9
+"""Of a core, by emulated accelerators that share it: a pass waits for others' passes sometimes."""
+
+
+class Link(RecordByHand):
+    """A connection between two accelerators: seconds = latency + bytes / bandwidth.
+
+    It carries messages in both directions at once.
+    """
+
+    bandwidth_bytes_per_second: BytesPerSecond
+    latency_seconds: Seconds = 0.0
+
+    def seconds(self, bytes_: float) -> float:
+        """Seconds that ``bytes_`` need from one end to the other."""
+        return self.latency_seconds + bytes_ / self.bandwidth_bytes_per_second
+
+    def slower(self, other: Link) -> Link:
+        """A path over both: the smaller bandwidth, the larger latency."""
+        return Link(
+            bandwidth_bytes_per_second=min(
+                self.bandwidth_bytes_per_second, other.bandwidth_bytes_per_second
+            ),
+            latency_seconds=max(self.latency_seconds, other.latency_seconds),
+        )
+
+
+MOST_ACCELERATORS = 16_384
+"""In a cluster. A file could ask for more than memory holds, or than any planner ends with."""
+
+
+class Host(RecordByHand):
+    """``count`` machines with ``accelerators`` equal accelerators of one ``device`` type each.
+
+    Attributes:
+        name: of the machine; of several, ``name-0``, ``name-1``, … Letters, digits, ``.``, ``-``
+            and ``_``.
+        count: of such machines.
+        accelerators: of each.
+        device: their type, as torch names it.
+        speed: relative to the device that profiles are measured on; 0.5 takes twice as long.
+        memory_bytes: of each accelerator; not limited if left out.
+        rack: hosts without one are in the same.
+        network: of this host, where it is slower than ``between_hosts``.
+        cores: CPU workers of this host share so many cores; if left out, each accelerator computes
+            at full speed, whatever the others do.
+    """
+
+    name: str
+    count: int = Field(default=1, ge=1, le=MOST_ACCELERATORS)
+    accelerators: int = Field(ge=1, le=MOST_ACCELERATORS)
+    device: str = "cpu"
+    speed: Speed = 1.0
+    memory_bytes: Room | None = None
+    rack: str | None = None
+    network: Link | None = None
+    cores: int | None = Field(default=None, ge=1, le=MOST_ACCELERATORS)
+
+    @field_validator("name")
+    @classmethod
+    def _can_name_a_machine(cls, name: str) -> str:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ValueError(f"{name!r} names no host; expected letters, digits, '.', '-' and '_'")
+        return name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its machines."""
+        if self.count == 1:
+            return (self.name,)
+        return tuple(f"{self.name}-{number}" for number in range(self.count))
+
+
+class CrowdedHost(NamedTuple):
+    """Accelerators of a host that are more than its ``cores``, on which they take turns."""
+
+    name: str
+    accelerators: tuple[int, ...]
+    cores: int
+
+
+class Cluster(Document):
+    """Hosts and links; accelerators are numbered 0, 1, … in the order of the hosts."""
+
+    kind: ClassVar[str] = "cluster"
+
+    hosts: tuple[Host, ...] = Field(min_length=1)
+    within_host: Link
+    between_hosts: Link | None = None
+    between_racks: Link | None = None
+
+    @model_validator(mode="after")
+    def _every_accelerator_is_reachable(self) -> Cluster:
+        if (
+            total := sum(host.count * host.accelerators for host in self.hosts)
+        ) > MOST_ACCELERATORS:
+            raise ValueError(
+                f"there are {total} accelerators; up to {MOST_ACCELERATORS} are supported"
+            )
+        first_lines: dict[str, Host] = {}
+        for host in self.hosts:
+            for name in host.names:
+                line = first_lines.setdefault(name, host)
+                if line.name != host.name:
+                    raise ValueError(
+                        f"host {name!r} is a line of its own, and one of the several that 'count' "
+                        "makes of another line; name one of them otherwise"
+                    )
+                if line.cores != host.cores:
+                    raise ValueError(
+                        f"host {name!r} has cores {line.cores} and cores {host.cores}; all lines "
+                        "of a host say the same"
+                    )
+                if line.network != host.network:
+                    raise ValueError(
+                        f"host {name!r} has two networks; all lines of a host say the same"
+                    )
+                if line.rack != host.rack:
+                    raise ValueError(
+                        f"host {name!r} is in rack {line.rack!r} and in rack {host.rack!r}; "
+                        "a host is in one"
+                    )
+        if len(first_lines) > 1 and self.between_hosts is None:
+            first, second = list(first_lines)[:2]
+            raise ValueError(
+                f"the accelerators of {second!r} cannot be reached from {first!r}: several hosts "
+                "need 'between_hosts', the link that joins them"
+            )
+        racks = list(dict.fromkeys(line.rack for line in first_lines.values()))
+        if len(racks) > 1 and self.between_racks is None:
+            start, reached, *_ = (
+                f"rack {rack!r}" if rack is not None else "hosts without a rack" for rack in racks
+            )
+            raise ValueError(
+                f"the accelerators of {reached} cannot be reached from {start}: several racks "
+                "need 'between_racks', the link that joins them"
+            )
+        return self
+
+    @property
+    def accelerators(self) -> int:
+        """The number of accelerators."""
+        return len(self._kinds)
+
+    @cached_property
+    def _kinds(self) -> tuple[tuple[Host, str], ...]:
+        """For every accelerator its line and the name of its machine."""
+        return tuple(
+            (host, name)
+            for host in self.hosts
+            for name in host.names
+            for _ in range(host.accelerators)
+        )
+
+    @cached_property
+    def host_names(self) -> tuple[str, ...]:
+        """The names of all machines, in order."""
+        return tuple(dict.fromkeys(name for _, name in self._kinds))
+
+    @cached_property
+    def host_of(self) -> tuple[int, ...]:
+        """The machine of every accelerator, as an index of ``host_names``."""
+        index = {name: number for number, name in enumerate(self.host_names)}
+        return tuple(index[name] for _, name in self._kinds)
+
+    @cached_property
+    def rack_of(self) -> tuple[int, ...]:
+        """The rack of every accelerator, numbered in order."""
+        racks = dict.fromkeys(host.rack for host, _ in self._kinds)
+        number = {rack: index for index, rack in enumerate(racks)}
+        return tuple(number[host.rack] for host, _ in self._kinds)
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The device type of every accelerator."""
+        return tuple(host.device for host, _ in self._kinds)
+
+    @cached_property
+    def speeds(self) -> tuple[float, ...]:
+        """The relative speed of every accelerator."""
+        return tuple(host.speed for host, _ in self._kinds)
+
+    @cached_property
+    def cores_of(self) -> tuple[int | None, ...]:
+        """For every accelerator the cores that it shares with the others of its host."""
+        return tuple(host.cores for host, _ in self._kinds)
+
+    @cached_property
+    def crowded(self) -> tuple[CrowdedHost, ...]:
+        """The hosts with fewer cores than accelerators: only these may slow each other down."""
+        members: dict[int, list[int]] = {}
+        for accelerator, host in enumerate(self.host_of):
+            members.setdefault(host, []).append(accelerator)
+        return tuple(
+            CrowdedHost(self.host_names[host], tuple(found), cores)
+            for host, found in members.items()
+            if (cores := self.cores_of[found[0]]) is not None and cores < len(found)
+        )
+
+    @cached_property
+    def least_crowded(self) -> tuple[int, ...]:
+        """All accelerators, first as many of every host as it has cores, then again as many."""
+        taken: Counter[int] = Counter()
+        turns = []
+        for accelerator, host in enumerate(self.host_of):
+            turns.append(taken[host] // (self.cores_of[accelerator] or self.accelerators))
+            taken[host] += 1
+        return tuple(sorted(range(self.accelerators), key=lambda accelerator: turns[accelerator]))
+
+    @cached_property
+    def memory_bytes(self) -> tuple[float | None, ...]:
+        """The memory of every accelerator, in bytes."""
+        return tuple(host.memory_bytes for host, _ in self._kinds)
+
+    def level(self, one: int, other: int) -> int:
+        """Where two accelerators meet: 0 in a host, 1 between hosts, 2 between racks."""
+        if self.host_of[one] == self.host_of[other]:
+            return 0
+        return 1 if self.rack_of[one] == self.rack_of[other] else 2
+
+    @cached_property
+    def levels(self) -> tuple[Link, ...]:
+        """The link of every level on which two accelerators meet, the innermost first."""
+        hosts = Counter(self.host_of)
+        racks = Counter(rack for rack, _ in set(zip(self.rack_of, self.host_of, strict=True)))
+        links = []
+        if max(hosts.values()) > 1 or self.accelerators == 1:
+            links.append(self.within_host)
+        if max(racks.values()) > 1:
+            assert self.between_hosts is not None
+            links.append(self.between_hosts)
+        if len(racks) > 1:
+            assert self.between_racks is not None
+            links.append(self.between_racks)
+        return tuple(links)
+
+    def link(self, one: int, other: int) -> Link:
+        """The link between two different accelerators."""
+        level = self.level(one, other)
+        if level == 0:
+            return self.within_host
+        return self._between[level, self._kinds[one][0].network, self._kinds[other][0].network]
+
+    def network(self, accelerator: int) -> Link:
+        """What joins the host of an accelerator to others."""
+        assert self.between_hosts is not None
+        own = self._kinds[accelerator][0].network
+        return self.between_hosts if own is None else self.between_hosts.slower(own)
+
+    def ring(self, accelerators: Sequence[int]) -> tuple[Link, ...]:
+        """The links of a ring through ``accelerators``, none for a single one."""
+        return tuple(
+            self.link(one, other)
+            for one, other in pairwise((*accelerators, accelerators[0]))
+            if one != other
+        )
+
+    def links_between(self, ones: Sequence[int], others: Sequence[int]) -> set[Link]:
+        """The links from ``ones`` to ``others``, which have no accelerator in common.
+
+        Those from one host to another are all the same.
+        """
+        first, second = ({self.host_of[a]: a for a in group} for group in (ones, others))
+        return {self.link(one, other) for one in first.values() for other in second.values()}
+
+    @cached_property
+    def _between(self) -> dict[tuple[int, Link | None, Link | None], Link]:
+        networks = {host.network for host in self.hosts}
+        found = {}
+        for level, link in ((1, self.between_hosts), (2, self.between_racks)):
+            for one in networks:
+                for other in networks:
+                    path = link
+                    for network in (one, other):
+                        if network is not None and path is not None:
+                            path = path.slower(network)
+                    if path is not None:
+                        found[level, one, other] = path
+        return found
+
+    def with_speeds(self, speeds: Sequence[float]) -> Cluster:
+        """The same cluster with other relative speeds, one for every accelerator.
+
+        Raises:
+            InvalidCluster: for another number of speeds, or one that is not above 0.
+        """
+        if len(speeds) != self.accelerators:
+            raise InvalidCluster(
+                f"{len(speeds)} speeds given for {self.accelerators} accelerators; "
+                "expected one for each"
+            )
+        if not all(SLOWEST <= speed <= FASTEST for speed in speeds):
+            raise InvalidCluster(
+                f"speeds are {list(speeds)}; every one must be a number above 0, from "
+                f"{SLOWEST:g} to {FASTEST:g}"
+            )
+        lines = [
+            line.model_copy(update={"speed": speed})
+            for line, speed in zip(self._lines, speeds, strict=True)
+        ]
+        return self.with_hosts(lines)
+
+    def part(self, accelerators: Sequence[int]) -> Cluster:
+        """Some of the accelerators, which are numbered anew in the order given."""
+        return self.with_hosts(self._lines[accelerator] for accelerator in accelerators)
+
+    @property
+    def _lines(self) -> list[Host]:
+        """A line for every accelerator."""
+        return [
+            host.model_copy(update={"name": name, "count": 1, "accelerators": 1})
+            for host, name in self._kinds
+        ]
+
+    def with_hosts(self, hosts: Iterable[Host]) -> Cluster:
+        """The same links between other hosts."""
+        # Not a copy with an update, which would keep what has been cached of these hosts.
+        return Cluster(
+            hosts=tuple(hosts),
+            within_host=self.within_host,
+            between_hosts=self.between_hosts,
+            between_racks=self.between_racks,
+        )
+
+
+def local_cluster(
+    accelerators: int,
+    link: Link,
+    speeds: Sequence[float] | None = None,
+    memory_bytes: float | None = None,
+    cores: int | None = None,
+) -> Cluster:
+    """Accelerators of one machine, equal but for their ``speeds``; they may share its ``cores``.
+
+    Raises:
+        InvalidCluster: for a number that no cluster has, or another number of speeds.
+    """
+    try:
+        host = Host(
+            name="localhost", accelerators=accelerators, memory_bytes=memory_bytes, cores=cores
+        )
+    except ValidationError as error:
+        raise InvalidCluster(first_problem(error)) from None
+    cluster = Cluster(hosts=(host,), within_host=link)
+    return cluster if speeds is None else cluster.with_speeds(speeds)

@@ -1,0 +1,172 @@
+"""Learning-rate schedules: torch's, tabulated before training begins.
+
+The learning rate of every minibatch is known in advance. So no scheduler lives on the workers, a
+resumed training goes on in the same table, and weight prediction sums up the learning rates of the
+updates to come.
+"""
+
+from __future__ import annotations
+
+import math
+from inspect import isclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import field_validator
+
+from drlpp.errors import InvalidInput
+from drlpp.io.quantities import Count
+from drlpp.specs.class_options import NamedClass, option_defaults, without_module
+
+if TYPE_CHECKING:
+    from torch.optim.lr_scheduler import LRScheduler
+
+_MOST_RATES = 10_000_000
+
+_NEEDS_FUNCTION = "it needs a function; name a subclass that has one as 'package.module:Class'"
+_UNUSABLE = {
+    "lambdalr": _NEEDS_FUNCTION,
+    "multiplicativelr": _NEEDS_FUNCTION,
+    "reducelronplateau": "it needs a score of the training, and the rates are fixed before",
+    "sequentiallr": "it is made of other schedules; the option warm_up goes before any",
+    "chainedscheduler": "it is made of other schedules",
+}
+
+
+class LearningRateSchedule(NamedClass):
+    """How the learning rate changes in the course of a training.
+
+    Attributes:
+        name: of a class of ``torch.optim.lr_scheduler`` in lower case, ``cosineannealinglr`` or
+            just ``cosineannealing``, or ``package.module:Class``.
+        options: arguments of the class, which counts in units of ``interval``.
+        interval: how often the learning rate changes.
+        warm_up: minibatches in which the learning rate rises linearly to where the schedule
+            begins; it does so after them, or in the epoch in which they end.
+    """
+
+    what: ClassVar[str] = "learning-rate schedule"
+    # Only the learning rate changes, and a function cannot stand in a file.
+    hidden: ClassVar[frozenset[str]] = frozenset(
+        {
+            "optimizer",
+            "last_epoch",
+            "cycle_momentum",
+            "base_momentum",
+            "max_momentum",
+            "scale_fn",
+            "scale_mode",
+        }
+    )
+
+    interval: Literal["epoch", "minibatch"] = "epoch"
+    warm_up: Count = 0
+
+    @field_validator("name")
+    @classmethod
+    def _as_torch_has_it(cls, name: str) -> str:
+        known = _schedulers_of_torch()
+        name = without_module(name, "torch.optim.lr_scheduler", known)
+        return f"{name}lr" if f"{name}lr" in known else name
+
+    @classmethod
+    def parse(
+        cls, name: str, /, *, interval: object = "epoch", warm_up: object = 0, **options: object
+    ) -> LearningRateSchedule:
+        """Build from a name as a user types it; options that are None are left at their default.
+
+        Raises:
+            InvalidInput: if there is no such schedule or option, or it cannot work here.
+        """
+        return cls._parse(name, options, interval=interval, warm_up=warm_up)
+
+    def find(self) -> type[LRScheduler]:
+        """The class that ``name`` names.
+
+        Raises:
+            InvalidInput: if there is none, or it cannot work here.
+        """
+        from torch.optim.lr_scheduler import LRScheduler
+
+        if ":" in self.name:
+            return self._find_own(LRScheduler)
+        known = _schedulers_of_torch()
+        if self.name in _UNUSABLE:
+            raise InvalidInput(f"{self.what} {self.name} cannot be used: {_UNUSABLE[self.name]}")
+        if self.name not in known:
+            usable = ", ".join(sorted(name for name in known if name not in _UNUSABLE))
+            raise InvalidInput(
+                f"{self.what} {self.name!r} is unknown; there are {usable}, and a class of your "
+                "own as 'package.module:Class'"
+            )
+        return known[self.name]
+
+    def rates(self, base_rate: float, minibatches: int, minibatches_per_epoch: int) -> list[float]:
+        """The learning rate of every minibatch of a training.
+
+        Args:
+            base_rate: the optimizer's.
+            minibatches: in the whole training.
+            minibatches_per_epoch: after how many an epoch ends.
+
+        Raises:
+            InvalidInput: if the schedule is shorter than the training, or leaves the numbers that
+                a learning rate can be.
+        """
+        if minibatches > _MOST_RATES:
+            raise InvalidInput(
+                f"a {self.what} is written down for every minibatch, of up to {_MOST_RATES}; this "
+                f"training has {minibatches}: take fewer epochs, or go on with another one"
+            )
+        unit = minibatches_per_epoch if self.interval == "epoch" else 1
+        begin = self.warm_up // unit
+        points = [max(minibatch // unit - begin, 0) for minibatch in range(minibatches)]
+        try:
+            table = self._table(base_rate, max(points, default=0) + 1)
+        except Exception as error:
+            raise self._refusal(error) from error
+        for point, rate in enumerate(table):
+            if not 0 <= rate < math.inf:
+                raise InvalidInput(
+                    f"{self.what} {self.name} gives the learning rate {rate:g} after {point} "
+                    f"{self.interval}s; expected 0 or more"
+                )
+        # As long as minibatch k warms up, the schedule is at its first point.
+        return [
+            table[point] * min(1.0, (minibatch + 1) / (self.warm_up + 1))
+            for minibatch, point in enumerate(points)
+        ]
+
+    def _try(self) -> None:
+        # Some options are wrong only when the rate changes, such as a step size of 0.
+        self._table(1.0, 2)
+
+    def _table(self, base_rate: float, count: int) -> list[float]:
+        """The first ``count`` learning rates, by torch's scheduler on an optimizer of nothing."""
+        import torch
+
+        kind: Any = self.find()
+        options = self.arguments
+        if "cycle_momentum" in option_defaults(kind, ()):
+            options["cycle_momentum"] = False
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=base_rate)
+        scheduler = kind(optimizer, **options)
+        # The scheduler looks whether there was an update, and warns if not.
+        optimizer.step()
+        table = [float(optimizer.param_groups[0]["lr"])]
+        while len(table) < count:
+            scheduler.step()
+            table.append(float(optimizer.param_groups[0]["lr"]))
+        return table
+
+
+def _schedulers_of_torch() -> dict[str, type[LRScheduler]]:
+    """By lower-case name."""
+    from torch.optim import lr_scheduler
+
+    return {
+        name.lower(): kind
+        for name, kind in vars(lr_scheduler).items()
+        if isclass(kind)
+        and issubclass(kind, lr_scheduler.LRScheduler)
+        and not name.endswith("LRScheduler")
+    }

@@ -1,0 +1,125 @@
+"""A timeline as a trace of Chrome's Trace Event Format, which Perfetto opens too.
+
+Hosts are processes and workers their threads; numbers of both count from 1, since viewers take 0
+for an idle processor. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Backward, Forward, Message, Receive, Send
+from drlpp.timeline.spans import Span, spans_of
+from drlpp.timeline.timeline import TimedAction
+
+_NANOSECOND = 1e-9
+
+Event = dict[str, Any]
+
+
+def trace_of(
+    timeline: Sequence[TimedAction],
+    pipeline: Pipeline,
+    *,
+    host_of: Mapping[int, str],
+    window: tuple[float, float] | None = None,
+    title: str = "",
+) -> dict[str, Any]:
+    """The trace as plain data, ready for ``json.dumps``.
+
+    Every span is a complete event in the colour of its kind, every message an arrow from the pass
+    that made it to the pass that it is for.
+
+    Args:
+        timeline: what :func:`drlpp.timeline.timeline.play` returned or a run recorded.
+        pipeline: names and orders the workers by stage.
+        host_of: the name of every worker's host.
+        window: begin and end of what is measured; marked.
+        title: kept with the trace.
+    """
+    process_of = {name: number for number, name in enumerate(dict.fromkeys(host_of.values()), 1)}
+    threads = {worker: (process_of[host_of[worker]], worker + 1) for worker in host_of}
+    events = [
+        *_names(process_of, threads, pipeline),
+        *(_complete_event(span, threads[span.worker]) for span in spans_of(timeline)),
+        *_arrows(timeline, threads),
+    ]
+    if window is not None:
+        events += [
+            {"ph": "i", "s": "g", "pid": 1, "tid": 1, "ts": _microseconds(moment), "name": name}
+            for name, moment in zip(("window begins", "window ends"), window, strict=True)
+        ]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"title": title}}
+
+
+def _names(
+    process_of: Mapping[str, int], threads: Mapping[int, tuple[int, int]], pipeline: Pipeline
+) -> Iterator[Event]:
+    for host, process in process_of.items():
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": host}}
+    order = 0
+    for stage, workers in enumerate(pipeline.stages):
+        for worker in workers:
+            process, thread = threads[worker]
+            common = {"ph": "M", "pid": process, "tid": thread}
+            named = {"name": f"stage {stage} · worker {worker}"}
+            yield {**common, "name": "thread_name", "args": named}
+            yield {**common, "name": "thread_sort_index", "args": {"sort_index": order}}
+            order += 1
+
+
+def _complete_event(span: Span, thread: tuple[int, int]) -> Event:
+    start, end = _microseconds(span.start), _microseconds(span.end)
+    return {
+        "ph": "X",
+        "name": f"{span.kind.label} {span.number}".rstrip(),
+        "cat": span.kind.label,
+        "pid": thread[0],
+        "tid": thread[1],
+        "ts": start,
+        "dur": round(end - start, 3),
+        "cname": span.kind.trace_colour,
+    }
+
+
+def _arrows(
+    timeline: Iterable[TimedAction], threads: Mapping[int, tuple[int, int]]
+) -> Iterator[Event]:
+    """A flow event at both ends, just inside of the spans that viewers then tie it to."""
+    ends = _message_ends(timeline)
+    for number, ((message, _), (made, used)) in enumerate(ends.items()):
+        common = {"name": message.payload, "cat": "message", "id": number}
+        inside = min(_NANOSECOND, (made.end - made.start) / 2, (used.end - used.start) / 2)
+        for phase, worker, moment in (
+            ({"ph": "s"}, made.worker, made.end - inside),
+            ({"ph": "f", "bp": "e"}, used.worker, used.start + inside),
+        ):
+            process, thread = threads[worker]
+            yield {**common, **phase, "pid": process, "tid": thread, "ts": _microseconds(moment)}
+
+
+def _message_ends(
+    timeline: Iterable[TimedAction],
+) -> dict[tuple[Message, int], tuple[TimedAction, TimedAction]]:
+    """For every message and its receiver, the pass that made it and the pass that it is for."""
+    last_pass: dict[int, TimedAction] = {}
+    made: dict[tuple[Message, int], TimedAction] = {}
+    awaited: dict[int, list[Message]] = {}
+    found = {}
+    for timed in timeline:
+        match timed.action:
+            case Send(message, to) if timed.worker in last_pass:
+                made[message, to] = last_pass[timed.worker]
+            case Receive(message, _):
+                awaited.setdefault(timed.worker, []).append(message)
+            case Forward() | Backward():
+                last_pass[timed.worker] = timed
+                for message in awaited.pop(timed.worker, ()):
+                    found[message, timed.worker] = timed
+    return {key: (made[key], used) for key, used in found.items() if key in made}
+
+
+def _microseconds(seconds: float) -> float:
+    return round(1e6 * seconds, 3)

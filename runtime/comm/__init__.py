@@ -1,0 +1,1 @@
+"""Messages between workers: groups, links, and agreement on what is sent."""

@@ -1,0 +1,97 @@
+"""Making sure, before the first minibatch, that workers expect the messages that others send.
+
+Gloo would put a message that is shorter than its buffer into it and leave the rest as it was, in
+silence, and end the process for one that is longer; NCCL would wait for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from drlpp.capturing.graph import TensorSpec
+from drlpp.errors import RunFailure
+from drlpp.runtime.stage.stages import StageProgram
+from drlpp.schedule.schedule import Action, Message, Receive, Send
+
+
+def contents_of(program: StageProgram, message: Message) -> list[TensorSpec]:
+    """The tensors of a message from or to the stage of ``program``, in the order they travel."""
+    arrives = message.target_stage == program.stage
+    stage = message.source_stage if arrives else message.target_stage
+    forwards = message.payload == "activation"
+    specs = (program.receives if arrives == forwards else program.sends)[stage]
+    return [spec for _, spec in specs if forwards or spec.differentiable]
+
+
+def check_agreement(
+    group: dist.ProcessGroup,
+    workers: Sequence[int],
+    worker: int,
+    program: StageProgram,
+    actions: Sequence[Action],
+) -> None:
+    """Compare what each worker is to send with what the others are to receive from it.
+
+    For each pair of workers and each direction both sides take a hash of all messages, in order,
+    with the shapes and types of their tensors.
+
+    Args:
+        group: of all workers, of Gloo.
+        workers: in the order of their ranks.
+        worker: this one.
+        program: its stage.
+        actions: all that it is going to do.
+
+    Raises:
+        RunFailure: on every worker, if a pair disagrees.
+    """
+    if len(workers) == 1:
+        return
+    own = _hashes(workers, program, actions)
+    everyones = [torch.empty_like(own) for _ in workers]
+    group.allgather([everyones], [own]).wait()
+    # (senders, receivers) both, after the second is turned.
+    sent, expected = torch.stack(everyones).unbind(1)
+    for sender, receiver in (sent != expected.T).nonzero().tolist():
+        raise RunFailure(
+            f"worker {workers[receiver]} expects other messages from worker {workers[sender]} than "
+            "that is going to send: their number, their order, or the shapes or types of their "
+            "tensors differ; all hosts need the same versions of drlpp and torch"
+        )
+
+
+def _hashes(
+    workers: Sequence[int], program: StageProgram, actions: Sequence[Action]
+) -> torch.Tensor:
+    """Of all messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
+    sent: dict[int, list[int]] = {worker: [] for worker in workers}
+    received: dict[int, list[int]] = {worker: [] for worker in workers}
+    contents: dict[tuple[str, int, int], int] = {}
+    for action in actions:
+        if isinstance(action, Send):
+            messages = sent[action.to]
+        elif isinstance(action, Receive):
+            messages = received[action.sender]
+        else:
+            continue
+        message = action.message
+        edge = message.payload, message.source_stage, message.target_stage
+        if edge not in contents:
+            tensors = [(spec.shape, spec.dtype) for spec in contents_of(program, message)]
+            contents[edge] = _hash(repr((edge, tensors)).encode())
+        messages += contents[edge], message.minibatch, message.microbatch
+    return torch.tensor(
+        [
+            [_hash(np.array(numbers, dtype="<i8").tobytes()) for numbers in column.values()]
+            for column in (sent, received)
+        ]
+    )
+
+
+def _hash(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)

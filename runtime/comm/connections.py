@@ -1,0 +1,71 @@
+"""What connects a worker with the others of its placement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drlpp.runtime.comm.transport import BuildGroup, Links, build_links, build_sum_group
+from drlpp.runtime.ipc.commands import Deploy
+
+
+@dataclass(frozen=True)
+class Connections:
+    """The groups of one deployment.
+
+    Attributes:
+        everyone: all workers of the placement, for numbers of the host; always of Gloo.
+        links: the ways that messages take.
+        replicas: of this worker's stage, None without replication.
+    """
+
+    everyone: dist.ProcessGroup
+    links: Links
+    replicas: dist.ProcessGroup | None
+
+    @classmethod
+    def build(
+        cls, command: Deploy, stage: int, worker: int, device: torch.device, build: BuildGroup
+    ) -> Self:
+        """Connect ``worker``, which holds ``stage``; waits for the others to do the same."""
+        everyone = build(f"{command.name}/all", command.workers, "gloo")
+        links = build_links(
+            command.transport,
+            command.name,
+            everyone,
+            command.workers,
+            command.ways,
+            worker,
+            device,
+            build,
+        )
+        replicas = None
+        if len(command.replicas) > 1:
+            name = f"{command.name}/stage-{stage}"
+            replicas = build_sum_group(command.transport, name, command.replicas, device, build)
+        return cls(everyone, links, replicas)
+
+    def start_sum(self, tensor: Tensor) -> dist.Work:
+        """Start to sum a tensor over the replicas, in place."""
+        assert self.replicas is not None
+        return self.replicas.allreduce([tensor])
+
+    def share_buffers(self, buffers: Iterable[Tensor]) -> None:
+        """Give all replicas the running statistics of the first, as data parallelism does."""
+        if self.replicas is not None:
+            for buffer in buffers:
+                # As bytes, since Gloo does not know all types.
+                bytes_ = buffer.reshape(-1).view(torch.uint8)
+                self.replicas.broadcast([bytes_]).wait()
+                buffer.copy_(bytes_.view(buffer.dtype).view(buffer.shape))
+
+    def close(self) -> None:
+        """Give up what would not end by itself."""
+        self.links.close()
+        if self.replicas is not None:
+            self.replicas.abort()

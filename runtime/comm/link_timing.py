@@ -1,0 +1,100 @@
+"""Timing single messages between two workers, with nothing else on the link."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from drlpp.capturing.graph import TensorSpec
+from drlpp.runtime.comm.transport import Links
+from drlpp.runtime.ipc.commands import LinkTimes, RunResult
+from drlpp.schedule.pipeline import Pipeline
+
+_WARM_UPS = 1
+_LONGEST_SECONDS = 0.2
+"""For all messages of one size; on a slow link fewer are timed, but always one after the first."""
+
+
+class Way(NamedTuple):
+    """From one worker to another, and the bytes of the largest message that took it."""
+
+    sender: int
+    receiver: int
+    bytes_: int
+
+
+def ways_of(pipeline: Pipeline, results: Mapping[int, RunResult]) -> Iterator[Way]:
+    """The ways that messages took in a run, in a fixed order.
+
+    In a ring of m replicas a message is the m-th part of a bucket of gradients, from every replica
+    to the next.
+    """
+    for sender, result in sorted(results.items()):
+        for receiver, bytes_ in sorted(result.message_bytes.items()):
+            yield Way(sender, receiver, bytes_)
+    for ring in pipeline.stages:
+        bytes_ = max(results[worker].bucket_bytes for worker in ring)
+        if len(ring) > 1 and bytes_:
+            for sender, receiver in pairwise((*ring, ring[0])):
+                yield Way(sender, receiver, -(-bytes_ // len(ring)))
+
+
+def time_messages(
+    links: Links, receiver: int, sizes_bytes: Sequence[int], repeats: int
+) -> LinkTimes:
+    """Median seconds of the way to a worker that calls :func:`answer_messages`, for every size.
+
+    Each message is answered by one of a single byte. Half of the time that a single byte takes
+    there and back is the answer's; the rest is the message's.
+
+    Args:
+        links: of this worker.
+        receiver: the other.
+        sizes_bytes: of the messages, 1 at least.
+        repeats: timed messages of each size, fewer if these take too long.
+    """
+    answer = statistics.median(_round_trips(links, receiver, 1, repeats)) / 2
+    seconds = {}
+    for size in sizes_bytes:
+        there_and_back = statistics.median(_round_trips(links, receiver, size, repeats))
+        # The way there is the longer one, whatever the noise of the two medians.
+        seconds[size] = max(there_and_back - answer, there_and_back / 2)
+    return LinkTimes(seconds)
+
+
+def answer_messages(links: Links, sender: int, sizes_bytes: Sequence[int]) -> None:
+    """The other end of :func:`time_messages`; ``sender`` is the worker there."""
+    for size in (1, *sizes_bytes):
+        goes_on = True
+        while goes_on:
+            (message,) = links.receive([_bytes(size)], sender).wait()
+            goes_on = bool(message[0])
+            links.send([message[:1]], sender).wait()
+
+
+def _bytes(size: int) -> TensorSpec:
+    return TensorSpec(shape=(size,), dtype="uint8", bytes_=size)
+
+
+def _round_trips(links: Links, receiver: int, size: int, repeats: int) -> Sequence[float]:
+    """The first byte of a message says whether another one follows; so does its answer."""
+    message = torch.ones(size, dtype=torch.uint8, device=links.device)
+    times: list[float] = []
+    goes_on = True
+    begin = time.perf_counter()
+    while goes_on:
+        sent = time.perf_counter()
+        enough = len(times) + 1 >= _WARM_UPS + repeats
+        late = len(times) > 0 and sent - begin + times[-1] > _LONGEST_SECONDS
+        message[0] = goes_on = not (enough or late)
+        links.send([message], receiver).wait()
+        (answer,) = links.receive([_bytes(1)], receiver).wait()
+        # Reading it waits for the device, where waiting for the message does not.
+        assert bool(answer[0]) == goes_on
+        times.append(time.perf_counter() - sent)
+    return times[_WARM_UPS:] or times[-1:]

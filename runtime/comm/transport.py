@@ -1,0 +1,325 @@
+"""The ways that tensors take from worker to worker: which library carries them, and how.
+
+Gloo knows the memory of the host only, and tells messages apart by tags. One group of all workers
+carries everything. What lies on a GPU is copied to pinned memory before it is sent, and from there
+to the other GPU.
+
+NCCL copies from GPU to GPU. It knows no tags, and does what one group is told in one stream, one
+operation after another, where an operation waits for its counterpart on the other side. In a group
+of two, a receive that is posted early would hold up the send behind it, of which the other side's
+receive is the counterpart: a deadlock. So each *direction* of a pair has a group of its own, in
+which one side sends and the other receives, in the order of the schedule on both::
+
+    worker 0   F0  F1  ..  B0          groups   0→1   send F0, send F1, ...
+    worker 1       F0  B0  F1                   1→0   send B0, ...
+
+Then nothing waits for more than the schedule says. An operation starts when the worker's own stream
+has come to where it was given, and the one before it in its group has ended. Take the order in
+which one process can perform the schedule (``drlpp.schedule.schedule.in_order``). A message stands
+there where its send and the posting of its receive are both past, which is never later than the
+action that waits for it; the one before it in its group stands earlier. The sum of a bucket, in the
+group of the stage's replicas and no other, stands where the last replica starts it, before any
+replica waits for it. A sender waits for a message only after so many later ones that its receiver
+must have used it. So every operation waits for earlier ones alone, and the first that has not ended
+can always go on. Norms are summed by Gloo, from the host, at their place in the order.
+
+What is left are the GPU's resources. An operation of NCCL that waits for its counterpart occupies
+multiprocessors, at most one operation for each group, so groups are told to use few. Whatever makes
+the whole GPU wait in the meantime waits for the other side too: kernels are therefore loaded before
+anything is sent (``drlpp.runtime.device.devices``), and torch's allocator asks for memory in the
+first minibatches only. And NCCL connects a group at its first operation, for which both sides wait:
+that is done when a placement is deployed, one group after another in an order that all workers
+share.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drlpp.capturing.graph import TensorSpec
+from drlpp.runtime.device.devices import DeviceFacts
+
+Backend = Literal["gloo", "nccl"]
+Way = tuple[int, int]
+"""From one worker to another."""
+
+_MOST_BLOCKS = 4
+"""That an operation of NCCL may occupy of a GPU."""
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How the workers of a placement exchange tensors.
+
+    Attributes:
+        backend: the library.
+        directed: a group for each direction of each pair, instead of tags in a group of all.
+        staged: tensors are copied to the host's memory and back.
+    """
+
+    backend: Backend = "gloo"
+    directed: bool = False
+    staged: bool = False
+
+
+def transport_of(devices: Iterable[DeviceFacts]) -> Transport:
+    """NCCL where every worker has a GPU of its own, Gloo everywhere else.
+
+    Two workers on one GPU cannot be in one group of NCCL.
+    """
+    known = list(devices)
+    gpus = {device.identity for device in known if device.type == "cuda"}
+    if len(gpus) == len(known) > 1:
+        return Transport("nccl", directed=True)
+    return Transport(staged=bool(gpus))
+
+
+class Staging:
+    """Copies tensors between a device and the host's memory, pinned where that is faster."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pinned = device.type == "cuda"
+
+    def to_host(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copies in the host's memory; waits for the copies, and so for what they copy."""
+        copies = [self.buffer(tensor.shape, tensor.dtype) for tensor in tensors]
+        for copy, tensor in zip(copies, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        if self._pinned:
+            torch.cuda.current_stream(self._device).synchronize()
+        return copies
+
+    def buffer(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Memory of the host to receive in."""
+        return torch.empty(tuple(shape), dtype=dtype, pin_memory=self._pinned)
+
+    def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copies on the device, which may still be copying them when this returns."""
+        # torch's allocator of pinned memory keeps a buffer until copies from it are done.
+        return [
+            torch.empty_like(tensor, device=self._device, pin_memory=False).copy_(
+                tensor, non_blocking=True
+            )
+            for tensor in tensors
+        ]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Tensors on their way."""
+
+    tensors: Sequence[Tensor]
+    works: Sequence[dist.Work]
+    staging: Staging | None = None
+
+    def wait(self) -> list[Tensor]:
+        """Until they have arrived, or, with NCCL, let the device wait; returns them."""
+        for work in self.works:
+            work.wait()
+        return self.staging.to_device(self.tensors) if self.staging else list(self.tensors)
+
+
+class Links(ABC):
+    """The ways from and to one worker; what is sent on a way arrives in the order of sending.
+
+    Both ends agree beforehand on how many tensors come, of which shapes and types.
+
+    Args:
+        device: that tensors are on, and are to be on.
+        staged: whether the groups need them in the host's memory.
+    """
+
+    def __init__(self, device: torch.device, *, staged: bool = False) -> None:
+        self.device = device
+        self._staging = Staging(device) if staged else None
+
+    def send(self, tensors: Sequence[Tensor], receiver: int) -> Transfer:
+        """Start sending; the transfer has to be kept until it was waited for."""
+        kept = [tensor.detach().contiguous() for tensor in tensors]
+        if self._staging:
+            kept = self._staging.to_host(kept)
+        return Transfer(kept, [self._start_send(tensor, receiver) for tensor in kept])
+
+    def receive(self, specs: Sequence[TensorSpec], sender: int) -> Transfer:
+        """Start receiving."""
+        buffers = [self._buffer(spec) for spec in specs]
+        works = [self._start_receive(buffer, sender) for buffer in buffers]
+        return Transfer(buffers, works, self._staging)
+
+    def _buffer(self, spec: TensorSpec) -> Tensor:
+        dtype = getattr(torch, spec.dtype)
+        if self._staging:
+            return self._staging.buffer(spec.shape, dtype)
+        return torch.empty(spec.shape, dtype=dtype, device=self.device)
+
+    @abstractmethod
+    def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work: ...
+
+    @abstractmethod
+    def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up groups that nobody else uses."""
+
+
+class TaggedLinks(Links):
+    """One group for all ways; a tag for each tensor, counted for each way on both sides.
+
+    Args:
+        group: of all workers.
+        workers: in the order of their ranks.
+        device, staged: as in :class:`Links`.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        workers: Sequence[int],
+        device: torch.device,
+        *,
+        staged: bool = False,
+    ) -> None:
+        super().__init__(device, staged=staged)
+        self._group = group
+        self._ranks = {worker: rank for rank, worker in enumerate(workers)}
+        self._sent: Counter[int] = Counter()
+        self._received: Counter[int] = Counter()
+
+    def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work:
+        tag = self._sent[receiver]
+        self._sent[receiver] += 1
+        return self._group.send([tensor], self._ranks[receiver], tag)
+
+    def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work:
+        tag = self._received[sender]
+        self._received[sender] += 1
+        return self._group.recv([tensor], self._ranks[sender], tag)
+
+    def close(self) -> None:
+        """The group is others' too."""
+
+
+_SENDER, _RECEIVER = 0, 1
+
+
+class DirectedLinks(Links):
+    """A group of two for each way, without tags; the sender has rank 0.
+
+    Args:
+        groups: for every way from or to this worker.
+        worker: this one.
+        device: as in :class:`Links`.
+    """
+
+    def __init__(
+        self, groups: Mapping[Way, dist.ProcessGroup], worker: int, device: torch.device
+    ) -> None:
+        super().__init__(device)
+        self._groups = groups
+        self._worker = worker
+
+    def _start_send(self, tensor: Tensor, receiver: int) -> dist.Work:
+        return self._groups[self._worker, receiver].send([_real(tensor)], _RECEIVER, 0)
+
+    def _start_receive(self, tensor: Tensor, sender: int) -> dist.Work:
+        return self._groups[sender, self._worker].recv([_real(tensor)], _SENDER, 0)
+
+    def close(self) -> None:
+        """End the groups without asking the other sides, which may have ended theirs."""
+        for group in self._groups.values():
+            group.abort()
+
+
+def _real(tensor: Tensor) -> Tensor:
+    # NCCL has no complex numbers.
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+BuildGroup = Callable[[str, Sequence[int], Backend], dist.ProcessGroup]
+"""From a name, the workers in the order of their ranks and a library to their group."""
+
+
+def build_links(
+    transport: Transport,
+    name: str,
+    everyone: dist.ProcessGroup,
+    workers: Sequence[int],
+    ways: Iterable[Way],
+    worker: int,
+    device: torch.device,
+    build_group: BuildGroup,
+) -> Links:
+    """The ways of one worker; all workers of the placement have to call this.
+
+    Args:
+        transport: how.
+        name: of the groups that have to be made, never used twice.
+        everyone: a group of all workers, of Gloo.
+        workers: in the order of their ranks.
+        ways: on which anything will be sent, between any of the workers.
+        worker: this one.
+        device: that it computes on.
+        build_group: makes groups; waits for all of its members.
+    """
+    if not transport.directed:
+        return TaggedLinks(everyone, workers, device, staged=transport.staged)
+    groups: dict[Way, dist.ProcessGroup] = {}
+    links = DirectedLinks(groups, worker, device)
+    for way in sorted(ways):
+        if worker in way:
+            sender, receiver = way
+            groups[way] = build_group(f"{name}/{sender}-to-{receiver}", way, transport.backend)
+            # The first message connects. Whoever waits here waits for a worker that is at an
+            # earlier way, so the earliest of all goes on.
+            if worker == sender:
+                links.send([torch.ones(1, device=device)], receiver).wait()
+            else:
+                _settle(links.receive([_ONE], sender).wait()[0])
+    return links
+
+
+_ONE = TensorSpec(shape=(1,), dtype="float32", bytes_=4)
+
+
+def build_sum_group(
+    transport: Transport,
+    name: str,
+    replicas: Sequence[int],
+    device: torch.device,
+    build_group: BuildGroup,
+) -> dist.ProcessGroup:
+    """The group that the replicas of a stage sum gradients in; connected, like the links are."""
+    group = build_group(name, replicas, transport.backend)
+    if transport.directed:
+        one = torch.ones(1, device=device)
+        group.allreduce([one]).wait()
+        _settle(one)
+    return group
+
+
+def _settle(tensor: Tensor) -> None:
+    """Wait until the device has the tensor."""
+    assert tensor.item() > 0
+
+
+def build_nccl_group(
+    store: dist.Store, name: str, workers: Sequence[int], worker: int, timeout_seconds: float
+) -> dist.ProcessGroup:
+    """A group of NCCL, on its own prefix of the store."""
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=timeout_seconds)
+    options.config.max_ctas = _MOST_BLOCKS
+    prefixed = dist.PrefixStore(name, store)
+    rank, size = workers.index(worker), len(workers)
+    return dist.ProcessGroupNCCL(prefixed, rank, size, options)  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""What every worker is given: its stage, its actions, and what a run needs beside them."""

@@ -1,0 +1,140 @@
+"""What a plan means for every worker: its stage, its replicas, its weight policy."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from drlpp.capturing.capture import CapturedModel
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.runtime.comm.transport import Transport
+from drlpp.runtime.ipc.commands import Deploy
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.stages import cut_stages, portable
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+# The controller notices a hang long before, and knows more about it; this is never reached.
+_GROUP_TIMEOUT_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class DeploymentTimes:
+    """Where the time of a deployment went, in seconds.
+
+    Attributes:
+        total_seconds: of all, checks and sending included.
+        cutting_seconds: the model into stages, and pickling these.
+        loading_seconds: on the slowest worker, giving up the old stage and loading the program.
+        connecting_seconds: on the slowest worker, to the others of its groups.
+        building_seconds: on the slowest worker, weights, optimizer and weight policy.
+    """
+
+    total_seconds: float
+    cutting_seconds: float
+    loading_seconds: float
+    connecting_seconds: float
+    building_seconds: float
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A candidate that the workers hold, ready to run.
+
+    ``generation`` says which workers; ``times`` what deploying took.
+    """
+
+    plan: ExecutionPlan
+    optimizer: OptimizerSpec
+    generation: int
+    times: DeploymentTimes
+
+    @property
+    def placement(self) -> Placement:
+        """Of the plan."""
+        return self.plan.placement
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Of the plan."""
+        return self.plan.pipeline
+
+    @property
+    def method(self) -> Method:
+        """Of the plan."""
+        return self.plan.method
+
+
+@sources_forgotten()
+def deployment_commands(
+    captured: CapturedModel,
+    plan: ExecutionPlan,
+    optimizer: OptimizerSpec,
+    *,
+    name: str,
+    seed: int,
+    transport: Transport,
+    checkpoint: str | None,
+    in_flight: bool,
+) -> dict[int, Deploy]:
+    """The command for every worker of ``plan``.
+
+    Args:
+        captured: the model, captured for one microbatch of the method.
+        plan: of a candidate for the model.
+        optimizer: updates the weights.
+        name: of this deployment, never used twice.
+        seed: of dropout.
+        transport: how the workers exchange tensors.
+        checkpoint: a file in the session's folder to go on from.
+        in_flight: also with the parts that were in flight.
+    """
+    pipeline = plan.pipeline
+    programs = cut_stages(captured, plan.placement)
+    commands: dict[int, Deploy] = {}
+    for stage, workers in enumerate(pipeline.stages):
+        is_last = stage == len(pipeline.stages) - 1
+        payload = pickle.dumps((programs[stage], portable(captured.loss) if is_last else None))
+        for worker in workers:
+            commands[worker] = Deploy(
+                name=name,
+                workers=pipeline.workers,
+                replicas=workers,
+                stage=payload,
+                method=plan.method,
+                optimizer=optimizer,
+                delay=plan.delays[stage],
+                seed=seed,
+                timeout_seconds=_GROUP_TIMEOUT_SECONDS,
+                transport=transport,
+                ways=pipeline.ways,
+                checkpoint_file=checkpoint,
+                in_flight=in_flight,
+            )
+    return commands
+
+
+def merge_stages(
+    captured: CapturedModel, stages: Iterable[Mapping[str, Any]]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """From what the workers of all stages collected, the whole model's state.
+
+    Returns:
+        Weights and buffers by name, as in the model's ``state_dict``, and the optimizer's state by
+        parameter.
+    """
+    model = dict(captured.state)
+    optimizer: dict[str, Any] = {}
+    for stage in stages:
+        # A stage also holds constants, which no state_dict of the model has.
+        model |= {n: value for n, value in stage["model"].items() if n in model}
+        optimizer.update(stage["optimizer"])
+    for alias, name in captured.aliases.items():
+        model[alias] = model[name]
+    return model, optimizer

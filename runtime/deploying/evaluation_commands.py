@@ -1,0 +1,78 @@
+"""Evaluating the deployed weights: what every worker is told, and what it comes to."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from drlpp.capturing.capture import CapturedModel
+from drlpp.runtime.deploying.deployment import Deployment
+from drlpp.runtime.ipc.commands import Run, RunResult, Stream
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.stage_runner import RunPlan
+from drlpp.runtime.stage.stages import cut_stages, portable
+from drlpp.schedule.schedule import Part, build_schedule
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Of every minibatch its loss, and where the task has a score, that of each of its samples."""
+
+    losses: tuple[float, ...]
+    scores: tuple[Tensor, ...] | None
+
+    @classmethod
+    def of(cls, results: Iterable[RunResult], minibatches: int) -> Evaluation:
+        """From what all workers saw."""
+        losses: dict[Part, float] = {}
+        scores: dict[Part, Tensor] = {}
+        for result in results:
+            losses |= result.losses
+            scores |= result.scores
+        parts = [(minibatch, 0) for minibatch in range(minibatches)]
+        return cls(
+            losses=tuple(losses[part] for part in parts),
+            scores=tuple(scores[part] for part in parts) if scores else None,
+        )
+
+
+@sources_forgotten()
+def evaluation_commands(
+    captured: CapturedModel,
+    deployment: Deployment,
+    minibatches: int,
+    order: Tensor | None,
+    stream: Stream | None,
+) -> dict[int, Run]:
+    """What every worker is told.
+
+    Args:
+        captured: the model, for whole minibatches.
+        deployment: whose weights are evaluated.
+        minibatches: how many.
+        order: which samples make which minibatch.
+        stream: where minibatches come from instead.
+    """
+    schedule = build_schedule(deployment.pipeline, minibatches, "forward")
+    programs = cut_stages(captured, deployment.placement, captured.evaluation)
+    score = portable(captured.score) if captured.score else None
+    ends = [(None, None)] * (len(programs) - 1) + [(portable(captured.loss), score)]
+    in_flight = deployment.plan.in_flight
+    commands: dict[int, Run] = {}
+    for stage, workers in enumerate(deployment.pipeline.stages):
+        evaluation = pickle.dumps((programs[stage], *ends[stage]))
+        for worker in workers:
+            commands[worker] = Run(
+                actions=schedule.actions[worker],
+                plan=RunPlan({}, ()),
+                order=order,
+                first_minibatch=0,
+                microbatches=1,
+                posted=in_flight[stage] + 2,
+                stream=stream,
+                evaluation=evaluation,
+            )
+    return commands

@@ -1,0 +1,172 @@
+"""What the workers are told to profile, and the profile that their times make."""
+
+from __future__ import annotations
+
+import pickle
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from drlpp.capturing.capture import CapturedModel
+from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.placement.placement import Placement, Stage
+from drlpp.runtime.comm.transport import Transport
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.ipc.commands import (
+    OperatorTimes,
+    ProfileOperators,
+    StageTimes,
+)
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.stages import cut_stages, portable
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+_PARTS = 8
+
+
+def measuring_workers(
+    speeds: Sequence[float], hosts: Hosts, devices: Sequence[DeviceFacts]
+) -> range:
+    """Workers that measure at the same time: as many as compute at the same time in a training.
+
+    They are of the controller's machine, which others are compared with.
+    """
+    machine, cores = hosts.machines[0]
+    on_it = sum(name == machine for name, _ in hosts.machines)
+    if min(speeds) < 1:
+        return range(on_it)
+    return range(min(on_it, computing_at_once(devices[:on_it], len(cores))))
+
+
+def computing_at_once(devices: Sequence[DeviceFacts], cores: int) -> int:
+    """Workers of a machine that compute at full speed together: one on each GPU, or core."""
+    gpus = {device.identity for device in devices if device.type == "cuda"}
+    return len(gpus) or cores
+
+
+@sources_forgotten()
+def profile_command(
+    captured: CapturedModel,
+    method: Method,
+    optimizer: OptimizerSpec,
+    repeats: int,
+    name: str,
+    workers: Sequence[int],
+    transport: Transport,
+) -> ProfileOperators:
+    """Time every operator of a model on several workers at the same time.
+
+    Args:
+        captured: the model.
+        method, optimizer: what updates and predictions are timed for.
+        repeats: timed passes.
+        name: of the workers' group, never used twice.
+        workers: that measure.
+        transport: how they share gradients.
+    """
+    count = len(captured.graph)
+    each = cut_stages(captured, _even_cut(count, count))
+    parts = cut_stages(captured, _even_cut(count, min(_PARTS, count)))
+    (whole,) = cut_stages(captured, _even_cut(count, 1))
+    programs = pickle.dumps((each, parts, whole, portable(captured.loss)))
+    return ProfileOperators(programs, method, optimizer, repeats, name, tuple(workers), transport)
+
+
+def _even_cut(operators: int, stages: int) -> Placement:
+    """Runs of consecutive operators, as many in each."""
+    ends = [operators * stage // stages for stage in range(stages + 1)]
+    return Placement(
+        stages=tuple(
+            Stage(operators=tuple(range(begin, end)), accelerators=(number,))
+            for number, (begin, end) in enumerate(pairwise(ends))
+        )
+    )
+
+
+def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profile:
+    """The profile of a model from what one or more workers measured at the same time.
+
+    A pass of a stage costs c besides its operators. In n parts the model takes n of them, as a
+    whole one: c = (parts − whole) / (n − 1). What is left of the whole is divided among operators
+    in proportion to what they took alone, without what each took too long by being alone. So it is
+    with updates, where parts without parameters make none.
+    """
+    operators = captured.graph.operators
+    parts = _even_cut(len(operators), len(times[0].parts.forward)).stages
+    updated = sum(any(operators[op].parameter_bytes for op in part.operators) for part in parts)
+    forward, forward_overhead = _divided(times, lambda t: t.forward, len(parts))
+    backward, backward_overhead = _divided(times, lambda t: t.backward, len(parts))
+    _, update_overhead = _divided(times, lambda t: t.update, updated)
+    update = _total(times, lambda t: t.whole.update) - update_overhead
+    sharing = sum(
+        _total(times, shared) - _total(times, whole)
+        for shared, whole in (
+            (lambda t: t.shared.backward, lambda t: t.whole.backward),
+            (lambda t: t.shared.update, lambda t: t.whole.update),
+        )
+    )
+    predictions = [value for t in times for value in t.prediction_seconds]
+    prediction = statistics.median(predictions) if predictions else 0.0
+    weight_bytes = max(captured.graph.parameter_bytes, 1)
+    return Profile(
+        graph=captured.graph,
+        device=times[0].device,
+        batch_size=captured.task.batch_size,
+        operators=tuple(
+            OperatorProfile(
+                forward_seconds=forward[op.id],
+                backward_seconds=backward[op.id],
+                forward_spread_seconds=_spread(
+                    [value for t in times for value in t.operators.forward[op.id]]
+                ),
+                backward_spread_seconds=_spread(
+                    [value for t in times for value in t.operators.backward[op.id]]
+                ),
+                kept_bytes=times[0].kept_bytes[op.id],
+            )
+            for op in operators
+        ),
+        forward_overhead_seconds=forward_overhead,
+        backward_overhead_seconds=backward_overhead,
+        update_overhead_seconds=update_overhead,
+        update_seconds_per_byte=update / weight_bytes,
+        prediction_seconds_per_byte=prediction / weight_bytes,
+        sharing_seconds_per_byte=max(sharing, 0.0) / weight_bytes,
+    )
+
+
+def _total(
+    times: Sequence[OperatorTimes], which: Callable[[OperatorTimes], list[list[float]]]
+) -> float:
+    """Median over workers and repetitions of the sum over all stages."""
+    sums = [sum(stages) for t in times for stages in zip(*which(t), strict=True)]
+    return statistics.median(sums)
+
+
+def _divided(
+    times: Sequence[OperatorTimes], which: Callable[[StageTimes], list[list[float]]], number: int
+) -> tuple[list[float], float]:
+    """Seconds of every operator, and what a stage takes besides, from ``number`` parts."""
+    whole = _total(times, lambda t: which(t.whole))
+    parts = _total(times, lambda t: which(t.parts))
+    # When other programs disturb the parts, they can seem to cost more than there is.
+    overhead = min(max(parts - whole, 0.0) / max(number - 1, 1), whole)
+    alone = [
+        statistics.median([value for worker in operator for value in worker])
+        for operator in zip(*(which(t.operators) for t in times), strict=True)
+    ]
+    left = whole - overhead
+    too_long = max(sum(alone) - left, 0.0) / len(alone)
+    shares = [max(seconds - too_long, 0.0) for seconds in alone]
+    scale = left / sum(shares) if sum(shares) else 0.0
+    return [share * scale for share in shares], overhead
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Half of the range of the middle half."""
+    if len(values) < 2:
+        return 0.0
+    first, _, third = statistics.quantiles(values, n=4)
+    return (third - first) / 2

@@ -1,0 +1,135 @@
+"""From a plan to what every worker is told: one command for each segment between cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import dropwhile, takewhile
+
+from torch import Tensor
+
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.runtime.ipc.commands import Run, Stream
+from drlpp.runtime.stage.stage_runner import RunPlan
+from drlpp.schedule.cut import Segment, cut_schedule
+from drlpp.schedule.schedule import Action, AllReduce, Backward, Forward, Part, Recompute, Update
+from drlpp.schedule.update_rates import update_rates
+from drlpp.schedule.weight_versions import WeightUse
+from drlpp.specs.data import Samples
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a schedule is run, beside what it says itself.
+
+    Attributes:
+        order: indices of the samples of every minibatch, (minibatches, batch size); None to
+            repeat all samples.
+        loaded: gives the minibatches one by one instead, from the first that is still to be run.
+        rates: the learning rate of every minibatch, and as many behind the last as are known;
+            None for the optimizer's own.
+        first_minibatch: how many minibatches this training had before; dropout goes on there.
+        asynchronous_before: how many of them ran asynchronously.
+        synchronous: flush before every update whatever the method (PipeMare's warm-up, W).
+        finite: stop at a loss that is infinite or not a number. A measurement goes on: it is
+            about time, and the weights may run away when a minibatch is repeated.
+    """
+
+    order: Tensor | None = None
+    loaded: Generator[Samples] | None = None
+    rates: Sequence[float] | None = None
+    first_minibatch: int = 0
+    asynchronous_before: int = 0
+    synchronous: bool = False
+    finite: bool = False
+
+
+def run_commands(
+    plan: ExecutionPlan,
+    minibatches: int,
+    rate: float,
+    options: RunOptions,
+    cuts: Sequence[int] = (),
+    start: int | None = None,
+    stream: Stream | None = None,
+) -> Iterator[dict[int, Run]]:
+    """What every worker is told for each segment of a training run.
+
+    Args:
+        plan: whose schedule is run.
+        minibatches: of the whole run.
+        rate: the optimizer's own learning rate.
+        options: how it is run.
+        cuts: between the segments (:func:`drlpp.schedule.cut.cut_schedule`).
+        start: the cut that a checkpoint was taken at and the run goes on from; what comes before
+            is left out.
+        stream: where minibatches come from, if not from samples in memory.
+
+    Raises:
+        InvalidInput: if the schedule does not suit the method.
+    """
+    schedule, uses = plan.schedule(minibatches), plan.weight_uses(minibatches)
+    # Without a schedule of learning rates, and without T1, the list would be a number many times.
+    known = options.rates or [rate]
+    places = sorted({*cuts, *([start] if start else [])})
+    segments = cut_schedule(schedule, places)
+    if start:
+        segments = segments[places.index(start) + 1 :]
+    rates = {
+        worker: update_rates(
+            schedule, worker, plan.method, known, asynchronous_before=options.asynchronous_before
+        )
+        for worker in schedule.actions
+    }
+    recomputed = {w: _recomputed(actions) for w, actions in schedule.actions.items()}
+    shared = {w: _several_contribute(actions) for w, actions in schedule.actions.items()}
+    pipeline = schedule.pipeline
+    for number, segment in enumerate(segments):
+        yield {
+            worker: Run(
+                actions=part.actions,
+                plan=RunPlan(
+                    uses=_uses_in(part, uses[worker]),
+                    rates=rates[worker],
+                    recomputed=recomputed[worker],
+                    kept=part.in_flight if number < len(segments) - 1 else frozenset(),
+                    version=part.version,
+                    shared=shared[worker],
+                    finite=options.finite,
+                ),
+                order=options.order,
+                first_minibatch=options.first_minibatch,
+                microbatches=schedule.microbatches,
+                posted=plan.in_flight[pipeline.stage_of(worker)] + 2,
+                goes_on=number > 0 or bool(start),
+                stream=stream,
+            )
+            for worker, part in segment.items()
+        }
+
+
+def _uses_in(segment: Segment, uses: Mapping[Part, WeightUse]) -> dict[Part, WeightUse]:
+    """Of the parts that pass in a segment, and of later ones that need its versions."""
+    passing = segment.in_flight.union(
+        (action.minibatch, action.microbatch)
+        for action in segment.actions
+        if isinstance(action, Forward | Backward)
+    )
+    newest = segment.version + sum(isinstance(action, Update) for action in segment.actions)
+    # Parts come in order, and so do the versions that they use.
+    later = dropwhile(lambda part: part <= segment.last, uses)
+    ahead = takewhile(lambda part: uses[part].stashed <= newest, later)
+    return {part: uses[part] for part in (*sorted(passing), *ahead)}
+
+
+def _several_contribute(actions: Sequence[Action]) -> bool:
+    """Whether an update has several contributions, or any is summed over replicas."""
+    return any(
+        (isinstance(action, Update) and action.contributions > 1)
+        or (isinstance(action, AllReduce) and action.content == "gradients")
+        for action in actions
+    )
+
+
+def _recomputed(actions: Sequence[Action]) -> frozenset[Part]:
+    return frozenset((a.minibatch, a.microbatch) for a in actions if isinstance(a, Recompute))

@@ -1,0 +1,246 @@
+"""A worker's accelerator: which device it is, and what only that device can tell or do.
+
+Everything here is called in a worker, after the fork. A process that has looked for GPUs cannot be
+forked and use them, so nothing that the fork server loads may do that
+(``tests/runtime/device/test_devices.py``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from drlpp.errors import InvalidCluster, InvalidInput
+from drlpp.runtime.device.clocks import Clock, ProcessorClock, StreamClock
+from drlpp.schedule.method import DeviceChoice
+
+Tree = TypeVar("Tree")
+
+PROCESSOR = torch.device("cpu")
+
+_OUT_OF_MEMORY_SIGNS = (
+    "DefaultCPUAllocator",
+    "out of memory",
+    "Cannot allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What the controller has to know of a worker's device.
+
+    Attributes:
+        type: ``cpu`` or ``cuda``.
+        name: that a profile gives it, such as ``NVIDIA H200``.
+        identity: the same for workers that share a GPU, and for no others; empty for a processor.
+        memory_bytes: of a GPU; None where workers share the host's memory.
+    """
+
+    type: str = "cpu"
+    name: str = "cpu"
+    identity: str = ""
+    memory_bytes: int | None = None
+
+
+class Accelerator(ABC):
+    """The device that a worker computes on.
+
+    Attributes:
+        device: as torch knows it.
+        facts: for the controller.
+    """
+
+    device: torch.device
+    facts: DeviceFacts
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until the device has done all it was told."""
+
+    @abstractmethod
+    def new_clock(self) -> Clock:
+        """A clock for one run."""
+
+    @abstractmethod
+    def forget_peak_memory(self) -> None:
+        """Begin to look for the peak anew."""
+
+    @abstractmethod
+    def peak_memory_bytes(self) -> int:
+        """The most memory in use since :meth:`forget_peak_memory`; 0 where nobody tells."""
+
+    @abstractmethod
+    def give_back_memory(self) -> None:
+        """Return what is not in use to the system, and to the other workers of the device."""
+
+
+class Processor(Accelerator):
+    """The host's own processor, with the host's memory."""
+
+    def __init__(self) -> None:
+        self.device = PROCESSOR
+        self.facts = DeviceFacts()
+
+    def synchronize(self) -> None:
+        """A processor is never behind."""
+
+    def new_clock(self) -> Clock:
+        """The process's own."""
+        return ProcessorClock()
+
+    def forget_peak_memory(self) -> None:
+        """Of the resident size of the process."""
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def peak_memory_bytes(self) -> int:
+        """The largest resident size of the process; 0 where Linux does not tell."""
+        with suppress(OSError):
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        return 0
+
+    def give_back_memory(self) -> None:
+        """Begin every placement with the same memory, or its peak would tell of the one before."""
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+class Gpu(Accelerator):
+    """A GPU, which other workers may share.
+
+    Args:
+        index: of the GPU on this host.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.device = torch.device("cuda", index)
+        # Streams, events and groups are those of the current device.
+        torch.cuda.set_device(self.device)
+        properties = torch.cuda.get_device_properties(self.device)
+        self.facts = DeviceFacts(
+            "cuda", properties.name, str(properties.uuid), properties.total_memory
+        )
+
+    def synchronize(self) -> None:
+        """Wait for all streams."""
+        torch.cuda.synchronize(self.device)
+
+    def new_clock(self) -> Clock:
+        """Of the stream that passes run on."""
+        return StreamClock(partial(torch.cuda.Event, enable_timing=True))
+
+    def forget_peak_memory(self) -> None:
+        """Of torch's allocator in this process."""
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def peak_memory_bytes(self) -> int:
+        """The most that tensors of this process took."""
+        return torch.cuda.max_memory_allocated(self.device)
+
+    def give_back_memory(self) -> None:
+        """What torch's allocator keeps for later."""
+        torch.cuda.empty_cache()
+
+
+def accelerator_of(choice: str, place: int) -> Accelerator:
+    """The device of a worker.
+
+    Args:
+        choice: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
+        place: number of the worker among those of its host, which take the host's GPUs in turns.
+
+    Raises:
+        InvalidInput: for another choice.
+        InvalidCluster: where no GPU can be had.
+    """
+    if known_choice(choice) is DeviceChoice.CPU:
+        return Processor()
+    # NCCL's receives wait on the GPU, and loading a kernel at its first use may wait for them.
+    # It has to be said before CUDA is asked anything.
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+    if torch.cuda.is_available():
+        return Gpu(place % torch.cuda.device_count())
+    if choice == "cuda":
+        raise InvalidCluster(
+            "device is cuda, but PyTorch finds no GPU on this host; use device auto or cpu, or a "
+            "PyTorch that was built for the GPU's driver"
+        )
+    return Processor()
+
+
+def known_choice(choice: str) -> DeviceChoice:
+    """What a word stands for.
+
+    Raises:
+        InvalidInput: if ``choice`` is neither ``auto`` nor ``cpu`` nor ``cuda``.
+    """
+    try:
+        return DeviceChoice(choice)
+    except ValueError:
+        raise InvalidInput(f"device is {choice!r}; expected auto, cpu or cuda") from None
+
+
+def choice_for(device: str, speeds: Sequence[float]) -> DeviceChoice:
+    """What the workers of a session compute on; only CPUs emulate slower accelerators.
+
+    Raises:
+        InvalidInput: if GPUs are to be slower, or see :func:`known_choice`.
+    """
+    choice = known_choice(device)
+    if min(speeds) == 1:
+        return choice
+    if choice is DeviceChoice.CUDA:
+        raise InvalidInput(
+            "speeds emulate slower accelerators with CPU workers; leave them out, or use device cpu"
+        )
+    return DeviceChoice.CPU
+
+
+def moved(tree: Tree, device: torch.device) -> Tree:
+    """The same with all tensors on ``device``; those that are there already are not copied."""
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), tree)
+
+
+def hurried(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on ``device``, which may still be copying it.
+
+    The copy starts from pinned memory, or the process would have to wait for it.
+    """
+    if tensor.device == device:
+        return tensor
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def device_among(values: Iterable[object]) -> torch.device:
+    """Where an operator with these arguments works: on the processor if none of them tells."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return value.device
+        if isinstance(value, torch.device):
+            return value
+    return PROCESSOR
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of torch, or of a library below it, says that memory was short."""
+    text = str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(sign in text for sign in _OUT_OF_MEMORY_SIGNS)
+    )

@@ -1,0 +1,115 @@
+"""Emulating slower accelerators with CPU workers: where they compute, and how long they rest.
+
+A worker of speed 0.25 takes four times the processor time that a pass needs and sleeps the rest of
+it, so four of them do the work of one core. They share that core: on cores of their own they would
+slow each other down through shared caches and execution units, now and then, and no profile could
+tell when. Threads that send and receive are left where they are.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from drlpp.errors import InvalidInput
+from drlpp.specs.cluster import MOST_LOAD
+
+
+def available_cores() -> list[int]:
+    """Of this machine, those that this process may use."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def cores_for(
+    speeds: Sequence[float], machines: Sequence[tuple[str, Sequence[int]]]
+) -> list[int | None]:
+    """The core of every worker; None if it is left to the system, as for workers of full speed.
+
+    Args:
+        speeds: of every worker.
+        machines: of every worker, by name, and the cores that may be used there.
+    """
+    free = {
+        machine: dict.fromkeys(sorted(cores, reverse=True), MOST_LOAD)
+        for machine, cores in machines
+    }
+    found: list[int | None] = []
+    for speed, (machine, _) in zip(speeds, machines, strict=True):
+        loads = free[machine]
+        core = next((core for core, load in loads.items() if load >= speed), None)
+        if core is not None:
+            loads[core] -= speed
+        found.append(core)
+    return found
+
+
+def checked_speeds(speeds: Sequence[float] | None, workers: int) -> tuple[float, ...]:
+    """The speed of every worker, 1 each if none are given.
+
+    Raises:
+        InvalidInput: for another number of speeds, or one that no worker can emulate.
+    """
+    if speeds is None:
+        return (1.0,) * workers
+    if len(speeds) != workers or not all(0 < speed <= 1 for speed in speeds):
+        raise InvalidInput(
+            f"speeds are {list(speeds)}; expected one for each of {workers} workers, above 0 and "
+            "at most 1"
+        )
+    return tuple(speeds)
+
+
+@contextmanager
+def computing_on(core: int | None) -> Iterator[None]:
+    """Keep the calling thread on a core."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+class EmulatedAccelerator:
+    """Rests after computing, so that everything takes as long as on an accelerator of its speed.
+
+    A worker that shares its core, or is woken late, ends an action later than the accelerator
+    would have; the next action then ends as if it had begun that much earlier. What the worker has
+    waited for in between, it would have waited for anyway: that makes up for the delay first.
+
+    Args:
+        speed: of the accelerator, in units of this processor's; at 1 there is no rest.
+    """
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        self._ended = self._due = -math.inf
+        self._used_by_end = 0.0
+        self._begun = self._used_by_begin = 0.0
+
+    def begin(self) -> None:
+        """Computing begins."""
+        self._begun, self._used_by_begin = time.perf_counter(), time.thread_time()
+
+    def rest(self) -> float:
+        """Computing has ended; returns what it took of the processor, in seconds."""
+        used = time.thread_time() - self._used_by_begin
+        if self._speed < 1:
+            idle = self._begun - self._ended - (self._used_by_begin - self._used_by_end)
+            late = max(0.0, self._ended - self._due - idle) if math.isfinite(idle) else 0.0
+            self._due = self._begun - late + used / self._speed
+            sleep_until(self._due)
+            self._ended, self._used_by_end = time.perf_counter(), time.thread_time()
+        return used
+
+
+def sleep_until(end: float) -> None:
+    """Until ``time.perf_counter`` is ``end``; not at all if that is past."""
+    if (left := end - time.perf_counter()) > 0:
+        time.sleep(left)

@@ -1,0 +1,407 @@
+"""Started by ``torchrun``: the first process is the controller, every process keeps one worker.
+
+``torchrun`` brings the processes together (c10d's rendezvous) and tells each who it is. They then
+connect to the controller, and both sides prove that they know the token in ``DRLPP_TOKEN``
+(:mod:`drlpp.runtime.ipc.handshake`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from multiprocessing import AuthenticationError, Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+
+import torch.distributed as dist
+
+from drlpp.errors import HostLost, InvalidInput
+from drlpp.runtime.device.emulation import available_cores
+from drlpp.runtime.hosts.keeper import Keeper
+from drlpp.runtime.hosts.keeper_messages import (
+    SILENCE_SECONDS,
+    Hello,
+    Leave,
+    limit_reading,
+    receive_message,
+    send_message,
+    watch_peer,
+)
+from drlpp.runtime.hosts.launch_store import (
+    GATHERING_SECONDS,
+    address_of,
+    count_attempt,
+    exit_code_of_controller,
+    reach_controller,
+    rendezvous,
+    tell_end,
+    tell_port,
+)
+from drlpp.runtime.hosts.local_host import warm_up
+from drlpp.runtime.ipc.handshake import SignedConnection, greet_controller, welcome_keeper
+
+TOKEN_VARIABLE = "DRLPP_TOKEN"
+
+_HANDSHAKE_SECONDS = 5
+_RETRY_SECONDS = 0.2
+_MOST_HANDSHAKES = 64
+"""At a time; a flood of strangers must not take all files that this process may open."""
+_LONGEST_VERSIONS_BYTES = 1000
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What ``torchrun`` tells a process.
+
+    Attributes:
+        rank: of the process among all; 0 is the controller.
+        size: number of processes.
+        node: number of its host.
+        controller: address of the host of rank 0.
+        token: the secret of the session.
+    """
+
+    rank: int
+    size: int
+    node: int
+    controller: str
+    token: bytes = field(repr=False)
+
+    @classmethod
+    def from_environment(cls) -> Launch | None:
+        """None if this process was not started by ``torchrun``.
+
+        Raises:
+            InvalidInput: there is no token.
+        """
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            return None
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        if len(token) < 16:
+            raise InvalidInput(
+                f"{TOKEN_VARIABLE} is {'too short' if token else 'not set'}: processes of torchrun "
+                "accept only each other, by a secret in the environment that is the same on every "
+                "host, such as what `openssl rand -hex 16` prints"
+            )
+        return cls(
+            rank=int(os.environ["RANK"]),
+            size=int(os.environ["WORLD_SIZE"]),
+            node=int(os.environ["GROUP_RANK"]),
+            controller=os.environ["MASTER_ADDR"],
+            token=os.fsencode(token),
+        )
+
+    def hello(self, address: str) -> Hello:
+        """Who this process is."""
+        return Hello(
+            rank=self.rank,
+            node=self.node,
+            host_name=socket.gethostname(),
+            address=address,
+            machine=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            cores=tuple(available_cores()),
+        )
+
+
+def versions() -> str:
+    """What has to be the same on all hosts, whose processes send each other pickled objects.
+
+    Not for which devices torch was built, which may differ.
+    """
+    found = [
+        f"{package} {metadata.version(package).partition('+')[0]}" for package in ("drlpp", "torch")
+    ]
+    return ", ".join([*found, f"Python {sys.version_info.major}.{sys.version_info.minor}"])
+
+
+class Controller:
+    """The first process of a launch, which all others connect to.
+
+    It listens on the address that ``torchrun`` has told the others, and nowhere else.
+
+    Args:
+        launch: what ``torchrun`` tells this process.
+        store: where it tells the others its port.
+
+    Attributes:
+        port: that it listens on.
+        in_session: whether a session has the keepers; there is one at a time.
+        attempt: counted from 1; ``torchrun`` keeps its store when it starts a program anew, but
+            counts that on each host by itself.
+
+    Raises:
+        InvalidInput: the others cannot reach this host at the address that they know.
+    """
+
+    def __init__(self, launch: Launch, store: dist.Store) -> None:
+        self.launch = launch
+        self.in_session = False
+        address = address_of(launch.controller)
+        self._listener = socket.create_server((address, 0), backlog=launch.size + _MOST_HANDSHAKES)
+        self.port: int = self._listener.getsockname()[1]
+        self.hello = launch.hello(address)
+        self._arrived: queue.Queue[tuple[Hello, SignedConnection] | InvalidInput] = queue.Queue()
+        self._keepers: dict[int, tuple[Hello, SignedConnection]] = {}
+        self._turned_away: set[str] = set()
+        self._exit_code: int | None = None
+        self._handshakes = threading.BoundedSemaphore(_MOST_HANDSHAKES)
+        # The store is kept: it may be this process that serves it.
+        self._store = store
+        self.attempt = count_attempt(store)
+        threading.Thread(target=self._listen, daemon=True).start()
+        tell_port(store, self.port)
+
+    def keepers(self) -> list[tuple[Hello, SignedConnection]]:
+        """The other processes, by rank, once all of them have come.
+
+        Raises:
+            HostLost: some did not come in time.
+            InvalidInput: one has other versions than this process.
+        """
+        end = time.monotonic() + GATHERING_SECONDS
+        while missing := sorted(set(range(1, self.launch.size)) - self._keepers.keys()):
+            try:
+                arrival = self._arrived.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                raise HostLost(
+                    f"ranks {missing} of {self.launch.size} have not reached the controller at "
+                    f"{self.hello.address} within {GATHERING_SECONDS} s{self._suspicion()}"
+                ) from None
+            self._take_in(arrival)
+        return [self._keepers[rank] for rank in sorted(self._keepers)]
+
+    def _take_in(self, arrival: tuple[Hello, SignedConnection] | InvalidInput) -> None:
+        if isinstance(arrival, InvalidInput):
+            raise arrival
+        hello, connection = arrival
+        if hello.rank in self._keepers:
+            connection.close()
+        else:
+            self._keepers[hello.rank] = arrival
+
+    def _listen(self) -> None:
+        """Welcome whoever comes, from the beginning on: strangers must not fill the queue."""
+        with self._listener:
+            while True:
+                self._handshakes.acquire()
+                try:
+                    peer, (address, _) = self._listener.accept()
+                except OSError:
+                    self._handshakes.release()
+                    if self._exit_code is not None:
+                        return
+                    time.sleep(_RETRY_SECONDS)  # The system may be short of open files.
+                    continue
+                # One that says little, or slowly, must not keep the others waiting.
+                threading.Thread(target=self._welcome, args=(peer, address), daemon=True).start()
+
+    def _welcome(self, peer: socket.socket, address: str) -> None:
+        """Whoever does not know the token is turned away, whatever it sends."""
+        connection: SignedConnection | None = None
+        try:
+            watch_peer(peer)
+            # Of whoever knows the token, beyond the handshake.
+            limit_reading(peer, SILENCE_SECONDS)
+            here = self.hello.address, self.port
+            rank, connection = welcome_keeper(peer, here, self.launch.token, _HANDSHAKE_SECONDS)
+            self._arrived.put(self._introduced(rank, address, connection))
+            connection = None
+            if self._exit_code is not None:
+                self._let_go()
+        except AuthenticationError:
+            self._turned_away.add(address)
+        except (EOFError, OSError):
+            pass  # A stranger, or a connection that broke: the other end tells its user.
+        finally:
+            self._handshakes.release()
+            peer.close()
+            if connection is not None:
+                connection.close()
+
+    def _introduced(
+        self, rank: int, address: str, connection: SignedConnection
+    ) -> tuple[Hello, SignedConnection] | InvalidInput:
+        # Before anything is unpickled that another version may have pickled otherwise.
+        theirs = connection.recv_bytes(_LONGEST_VERSIONS_BYTES).decode(errors="replace")
+        if theirs != versions():
+            connection.close()
+            return InvalidInput(
+                f"the host at {address} has {theirs}, and this one {versions()}; install the "
+                "same versions on all hosts"
+            )
+        hello: Hello = receive_message(connection)
+        if hello.rank != rank or not 0 < rank < self.launch.size:
+            raise ConnectionAbortedError("it is not who it has proven to be")
+        return hello, connection
+
+    def _suspicion(self) -> str:
+        """Why those that are missing may be, for an error message."""
+        if not self._turned_away:
+            return ""
+        return (
+            f"; a process from {', '.join(sorted(self._turned_away))} was turned away, since it "
+            f"has another {TOKEN_VARIABLE}"
+        )
+
+    def close(self, exit_code: int = 0) -> None:
+        """Let the other processes go, with the exit code of this one."""
+        # Those that have not come yet learn it there.
+        tell_end(self._store, exit_code)
+        self._exit_code = exit_code
+        self._let_go()
+        # It ends the waiting of the thread that closes it.
+        self._listener.shutdown(socket.SHUT_RDWR)
+
+    def _let_go(self) -> None:
+        while not self._arrived.empty():
+            with suppress(InvalidInput, queue.Empty):
+                self._take_in(self._arrived.get_nowait())
+        keepers, self._keepers = self._keepers, {}
+        for _, connection in keepers.values():
+            with suppress(OSError):
+                send_message(connection, (0, Leave(self._exit_code or 0)))
+            connection.close()
+
+
+_controller: Controller | None = None
+
+
+def join_launch() -> None:
+    """What a program does first that may be started by ``torchrun``.
+
+    Without ``torchrun`` nothing. On the first process, sessions from now on have all processes of
+    the launch as workers. All others serve these sessions, and exit when the first one does.
+
+    Raises:
+        InvalidInput: the environment has no token.
+    """
+    global _controller
+    launch = Launch.from_environment()
+    if launch is None or _controller is not None:
+        return
+    if launch.rank == 0:
+        # torchrun ends processes by SIGTERM; what was learned so far is kept, as after Ctrl-C.
+        signal.signal(signal.SIGTERM, _interrupt)
+        _controller = Controller(launch, rendezvous())
+        atexit.register(leave_launch)
+        warm_up()
+    else:
+        signal.signal(signal.SIGTERM, _exit)
+        sys.exit(keep_workers(launch, rendezvous(), _interrupts(launch)))
+
+
+def leave_launch(exit_code: int | None = None) -> None:
+    """Let the other processes of the launch go, which a program ends with.
+
+    At its end it happens by itself, but Python does not tell what ``sys.exit`` was called with: a
+    program that ends by another exit code than 0 calls this before.
+
+    Args:
+        exit_code: that they end with, so that ``torchrun`` sees a failure on every host; by default
+            1 if an exception other than ``SystemExit`` ends the program, else 0.
+    """
+    global _controller
+    if _controller is not None:
+        if exit_code is None:
+            exit_code = int(getattr(sys, "last_value", None) is not None)
+        _controller.close(exit_code)
+        _controller = None
+
+
+def controller() -> Controller | None:
+    """This process, if it is the first of a launch."""
+    return _controller
+
+
+def check_joined() -> None:
+    """Whether the workers of this process's sessions are where they should be.
+
+    Raises:
+        InvalidInput: in a process of ``torchrun`` that has not called :func:`join_launch`: each of
+            them would have a session of its own, with all of its workers on its own host.
+    """
+    if _controller is None and Launch.from_environment() is not None:
+        raise InvalidInput(
+            "this program was started by torchrun; call drlpp.runtime.join_launch() before "
+            "anything else, in every process"
+        )
+
+
+def usual_workers(on_this_machine: int = 4) -> int:
+    """How many workers a session has if nobody says: all that ``torchrun`` has started, if it has.
+
+    Raises:
+        InvalidInput: see :func:`check_joined`.
+    """
+    check_joined()
+    return on_this_machine if _controller is None else _controller.launch.size
+
+
+def restarted() -> bool:
+    """Whether ``torchrun`` has started this program anew after a failure."""
+    return _controller is not None and _controller.attempt > 1
+
+
+def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | None = None) -> int:
+    """Serve the controller until it ends.
+
+    Args:
+        launch: what ``torchrun`` tells this process.
+        store: where the controller tells its port.
+        interrupts: readable once Ctrl-C has been pressed here, which the controller is told.
+
+    Returns:
+        The exit code.
+    """
+    warm_up()
+    try:
+        peer = reach_controller(store, launch.controller)
+        peer.settimeout(None)
+        watch_peer(peer)
+        hello = launch.hello(peer.getsockname()[0])
+        there = peer.getpeername()[:2]
+        connection = greet_controller(peer, there, launch.token, launch.rank)
+        connection.send_bytes(versions().encode())
+        return Keeper(hello, connection, interrupts).serve()
+    except AuthenticationError:
+        reason = (
+            f"has another {TOKEN_VARIABLE}, which has to be the same on every host, or is a "
+            "stranger that torchrun's store names in its place"
+        )
+    except (EOFError, OSError) as error:
+        if (exit_code := exit_code_of_controller(store)) is not None:
+            return exit_code
+        reason = f"cannot be reached: {str(error) or 'it ended'}"
+    print(f"rank {launch.rank}: the controller at {launch.controller} {reason}", file=sys.stderr)
+    return 1
+
+
+def _interrupts(launch: Launch) -> Connection | None:
+    """Readable once Ctrl-C has been pressed, where the controller does not get it as well.
+
+    Until the controller has ended its session the keeper goes on.
+    """
+    if launch.node == 0:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return None
+    interrupts, pressed = Pipe(duplex=False)
+    signal.signal(signal.SIGINT, lambda *_: pressed.send_bytes(b"Ctrl-C"))
+    return interrupts
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _exit(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(0)

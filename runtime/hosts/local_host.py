@@ -1,0 +1,278 @@
+"""Workers on this machine, forked from a server process that has torch loaded already."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import types
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import connection as mp_connection
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from drlpp.errors import HostLost, InvalidInput, WorkerLost
+from drlpp.runtime.hosts.host import Answered, Ended, Event, Post, WorkerHost
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.commands import Command, Stop
+from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from drlpp.runtime.worker.worker_process import worker_main
+
+_GRACE_SECONDS = 0.5
+_LONGEST_END_SECONDS = 10
+"""Less than ``keeper_messages.SILENCE_SECONDS``: a keeper says so before it counts as lost."""
+
+_LONGEST_FORK_SECONDS = 90
+"""For a worker, before which the server may have to load torch; less than ``remote_host`` waits."""
+
+_UNKNOWN_EXIT_CODE = 255
+"""What multiprocessing says if the server has ended that would have told it."""
+
+_SERVER_HAS_ENDED = (
+    "the server that workers are forked from has ended, which the system may have killed for want "
+    "of memory"
+)
+
+_SERVER_IS_FROZEN = (
+    f"the server that workers are forked from did not do so within {_LONGEST_FORK_SECONDS} s, and "
+    "was ended"
+)
+
+
+class LocalHost(WorkerHost):
+    """Some workers of a session as processes of this machine.
+
+    Replacing them costs a fraction of a second. The server that they are forked from may be killed
+    as well: then nobody tells how they end, so that they are killed and waited for without it. If
+    it is frozen when it is needed, it is killed too, and another takes its place.
+
+    Args:
+        workers: their numbers.
+        folder: for the files that commands name, and for long messages.
+        name: of this machine.
+        address: where other workers reach these.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[int],
+        folder: Path,
+        name: str = "localhost",
+        address: str = "127.0.0.1",
+    ) -> None:
+        self.workers = tuple(workers)
+        self.name = name
+        self.address = address
+        self.folder = folder
+        self._context = forking_context()
+        self._processes: dict[int, ForkServerProcess] = {}
+        # Files that are ready when the process has ended, whoever else knows.
+        self._ends: dict[int, int] = {}
+        self._channels: dict[int, Channel] = {}
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that run now."""
+        return [process.pid for process in self._processes.values() if process.pid is not None]
+
+    def start(self, posts: Sequence[Post]) -> None:
+        """Start the workers; none runs.
+
+        Raises:
+            WorkerLost: the server that they are forked from has ended.
+        """
+        warm_up()
+        for post in posts:
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(
+                target=worker_main,
+                args=(post, Channel(theirs, str(self.folder))),
+                name=f"drlpp-worker-{post.worker}",
+                daemon=True,
+            )
+            frozen = threading.Timer(_LONGEST_FORK_SECONDS, _kill_server)
+            frozen.start()
+            try:
+                with main_module_left_out():
+                    process.start()
+            except (EOFError, ConnectionError, FileNotFoundError):
+                reason = _SERVER_IS_FROZEN if frozen.finished.is_set() else _SERVER_HAS_ENDED
+                raise WorkerLost(f"worker {post.worker} could not be started: {reason}") from None
+            finally:
+                frozen.cancel()
+                theirs.close()
+            self._processes[post.worker] = process
+            self._channels[post.worker] = Channel(ours, str(self.folder))
+            assert process.pid is not None
+            with suppress(ProcessLookupError):
+                self._ends[post.worker] = os.pidfd_open(process.pid)
+
+    def finish_start(self) -> None:
+        """They have been."""
+
+    def is_whole(self) -> bool:
+        """Whether all workers run."""
+        return len(self._processes) == len(self.workers) and all(
+            process.is_alive() for process in self._processes.values()
+        )
+
+    def send(self, worker: int, command: Command) -> None:
+        """Give a worker a command."""
+        with suppress(BrokenPipeError):
+            self._channels[worker].send(command)
+
+    def waitables(self) -> list[Any]:
+        """The pipes to the workers, and what tells that one has ended."""
+        pipes = [channel.connection for channel in self._channels.values()]
+        return [*pipes, *(process.sentinel for process in self._processes.values())]
+
+    def events(self, ready: Container[Any]) -> list[Event]:
+        """What workers have answered, and which have ended."""
+        found: list[Event] = []
+        for worker, channel in self._channels.items():
+            if channel.connection in ready:
+                with suppress(EOFError, ConnectionResetError):
+                    found.append(Answered(worker, channel.receive()))
+        found.extend(
+            Ended(worker, describe_exit(process.exitcode))
+            for worker, process in self._processes.items()
+            if not process.is_alive()
+        )
+        return found
+
+    def publish(self, path: Path) -> None:
+        """The workers read the session's folder itself."""
+        assert path.parent == self.folder
+
+    def remove(self, file: str) -> None:
+        """Workers that have the file open read on."""
+        (self.folder / file).unlink(missing_ok=True)
+
+    def fetch(self, file: str) -> Path:
+        """The file that a worker has written."""
+        return self.folder / file
+
+    def kill(self) -> None:
+        """End all workers at once.
+
+        Raises:
+            HostLost: one does not end.
+        """
+        for end in self._ends.values():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(end, signal.SIGKILL)
+        give_up = time.monotonic() + _LONGEST_END_SECONDS
+        for worker, process in list(self._processes.items()):
+            ends = [self._ends[worker]] if worker in self._ends else []
+            ended = not ends or mp_connection.wait(ends, max(0.0, give_up - time.monotonic()))
+            process.join(max(0.0, give_up - time.monotonic()))
+            if ends and ended and process.is_alive():
+                # It is the server that does not say so. Without it, that is known at once.
+                _kill_server()
+                process.join(_GRACE_SECONDS)
+            if not ended or process.is_alive():
+                raise HostLost(
+                    f"worker {worker} (process {process.pid}) does not end, although it was "
+                    "killed: it waits for a driver or a file system"
+                )
+            process.close()
+            self._channels.pop(worker).close()
+            for end in ends:
+                os.close(end)
+            self._ends.pop(worker, None)
+            del self._processes[worker]
+
+    def close(self) -> None:
+        """Ask the workers to end, and kill those that do not."""
+        for channel in self._channels.values():
+            with suppress(OSError):
+                channel.send(Stop())
+        for process in self._processes.values():
+            process.join(_GRACE_SECONDS)
+        self.kill()
+
+
+def warm_up() -> None:
+    """Start the server that workers are forked from; it loads torch while others go on.
+
+    Raises:
+        InvalidInput: the folder for temporary files has too long a name for the server's socket.
+    """
+    forking_context()
+    # Made before the first worker, so that all know its name and can remove it.
+    keep_socket_folder()
+    try:
+        with _interrupts_ignored():
+            forkserver.ensure_running()
+    except OSError as error:
+        if "AF_UNIX path too long" not in str(error):
+            raise
+        raise InvalidInput(
+            f"temporary files go to {tempfile.gettempdir()}, a name too long for sockets; set "
+            "TMPDIR to a shorter one, such as /tmp"
+        ) from None
+
+
+def _kill_server() -> None:
+    """What :func:`warm_up` replaces."""
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Have a process that starts here ignore Ctrl-C, which reaches the whole process group.
+
+    Otherwise the server, which ignores it only when all is imported, prints where it was.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def forking_context() -> ForkServerContext:
+    """Makes processes that the server forks, with torch loaded."""
+    context = multiprocessing.get_context("forkserver")
+    # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
+    context.set_forkserver_preload(["drlpp.runtime.worker.worker_process", "torch._dynamo"])
+    return context
+
+
+def describe_exit(code: int | None) -> str:
+    """How a process has ended."""
+    if code == _UNKNOWN_EXIT_CODE:
+        return f"is given up: {_SERVER_HAS_ENDED}"
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL, as the system does for want of memory"
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+@contextmanager
+def main_module_left_out() -> Iterator[None]:
+    """Keep multiprocessing from running the user's main script again in every worker.
+
+    Workers need nothing of it, and it may lack the ``if __name__ == "__main__"`` that would
+    otherwise be required.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -1,0 +1,251 @@
+"""The controller's side of a keeper: workers on another machine, or started by ``torchrun``."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import connection as mp_connection
+from pathlib import Path
+from typing import Any
+
+from drlpp.errors import HostLost, RunFailure, StorageFailure
+from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, Post, WorkerHost
+from drlpp.runtime.hosts.keeper_messages import (
+    SILENCE_SECONDS,
+    Clock,
+    Close,
+    Fetch,
+    Hello,
+    Kill,
+    Open,
+    Publish,
+    Remove,
+    Reply,
+    Request,
+    Start,
+    Tell,
+    chunks_of,
+    receive_message,
+    send_message,
+    write_file,
+)
+from drlpp.runtime.ipc.commands import Command, RunResult
+from drlpp.runtime.ipc.handshake import SignedConnection
+
+_CLOCK_READINGS = 5
+_START_SECONDS = 120
+"""For workers to be forked, before which the host may have to load torch."""
+
+
+class RemoteHost(WorkerHost):
+    """The workers of one keeper.
+
+    Times in their results are turned into those of this machine's clock.
+
+    Args:
+        hello: who the keeper is.
+        connection: to it.
+        name: of its host.
+        folder: of the session on this machine; what is fetched is put there.
+        shares_clock: whether its host is emulated on this machine.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        connection: SignedConnection,
+        name: str,
+        folder: Path,
+        *,
+        shares_clock: bool,
+    ) -> None:
+        self.workers = (hello.rank,)
+        self.name = name
+        self.address = hello.address
+        self._connection = connection
+        self._folder = folder
+        self._shares_clock = shares_clock
+        self._publishes = self._shares_folder = False
+        self._lost: HostLost | None = None
+        self._requests = 0
+        self._process_ids: tuple[int, ...] = ()
+        self._events: deque[Event] = deque()
+
+    def open(self, host_folder: str | None) -> str:
+        """Begin a session.
+
+        Args:
+            host_folder: of the session on that host, if another keeper there or this process has
+                it already; then it is that one's to publish files.
+
+        Returns:
+            The folder on that host.
+
+        Raises:
+            HostLost: the host does not answer.
+        """
+        self._publishes = host_folder is None
+        self._shares_folder = host_folder == str(self._folder)
+        return self._ask(Open(host_folder)).folder
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that run now, as that machine counts them."""
+        return list(self._process_ids)
+
+    def start(self, posts: Sequence[Post]) -> None:
+        """Begin to start the workers anew."""
+        self._send(Start(tuple(posts)))
+
+    def finish_start(self) -> None:
+        """Wait until the keeper has started them."""
+        self._process_ids = self._wait_for_reply(_START_SECONDS).process_ids
+
+    def is_whole(self) -> bool:
+        """Whether the workers run, as far as the keeper has told."""
+        while mp_connection.wait(self.waitables(), 0):
+            self._take_in()
+        self._note_ends()
+        return bool(self._process_ids)
+
+    def send(self, worker: int, command: Command) -> None:
+        """Give the worker a command."""
+        self._send(Tell(worker, command))
+
+    def waitables(self) -> list[Any]:
+        """The connection to the keeper."""
+        if self._lost:
+            raise self._lost
+        return [self._connection]
+
+    def events(self, ready: Container[object]) -> list[Event]:
+        """What the keeper has told."""
+        if self._connection in ready:
+            self._take_in()
+        self._note_ends()
+        found = list(self._events)
+        self._events.clear()
+        return [self._on_our_clock(event) for event in found]
+
+    def _note_ends(self) -> None:
+        if any(isinstance(event, Ended) for event in self._events):
+            self._process_ids = ()
+
+    def _on_our_clock(self, event: Event) -> Event:
+        if self._shares_clock or not isinstance(event, Answered):
+            return event
+        if not isinstance(event.answer, RunResult):
+            return event
+        return replace(event, answer=event.answer.later(-self._seconds_ahead()))
+
+    def _seconds_ahead(self) -> float:
+        """Of that machine's clock, by the reading that took least."""
+        readings = []
+        for _ in range(_CLOCK_READINGS):
+            begin = time.perf_counter()
+            theirs = self._ask(Clock()).seconds
+            end = time.perf_counter()
+            readings.append((end - begin, theirs - (begin + end) / 2))
+        return min(readings)[1]
+
+    def publish(self, path: Path) -> None:
+        """Send the file, unless another keeper of the host does."""
+        if not self._publishes:
+            return
+        self._ask(Publish(path.name, path.stat().st_size))
+        for chunk in chunks_of(path):
+            with self._watched():
+                self._connection.send_bytes(chunk)
+        self._wait_for_reply()
+
+    def remove(self, file: str) -> None:
+        """Let the keeper that got the file remove it; nobody waits for that."""
+        if self._publishes:
+            self._send(Remove(file))
+
+    def fetch(self, file: str) -> Path:
+        """A copy of the host's file in the session's folder."""
+        path = self._folder / file
+        if not self._shares_folder:
+            bytes_ = self._ask(Fetch(file)).bytes_
+            try:
+                write_file(path, self._chunks(bytes_))
+            except OSError as error:
+                raise StorageFailure(f"{path}: cannot be written ({error.strerror})") from None
+            self._wait_for_reply()
+        return path
+
+    def _chunks(self, bytes_: int) -> Iterator[bytes]:
+        while bytes_ > 0:
+            with self._watched():
+                chunk = self._connection.recv_bytes()
+            bytes_ -= len(chunk)
+            yield chunk
+
+    def kill(self) -> None:
+        """End the workers at once; what they have told before is forgotten."""
+        self._ask(Kill())
+        self._forget()
+
+    def close(self) -> None:
+        """End the session on that host; the keeper waits for the next."""
+        self._ask(Close())
+        self._forget()
+
+    def _forget(self) -> None:
+        self._events = deque(event for event in self._events if isinstance(event, Interrupted))
+        self._process_ids = ()
+
+    def _ask(self, request: Request) -> Reply:
+        self._send(request)
+        return self._wait_for_reply()
+
+    def _send(self, request: Request) -> None:
+        self._requests += 1
+        with self._watched():
+            send_message(self._connection, (self._requests, request))
+
+    def _wait_for_reply(self, limit_seconds: float | None = None) -> Reply:
+        """That to the last request; what workers have told in between is kept."""
+        seconds = SILENCE_SECONDS if limit_seconds is None else limit_seconds
+        while True:
+            with self._watched():
+                if not self._connection.poll(seconds):
+                    raise TimeoutError(f"no answer within {seconds:.0f} s")
+            reply = self._take_in()
+            if reply is None or reply.number != self._requests:
+                continue
+            if reply.problem:
+                failure = StorageFailure if reply.storage else RunFailure
+                raise failure(f"host {self.name}: {reply.problem}")
+            return reply
+
+    def _take_in(self) -> Reply | None:
+        """The next message, which is kept if it is an event and returned if it is a reply."""
+        with self._watched():
+            message = receive_message(self._connection)
+        if isinstance(message, Reply):
+            return message
+        self._events.append(message)
+        return None
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Whatever ends an exchange in the middle ends the connection."""
+        if self._lost:
+            raise self._lost
+        try:
+            yield
+        except BaseException as error:
+            closed = isinstance(error, EOFError)
+            reason = "it closed the connection" if closed else str(error) or type(error).__name__
+            self._lost = HostLost(
+                f"host {self.name} (rank {self.workers[0]}) cannot be reached: {reason}"
+            )
+            self._connection.close()
+            if isinstance(error, OSError | EOFError):
+                raise self._lost from None
+            raise

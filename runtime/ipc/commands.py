@@ -1,0 +1,367 @@
+"""What the controller tells its workers, and what they answer.
+
+Files are named in the session's folder, of which every host has its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from drlpp import errors
+from drlpp.errors import NotFinite
+from drlpp.runtime.comm.transport import Transport, Way
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.stage.stage_runner import RunPlan
+from drlpp.schedule.method import DeviceChoice, Method
+from drlpp.schedule.schedule import Action, Part
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class LoadModel:
+    """Read the model's parameters and buffers, and samples to work on, from files.
+
+    The first command of every worker; ``device`` is what it is to compute on.
+    """
+
+    state_file: str
+    samples_file: str
+    device: DeviceChoice = DeviceChoice.CPU
+
+
+@dataclass(frozen=True)
+class LoadSamples:
+    """Read other samples: ``(inputs, targets)``, samples first."""
+
+    samples_file: str
+
+
+@dataclass(frozen=True)
+class Deploy:
+    """Hold a stage of a placement from now on, with the weights of ``state_file``.
+
+    Attributes:
+        name: of this deployment; names its communication groups, never used twice.
+        workers: of the whole placement, in the order of their ranks.
+        replicas: the workers that hold this stage.
+        stage: the pickled program of the stage, for the last stage with the loss.
+        method, optimizer, delay, seed: as in ``StageRunner``.
+        timeout_seconds: after which a message counts as lost.
+        checkpoint_file: a file with weights, buffers and optimizer state to go on from.
+        transport: how the workers exchange tensors.
+        ways: from which worker to which anything will be sent, in the whole placement.
+        in_flight: also with the parts that were in flight.
+    """
+
+    name: str
+    workers: tuple[int, ...]
+    replicas: tuple[int, ...]
+    stage: bytes
+    method: Method
+    optimizer: OptimizerSpec
+    delay: int
+    seed: int
+    timeout_seconds: float
+    transport: Transport
+    ways: tuple[Way, ...]
+    checkpoint_file: str | None = None
+    in_flight: bool = False
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Minibatches that come in files while a run goes on.
+
+    Attributes:
+        name: never used twice.
+        chunk_minibatches: in one file; the last may hold fewer.
+        first: the minibatch of the run that the first file begins with.
+    """
+
+    name: str
+    chunk_minibatches: int
+    first: int
+
+    def file_of(self, chunk: int) -> str:
+        """The name of a file."""
+        return f"{self.name}-{chunk}.safetensors"
+
+
+@dataclass(frozen=True)
+class Release:
+    """Hold no stage any more."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Perform actions with the deployed stage.
+
+    Attributes:
+        actions: of this worker.
+        plan: of the training run; empty for an evaluation.
+        order: which samples make which minibatch; None for all samples every time.
+        stream: where minibatches come from instead of samples in memory.
+        first_minibatch: how many minibatches earlier runs of this training had.
+        microbatches: parts of a minibatch.
+        posted: how many receives to post ahead.
+        goes_on: with the parts in flight of the run before, or of the checkpoint.
+        evaluation: the pickled program in evaluation mode, on the last stage with loss and score,
+            for forward schedules.
+    """
+
+    actions: tuple[Action, ...]
+    plan: RunPlan
+    order: Tensor | None
+    first_minibatch: int
+    microbatches: int
+    posted: int
+    goes_on: bool = False
+    stream: Stream | None = None
+    evaluation: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Write weights, buffers and optimizer state of the deployed stage to ``file``.
+
+    With ``in_flight`` also everything of the parts in flight.
+    """
+
+    file: str
+    in_flight: bool = False
+
+
+@dataclass(frozen=True)
+class ProfileOperators:
+    """Time every operator alone, and all together.
+
+    Attributes:
+        programs: pickled: those of a cut with one operator in each stage, of a cut into a few
+            parts, that of a single stage, and the loss.
+        method, optimizer: what updates and predictions are timed for.
+        repeats: timed passes, after some that warm up.
+        name: of the group of ``workers``, which measure at the same time; never used twice.
+        transport: how they share gradients.
+    """
+
+    programs: bytes
+    method: Method
+    optimizer: OptimizerSpec
+    repeats: int
+    name: str
+    workers: tuple[int, ...]
+    transport: Transport
+
+
+@dataclass(frozen=True)
+class TimeLink:
+    """Time messages from one worker to another; both get the command.
+
+    Attributes:
+        sender, receiver: the two workers.
+        sizes_bytes: of the messages.
+        repeats: timed messages of each size, fewer if these take too long.
+        name: of a new group of the two, never used twice; None to use that of the deployment.
+        transport: of a new group.
+    """
+
+    sender: int
+    receiver: int
+    sizes_bytes: tuple[int, ...]
+    repeats: int
+    name: str | None = None
+    transport: Transport = field(default_factory=Transport)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the process."""
+
+
+Command = (
+    LoadModel | LoadSamples | Deploy | Release | Run | Collect | ProfileOperators | TimeLink | Stop
+)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The command was carried out."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The model is read, and this is the device that it will be trained on."""
+
+    device: DeviceFacts
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A worker holds its stage; how long that took.
+
+    Attributes:
+        loading_seconds: giving up the old stage, and loading the program of the new one.
+        connecting_seconds: to the other workers.
+        building_seconds: weights, optimizer and weight policy.
+    """
+
+    loading_seconds: float
+    connecting_seconds: float
+    building_seconds: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A run goes on: the last stage's weights contain the minibatches before ``through``.
+
+    ``losses`` are those of the parts that passed since the last report, at least one.
+    """
+
+    through: int
+    losses: dict[Part, float]
+
+    @property
+    def loss(self) -> float:
+        """Their mean."""
+        return sum(self.losses.values()) / len(self.losses)
+
+
+@dataclass(frozen=True)
+class Working:
+    """A worker is not done, and not hung either."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A worker wants a chunk of a stream, and needs none before number ``oldest_needed``."""
+
+    wanted: int
+    oldest_needed: int
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a worker saw in a run.
+
+    ``times`` are ``time.perf_counter`` seconds, an entry an action, ``processor_seconds`` what each
+    took of the processor; ``predictions`` are times when
+    weights were moved to those that a pass uses, or back. ``weight_bytes`` is one version of the
+    stage's weights, ``peak_weight_bytes`` what all versions that were held took at most.
+    ``message_bytes`` is the largest message to every worker that got any, ``bucket_bytes`` the
+    largest bucket of gradients that was summed over replicas, 0 without any. ``skipped_updates``
+    changed nothing, since their gradients were not finite.
+    """
+
+    times: list[tuple[float, float]]
+    losses: dict[Part, float]
+    scores: dict[Part, Tensor]
+    peak_memory_bytes: int
+    bytes_sent: int
+    weight_bytes: int = 0
+    peak_weight_bytes: int = 0
+    message_bytes: dict[int, int] = field(default_factory=dict)
+    bucket_bytes: int = 0
+    predictions: list[tuple[float, float]] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
+    skipped_updates: int = 0
+
+    def later(self, seconds: float) -> RunResult:
+        """The same with times of another clock, which is so much ahead."""
+        return replace(
+            self,
+            times=[(begin + seconds, end + seconds) for begin, end in self.times],
+            predictions=[(begin + seconds, end + seconds) for begin, end in self.predictions],
+        )
+
+    def after(self, earlier: RunResult) -> RunResult:
+        """This result together with that of the segment before."""
+        return RunResult(
+            times=earlier.times + self.times,
+            processor_seconds=earlier.processor_seconds + self.processor_seconds,
+            losses=earlier.losses | self.losses,
+            scores=earlier.scores | self.scores,
+            peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
+            bytes_sent=earlier.bytes_sent + self.bytes_sent,
+            weight_bytes=self.weight_bytes,
+            peak_weight_bytes=max(earlier.peak_weight_bytes, self.peak_weight_bytes),
+            message_bytes={
+                worker: max(earlier.message_bytes.get(worker, 0), self.message_bytes.get(worker, 0))
+                for worker in earlier.message_bytes | self.message_bytes
+            },
+            bucket_bytes=max(earlier.bucket_bytes, self.bucket_bytes),
+            predictions=earlier.predictions + self.predictions,
+            skipped_updates=earlier.skipped_updates + self.skipped_updates,
+        )
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of every repetition, for every stage of a model."""
+
+    forward: list[list[float]]
+    backward: list[list[float]]
+    update: list[list[float]]
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """What profiling found.
+
+    Attributes:
+        device: that it ran on, by name.
+        operators: when every operator is a stage.
+        parts: when the model is cut into a few stages.
+        whole: when it is one stage.
+        shared: likewise, with gradients summed over replicas.
+        kept_bytes: what the forward of every operator keeps for the backward.
+        prediction_seconds: of lending predicted weights, all of them; none if the method does not.
+    """
+
+    device: str
+    operators: StageTimes
+    parts: StageTimes
+    whole: StageTimes
+    shared: StageTimes
+    kept_bytes: list[int]
+    prediction_seconds: list[float]
+
+
+@dataclass(frozen=True)
+class LinkTimes:
+    """Median seconds of one message, by its size in bytes."""
+
+    seconds: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The command failed; ``failure`` is the name of an error class of ``drlpp.errors``.
+
+    ``minibatch`` is what a :class:`~drlpp.errors.NotFinite` knows.
+    """
+
+    failure: str
+    reason: str
+    minibatch: int | None = None
+
+    @property
+    def error(self) -> Exception:
+        """To be raised by the controller."""
+        kind = getattr(errors, self.failure)
+        return kind(self.reason, self.minibatch) if kind is NotFinite else kind(self.reason)
+
+
+Answer = (
+    Done
+    | Ready
+    | Deployed
+    | Progress
+    | Working
+    | Reading
+    | RunResult
+    | OperatorTimes
+    | LinkTimes
+    | Failed
+)

@@ -1,0 +1,1 @@
+"""Minibatches from a user's data loaders; session and training import it."""

@@ -1,0 +1,1 @@
+"""The controller's side: workers as one group, deployments, runs and measurements."""

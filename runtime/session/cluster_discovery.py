@@ -1,0 +1,86 @@
+"""The cluster that a session's workers are: the hosts they run on, and the links between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from drlpp.runtime.deploying.profile_commands import computing_at_once
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.specs.cluster import Cluster, Host, Link
+
+_ALONE = Link(bandwidth_bytes_per_second=1e12)
+"""The link of a worker that is alone on its host, where it sends nothing."""
+
+_AS_FAST = 0.8
+"""Of the bandwidth of the fastest host, from which on the network of another counts as equal."""
+
+Ends = tuple[int, int]
+
+
+def ends_to_measure(hosts: Hosts) -> list[Ends]:
+    """Pairs of workers whose links tell about all others.
+
+    One pair on the first host that has two workers, and one from the controller's host to every
+    other.
+    """
+    workers = _workers_by_host(hosts)
+    inside = next((tuple(some[:2]) for some in workers.values() if len(some) > 1), None)
+    first, *others = [some[0] for some in workers.values()]
+    return [*([(inside[0], inside[1])] if inside else []), *((first, other) for other in others)]
+
+
+def session_cluster(
+    hosts: Hosts,
+    devices: Sequence[DeviceFacts],
+    speeds: Sequence[float],
+    links: Mapping[Ends, Link],
+) -> Cluster:
+    """Workers as accelerators.
+
+    Args:
+        hosts: where they run.
+        devices: of every worker.
+        speeds: likewise.
+        links: those of :func:`ends_to_measure`.
+    """
+    names = hosts.host_names
+    between = {names[other]: link for (_, other), link in links.items() if names[other] != names[0]}
+    fastest = max(between.values(), key=lambda link: link.bandwidth_bytes_per_second, default=None)
+    inside = next((link for (a, b), link in links.items() if names[a] == names[b]), _ALONE)
+    emulated = min(speeds) < 1
+    lines = []
+    for name, workers in _workers_by_host(hosts).items():
+        machine, cores = hosts.machines[workers[0]]
+        # Emulated hosts share their machine's cores, but GPUs are a host's own.
+        gpus = {devices[worker].identity for worker in workers} - {""}
+        sharing = [w for w, (other, _) in enumerate(hosts.machines) if other == machine]
+        crowd = len(workers) if gpus else len(sharing)
+        at_once = computing_at_once([devices[worker] for worker in workers], len(cores))
+        memory = [bytes_ for w in workers if (bytes_ := devices[w].memory_bytes)]
+        lines.append(
+            Host(
+                name=name,
+                accelerators=len(workers),
+                device="cuda" if gpus else "cpu",
+                memory_bytes=min(memory) / -(-crowd // at_once) if memory else None,
+                network=_own_network(between.get(name), fastest),
+                cores=at_once if crowd > at_once and not emulated else None,
+            )
+        )
+    cluster = Cluster(hosts=tuple(lines), within_host=inside, between_hosts=fastest)
+    return cluster.with_speeds(speeds) if emulated else cluster
+
+
+def _own_network(link: Link | None, fastest: Link | None) -> Link | None:
+    if link is None or fastest is None:
+        return None
+    slow = link.bandwidth_bytes_per_second < _AS_FAST * fastest.bandwidth_bytes_per_second
+    return link if slow else None
+
+
+def _workers_by_host(hosts: Hosts) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for worker, name in enumerate(hosts.host_names):
+        found.setdefault(name, []).append(worker)
+    return found

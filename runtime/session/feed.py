@@ -1,0 +1,103 @@
+"""The controller's side of a stream: chunks are written a few ahead of who reads them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+
+from drlpp.errors import DataError
+from drlpp.runtime.ipc.commands import Reading, Stream
+from drlpp.runtime.stage.streaming import write_chunk
+from drlpp.specs.data import Samples
+
+_AHEAD = 4
+_CHUNK_BYTES = 1 << 20
+_MOST_MINIBATCHES = 16
+
+NOTHING_READ = Reading(wanted=-1, oldest_needed=sys.maxsize)
+"""Of a worker whose stage needs neither inputs nor targets."""
+
+
+def chunk_minibatches(bytes_: int) -> int:
+    """How many minibatches of ``bytes_`` each make a chunk: large ones travel alone."""
+    return max(1, min(_MOST_MINIBATCHES, _CHUNK_BYTES // max(bytes_, 1)))
+
+
+class Feed:
+    """Writes the minibatches of a run into files, a few chunks ahead, and removes them again.
+
+    The pool lets it go on with :meth:`advance` while it waits for answers, so that whatever gives
+    the minibatches runs in the controller's own thread, and what that raises ends the run.
+
+    Args:
+        stream: as the workers know it.
+        minibatches: the source.
+        count: how many of them make the run.
+        workers: that take part in the run.
+        folder: of the session.
+        publish: a file of it on every host.
+        remove: likewise.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        minibatches: Generator[Samples],
+        count: int,
+        workers: Iterable[int],
+        folder: Path,
+        publish: Callable[[str], None],
+        remove: Callable[[str], None],
+    ) -> None:
+        self.stream = stream
+        self._minibatches = minibatches
+        self._count = count
+        self._folder = folder
+        self._publish = publish
+        self._remove = remove
+        self._pending: list[Samples] = []
+        self._read = 0
+        self._written = 0
+        self._removed = 0
+        self._wanted = 0
+        self._needed = dict.fromkeys(workers, 0)
+
+    def advance(self) -> bool:
+        """Get one more minibatch, unless enough are ahead; whether it did.
+
+        Raises:
+            DataError: if there is none left.
+        """
+        if self._read == self._count or self._written > self._wanted + _AHEAD:
+            return False
+        minibatch = next(self._minibatches, None)
+        if minibatch is None:
+            raise DataError(
+                f"the data ended after {self._read} minibatches of a run of {self._count}"
+            )
+        self._pending.append(minibatch)
+        self._read += 1
+        if len(self._pending) == self.stream.chunk_minibatches or self._read == self._count:
+            file = self.stream.file_of(self._written)
+            write_chunk(self._folder / file, self._pending)
+            self._publish(file)
+            self._pending = []
+            self._written += 1
+        return True
+
+    def heard(self, worker: int, reading: Reading) -> None:
+        """A worker reads on; what nobody needs any more is removed."""
+        self._wanted = max(self._wanted, reading.wanted)
+        self._needed[worker] = max(self._needed[worker], reading.oldest_needed)
+        self._remove_before(min(self._needed.values()))
+
+    def close(self) -> None:
+        """Remove what is left, and let go of the source."""
+        self._remove_before(self._written)
+        self._minibatches.close()
+
+    def _remove_before(self, chunk: int) -> None:
+        for number in range(self._removed, min(chunk, self._written)):
+            self._remove(self.stream.file_of(number))
+            self._removed = number + 1

@@ -1,0 +1,62 @@
+"""From the times of actions to seconds per minibatch: the measured window of a run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.schedule.schedule import Backward, Forward, Recompute, Schedule, Update
+from drlpp.schedule.window import Window, completion_times
+
+
+def measurement_of(
+    schedule: Schedule,
+    results: Mapping[int, RunResult],
+    window: Window,
+    links: tuple[LinkUsage, ...] = (),
+) -> Measurement:
+    """The measurement that the window of a run gives, with link times found after it."""
+    ends = {worker: [end for _, end in result.times] for worker, result in results.items()}
+    marks = window.marks(completion_times(schedule, ends))
+    begin, end = marks[0], marks[-1]
+    steps = [(later - earlier) / window.step for earlier, later in pairwise(marks)]
+    return Measurement(
+        seconds_per_minibatch=(end - begin) / window.length,
+        median_seconds=statistics.median(steps),
+        standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
+        minibatches=window.length,
+        workers=tuple(
+            _usage(schedule, worker, results[worker], begin, end)
+            for worker in sorted(schedule.actions)
+        ),
+        links=links,
+    )
+
+
+def _usage(
+    schedule: Schedule, worker: int, result: RunResult, begin: float, end: float
+) -> WorkerUsage:
+    inside: Sequence[tuple[bool, float, float]] = [
+        (
+            isinstance(action, Forward | Recompute | Backward | Update),
+            seconds := min(action_end, end) - max(action_begin, begin),
+            # Of an action that the window's edge cuts, its share.
+            processor_seconds * seconds / max(action_end - action_begin, 1e-9),
+        )
+        for action, (action_begin, action_end), processor_seconds in zip(
+            schedule.actions[worker], result.times, result.processor_seconds, strict=True
+        )
+        if action_end > begin and action_begin < end
+    ]
+    return WorkerUsage(
+        worker=worker,
+        stage=schedule.pipeline.stage_of(worker),
+        busy_seconds=sum(seconds for computes, seconds, _ in inside if computes),
+        waiting_seconds=sum(seconds for computes, seconds, _ in inside if not computes),
+        processor_seconds=sum(seconds for computes, _, seconds in inside if computes),
+        peak_memory_bytes=result.peak_memory_bytes,
+        bytes_sent=result.bytes_sent,
+    )

@@ -1,0 +1,66 @@
+"""Running one stage in evaluation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from drlpp.runtime.stage.losses import Losses
+from drlpp.runtime.stage.minibatches import MinibatchSource
+from drlpp.runtime.stage.passes import Loss, Received, StageValues, as_sent
+from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.stages import StageProgram
+from drlpp.schedule.schedule import Part
+
+
+@dataclass
+class EvaluationRunner:
+    """Forward passes of a stage in evaluation mode, on the weights of the runner that trains it.
+
+    Attributes:
+        program: the stage, cut from the evaluation graph.
+        trained: the same stage in training.
+        loss: gives the loss from the model's flat outputs and the targets (last stage).
+        score: likewise one number for each sample, where the task has a score.
+        minibatches: where inputs and targets come from.
+        losses: of every part.
+        scores: of every part, one number for each sample.
+    """
+
+    program: StageProgram
+    trained: StageRunner
+    loss: Loss | None
+    score: Loss | None
+    minibatches: MinibatchSource
+    losses: Losses = field(default_factory=Losses)
+    scores: dict[Part, Tensor] = field(default_factory=dict)
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether this stage needs inputs of the model or targets."""
+        return bool(self.program.input_indices) or self.loss is not None
+
+    def wait_for(self, minibatch: int) -> None:
+        """Return when what this stage needs of a minibatch is there."""
+        if self.reads_data:
+            self.minibatches.passed(minibatch)
+            self.minibatches.wait_for(minibatch)
+
+    def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
+        """Perform the forward pass of ``part``; nothing is kept for a backward."""
+        with torch.no_grad(), passes_in(self.trained.method.precision, self.trained.device):
+            state = self.trained.weights_and_buffers()
+            inputs = {i: self.minibatches.input(i, part) for i in self.program.input_indices}
+            values = StageValues(inputs, received, state, state)
+            outputs = values.call(self.program)
+            if self.loss is not None:
+                results = values.results(self.program, outputs)
+                targets = self.minibatches.targets(part)
+                self.losses.add(part, self.loss(*results, targets))
+                if self.score is not None:
+                    self.scores[part] = self.score(*results, targets)
+        return as_sent(self.program, outputs)

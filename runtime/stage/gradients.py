@@ -1,0 +1,316 @@
+"""Collecting the gradients of an update: from one backward, or from several."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drlpp.schedule.buckets import BUCKET_BYTES
+
+SumOverReplicas = Callable[[Tensor], dist.Work]
+"""Starts to sum a tensor of real numbers over the replicas of a stage, in place."""
+
+
+class Gradients(ABC):
+    """What the backwards of a stage found for its next update.
+
+    Args:
+        weights: the parameters; :meth:`hand_over` leaves the gradient of an update in their
+            ``grad``.
+    """
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._weights = weights
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Of the largest bucket that is summed over the replicas at once, 0 without buckets."""
+        return 0
+
+    @contextmanager
+    def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
+        """Around a backward with respect to ``leaves``; ``last`` before a sum over replicas."""
+        yield
+
+    @abstractmethod
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take what a backward found, in the order of the weights."""
+
+    def finish_sum(self) -> None:
+        """Wait until the gradients are summed over the replicas."""
+
+    @abstractmethod
+    def sums(self) -> list[Tensor]:
+        """The gradients so far, of the weights that have any."""
+
+    @abstractmethod
+    def hand_over(self, divisor: float) -> None:
+        """Give the optimizer the sums over ``divisor`` and begin anew.
+
+        Args:
+            divisor: contributions, times the scale of the losses.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Begin anew without an update; what is read of the last one's gradients stays."""
+
+    def state(self) -> list[Tensor | None]:
+        """The sums so far for every weight, for a checkpoint between two updates."""
+        return [None] * len(self._weights)
+
+    def load_state(self, state: Sequence[Tensor | None]) -> None:
+        """Go on from sums of :meth:`state`."""
+
+    def squared_norm(self) -> float:
+        """Of the gradients so far, over all weights of the stage."""
+        norms = [torch.linalg.vector_norm(value).double() for value in self.sums()]
+        return torch.stack(norms).square().sum().item() if norms else 0.0
+
+
+class SingleGradients(Gradients):
+    """One backward gives the whole gradient of an update; nothing is copied."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        super().__init__(weights)
+        self._found: list[Tensor | None] = []
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take the gradients of the only contribution."""
+        self._found = list(gradients)
+
+    def sums(self) -> list[Tensor]:
+        """What the backward found."""
+        return [gradient for gradient in self._found if gradient is not None]
+
+    def hand_over(self, divisor: float) -> None:
+        """Give the optimizer what the backward found, over ``divisor``."""
+        for index, weight in enumerate(self._weights):
+            # What is divided needs no room beside its quotient.
+            gradient, self._found[index] = self._found[index], None
+            if gradient is not None and gradient.stride() != weight.stride():
+                # Fused optimizers walk through both as flat memory.
+                gradient = torch.empty_like(weight).copy_(gradient)
+            if gradient is not None and divisor != 1:
+                # Not in place: autograd may give one tensor to two weights, or to a message.
+                gradient = gradient / divisor
+            weight.grad = gradient
+        self._found = []
+
+    def discard(self) -> None:
+        """Forget what the backward found."""
+        self._found = []
+
+
+@dataclass
+class _Bucket:
+    """Gradients of some weights in one flat tensor, which travels between replicas as a whole.
+
+    Behind the gradients ``flat`` has a number for each weight, in the order of ``members``: 1 where
+    there is a gradient, so that the sum counts the replicas that have one.
+    """
+
+    flat: Tensor
+    members: list[int]
+    waiting: set[int] = field(default_factory=set)
+    work: dist.Work | None = None
+
+    @property
+    def real(self) -> Tensor:
+        return torch.view_as_real(self.flat) if self.flat.is_complex() else self.flat
+
+    @property
+    def counts(self) -> Tensor:
+        return self.flat[-len(self.members) :]
+
+
+class SharedGradients(Gradients):
+    """Sums over microbatches and replicas, in flat buckets.
+
+    During the last backward before an update every bucket whose gradients are complete begins to
+    be summed over the replicas while the backward goes on, in a fixed order that all replicas
+    share: that of the weights reversed, since a backward comes to the last ones first.
+
+    Gradients are copied, not kept: autograd may return one tensor for two weights, or one that is
+    being sent to another stage. A weight that no contribution has a gradient for, on any replica,
+    gets none, so that the optimizer leaves it alone.
+
+    Args:
+        weights: the parameters.
+        sum_over_replicas: starts a sum over the replicas; None without replication.
+        keep_last: leave the gradient of the last update as it is while the next is collected.
+        bucket_bytes: how large a bucket may grow.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        sum_over_replicas: SumOverReplicas | None = None,
+        *,
+        keep_last: bool = False,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        super().__init__(weights)
+        self._sum = sum_over_replicas
+        self._keep_last = keep_last
+        self._parts: list[Tensor] = [torch.empty(0)] * len(weights)
+        self._buckets: list[_Bucket] = []
+        self._lay_out(bucket_bytes)
+        self._bucket_of = {i: b for b in self._buckets for i in b.members}
+        self._empty = True
+        self._reached = [False] * len(weights)
+        self._next = 0
+        self._hooked = False
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Of the largest bucket."""
+        return max((bucket.flat.nbytes for bucket in self._buckets), default=0)
+
+    def _lay_out(self, bucket_bytes: int) -> None:
+        groups: list[list[int]] = []
+        for index in reversed(range(len(self._weights))):
+            weight = self._weights[index]
+            group = groups[-1] if groups else []
+            size = sum(self._weights[i].nbytes for i in group) + weight.nbytes
+            if not group or size > bucket_bytes or self._weights[group[0]].dtype != weight.dtype:
+                groups.append([index])
+            else:
+                group.append(index)
+        for group in groups:
+            sizes = [self._weights[i].numel() for i in group]
+            flat = self._weights[group[0]].new_zeros(sum(sizes) + len(group))
+            self._buckets.append(_Bucket(flat, group))
+            for index, part in zip(group, flat.split([*sizes, len(group)]), strict=False):
+                self._parts[index] = part.view(self._weights[index].shape)
+
+    @contextmanager
+    def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
+        """In the last backward, gradients are taken as autograd finds them."""
+        self._hooked = last and self._sum is not None
+        if not self._hooked:
+            yield
+            return
+        self._open_buckets()
+        hooks = [
+            leaf.register_hook(lambda gradient, index=index: self._arrived(index, gradient))
+            for index, leaf in enumerate(leaves)
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _open_buckets(self) -> None:
+        self._next = 0
+        for bucket in self._buckets:
+            bucket.waiting = set(bucket.members)
+
+    def _arrived(self, index: int, gradient: Tensor) -> None:
+        with torch.no_grad():
+            self._add(index, gradient)
+        self._bucket_of[index].waiting.discard(index)
+        self._launch_complete()
+
+    def _launch_complete(self) -> None:
+        assert self._sum is not None
+        while self._next < len(self._buckets) and not self._buckets[self._next].waiting:
+            bucket = self._buckets[self._next]
+            reached = [float(self._reached[index]) for index in bucket.members]
+            bucket.counts.copy_(torch.tensor(reached))
+            bucket.work = self._sum(bucket.real)
+            self._next += 1
+
+    def add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add one contribution, or what is left of one that was taken as it was found."""
+        if self._hooked:
+            for bucket in self._buckets:
+                for index in bucket.waiting:
+                    self._clear_unreached(index)
+                bucket.waiting = set()
+            self._launch_complete()
+        else:
+            for index, gradient in enumerate(gradients):
+                if gradient is not None:
+                    self._add(index, gradient)
+                else:
+                    self._clear_unreached(index)
+        self._empty = False
+
+    def _add(self, index: int, gradient: Tensor) -> None:
+        if self._reached[index]:
+            self._parts[index].add_(gradient)
+        else:
+            self._parts[index].copy_(gradient)
+            self._reached[index] = True
+
+    def _clear_unreached(self, index: int) -> None:
+        if not self._reached[index]:
+            self._parts[index].zero_()
+
+    def finish_sum(self) -> None:
+        """Sum what is not on its way, and wait for all."""
+        if self._empty:
+            # A replica without a minibatch in this round adds zeros.
+            for bucket in self._buckets:
+                bucket.flat.zero_()
+        if not self._hooked:
+            self._next = 0
+            for bucket in self._buckets:
+                bucket.waiting = set()
+        self._launch_complete()
+        for bucket in self._buckets:
+            assert bucket.work is not None
+            bucket.work.wait()
+            bucket.work = None
+            for index, count in zip(bucket.members, bucket.counts.real.tolist(), strict=True):
+                self._reached[index] = count > 0
+        self._hooked = False
+
+    def sums(self) -> list[Tensor]:
+        """The sums of the weights that have any."""
+        return [p for p, reached in zip(self._parts, self._reached, strict=True) if reached]
+
+    def hand_over(self, divisor: float) -> None:
+        """Give the optimizer the sums over ``divisor`` and begin anew."""
+        for bucket in self._buckets:
+            bucket.flat.div_(divisor)
+        for weight, part, reached in zip(self._weights, self._parts, self._reached, strict=True):
+            if not reached:
+                weight.grad = None
+            elif self._keep_last:
+                weight.grad = part.clone()
+            else:
+                weight.grad = part
+        self._begin_anew()
+
+    def discard(self) -> None:
+        """Begin anew without an update; the gradient of the last one stays if it is kept."""
+        if not self._keep_last:
+            # Those of the last update were in the buckets.
+            for weight in self._weights:
+                weight.grad = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._empty = True
+        self._reached = [False] * len(self._weights)
+
+    def state(self) -> list[Tensor | None]:
+        """The sums so far."""
+        return [
+            part if reached else None
+            for part, reached in zip(self._parts, self._reached, strict=True)
+        ]
+
+    def load_state(self, state: Sequence[Tensor | None]) -> None:
+        """Go on from sums of :meth:`state`."""
+        if any(value is not None for value in state):
+            self.add(state)

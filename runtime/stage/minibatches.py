@@ -1,0 +1,85 @@
+"""Where the inputs and targets of a minibatch come from, the same on every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from drlpp.runtime.device.devices import PROCESSOR, hurried, moved
+from drlpp.schedule.schedule import Part
+
+
+class MinibatchSource(Protocol):
+    """Gives a stage its inputs and targets."""
+
+    def input(self, index: int, part: Part) -> Tensor:
+        """One of the model's inputs for (minibatch, microbatch)."""
+
+    def targets(self, part: Part) -> Tensor:
+        """The targets for (minibatch, microbatch)."""
+
+    def wait_for(self, minibatch: int) -> None:
+        """Return when the minibatch is there."""
+
+    def passed(self, through: int) -> None:
+        """The minibatches before number ``through`` are not needed any more."""
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """Samples in memory, taken in a given order.
+
+    Every worker reads the samples that its stage needs by itself, so inputs never travel through
+    the pipeline. Minibatch b of a run is ``order[b]``; after the last one the first follows.
+
+    Attributes:
+        samples: inputs of the model, each with the samples as first dimension.
+        labels: targets, samples first.
+        order: for every minibatch the indices of its samples, (minibatches, batch size); None to
+            give all samples every time, uncopied.
+        microbatches: parts of a minibatch along its first dimension.
+        device: that a minibatch is wanted on.
+    """
+
+    samples: Sequence[Tensor]
+    labels: Tensor
+    order: Tensor | None = None
+    microbatches: int = 1
+    device: torch.device = PROCESSOR
+
+    def on(self, device: torch.device) -> Minibatches:
+        """The same on a device: all samples now if every minibatch has all, else as they come."""
+        if self.order is not None:
+            return replace(self, device=device)
+        samples, labels = moved((tuple(self.samples), self.labels), device)
+        return replace(self, samples=samples, labels=labels, device=device)
+
+    def inputs(self, part: Part) -> tuple[Tensor, ...]:
+        """The model's inputs for (minibatch, microbatch)."""
+        return tuple(self._take(tensor, part) for tensor in self.samples)
+
+    def input(self, index: int, part: Part) -> Tensor:
+        """One of the model's inputs for (minibatch, microbatch)."""
+        return self._take(self.samples[index], part)
+
+    def targets(self, part: Part) -> Tensor:
+        """The targets for (minibatch, microbatch)."""
+        return self._take(self.labels, part)
+
+    def wait_for(self, minibatch: int) -> None:
+        """All of them are there."""
+
+    def passed(self, through: int) -> None:
+        """All of them are kept."""
+
+    def _take(self, tensor: Tensor, part: Part) -> Tensor:
+        minibatch, microbatch = part
+        if self.order is not None:
+            tensor = tensor[self.order[minibatch % len(self.order)]]
+        if self.microbatches > 1 and tensor.numel():
+            tensor = tensor.chunk(self.microbatches)[microbatch]
+        return hurried(tensor, self.device)

@@ -1,0 +1,64 @@
+"""Calling a stage: what its arguments stand for, and the types that its outputs travel in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from drlpp.runtime.stage.stages import (
+    Argument,
+    Buffer,
+    ModelInput,
+    StageOutput,
+    StageProgram,
+    Weight,
+)
+
+Loss = Callable[..., Tensor]
+Received = dict[StageOutput, Tensor]
+
+
+@dataclass(frozen=True)
+class StageValues:
+    """Everything that a stage's arguments can stand for."""
+
+    inputs: Mapping[int, Tensor] | Sequence[Tensor]
+    received: Mapping[StageOutput, Tensor]
+    weights: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+    def __getitem__(self, argument: Argument) -> Tensor:
+        match argument:
+            case Weight(name):
+                return self.weights[name]
+            case Buffer(name):
+                return self.buffers[name]
+            case ModelInput(index):
+                return self.inputs[index]
+            case StageOutput():
+                return self.received[argument]
+
+    def call(self, program: StageProgram) -> tuple[Tensor, ...]:
+        """The outputs of the stage."""
+        return program.function(*(self[argument] for argument in program.arguments))
+
+    def results(self, program: StageProgram, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """What the model returns, on the last stage."""
+        return [
+            outputs[result.index]
+            if isinstance(result, StageOutput) and result.stage == program.stage
+            else self[result]
+            for result in program.results
+        ]
+
+
+def as_sent(program: StageProgram, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Outputs of a stage, those that other stages read in the type that these expect."""
+    expected = {index: spec.dtype for specs in program.sends.values() for index, spec in specs}
+    return [
+        output.to(getattr(torch, expected[index])) if index in expected else output
+        for index, output in enumerate(outputs)
+    ]

@@ -1,0 +1,69 @@
+"""Random numbers of dropout: the same for an operator and a minibatch, wherever they meet.
+
+Every random operator seeds the generator itself, from the seed of the training, the minibatch and
+its own name. So a synchronous method gives the same weights whatever the placement, a forward
+pass and its recomputation see the same random numbers, and a resumed training goes on with those
+that it would have had. Processors and kinds of GPUs draw different numbers from the same seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils import _pytree as pytree
+
+from drlpp.runtime.device.devices import device_among
+from drlpp.schedule.schedule import Part
+
+_pass_key = ""
+
+
+def begin_pass(seed: int, part: Part) -> None:
+    """Say which minibatch and microbatch the random operators that follow belong to."""
+    global _pass_key
+    _pass_key = f"{seed} {part}"
+
+
+def seeded(name: str, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a random operator with the random numbers of ``name`` in this pass."""
+    values = pytree.tree_leaves((args, kwargs))
+    if has_torch_function(values):
+        # A graph is traced anew where it is loaded: this call has to stay in it.
+        return handle_torch_function(seeded, values, name, operator, *args, **kwargs)
+    digest = hashlib.blake2b(f"{_pass_key} {name}".encode(), digest_size=7).digest()
+    # That of one device alone: torch.manual_seed notes a stack trace for other devices.
+    _generator_of(device_among(values)).manual_seed(int.from_bytes(digest, "big"))
+    # Numbers are drawn in the order of memory, which is another one for a transposed tensor than
+    # for what arrives of it in another stage.
+    args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
+    return operator(*args, **kwargs)
+
+
+def _generator_of(device: torch.device) -> torch.Generator:
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index]
+    return torch.default_generator
+
+
+def with_seeded_operators(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph, but every random operator goes through :func:`seeded`, named by its node.
+
+    To be called for the whole model: a part of it has names of its own.
+    """
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    graph.set_codegen(module.graph._codegen)
+    for node in graph.nodes:
+        operator = node.target
+        if isinstance(operator, OpOverload) and (
+            torch.Tag.nondeterministic_seeded in operator.tags
+        ):
+            node.args = (node.name, operator, *node.args)
+            node.target = seeded
+    return fx.GraphModule(module, graph)

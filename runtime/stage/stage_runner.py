@@ -1,0 +1,421 @@
+"""Running one stage: its forwards, backwards and updates, without any communication."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
+
+from drlpp.errors import NotFinite
+from drlpp.runtime.device.devices import PROCESSOR, moved
+from drlpp.runtime.stage.gradients import (
+    Gradients,
+    SharedGradients,
+    SingleGradients,
+    SumOverReplicas,
+)
+from drlpp.runtime.stage.losses import Losses
+from drlpp.runtime.stage.minibatches import MinibatchSource
+from drlpp.runtime.stage.passes import Loss, Received, StageValues, as_sent
+from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.runtime.weights.optimizers import (
+    OptimizerState,
+    build_optimizer,
+    load_optimizer_state,
+    named_optimizer_state,
+    state_on,
+)
+from drlpp.runtime.weights.policies import Stash, build_policy
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Part
+from drlpp.schedule.weight_versions import WeightUse
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+_POLICY_STATE = "weight_policy"
+
+
+@dataclass
+class _InFlight:
+    """What a forward leaves for its backward.
+
+    ``outputs`` is empty where the activations are to be computed again. ``weights`` are those of
+    the forward where a checkpoint needs them.
+    """
+
+    received: Received
+    outputs: Sequence[Tensor] = ()
+    loss: Tensor | None = None
+    weights: list[Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a worker needs to know of a run beside its actions.
+
+    Attributes:
+        uses: which weights every part uses that is still to pass, forwards or backwards.
+        rates: the learning rate of every update of the run, from that which makes version 1.
+        recomputed: parts whose activations are computed again.
+        kept: parts that a checkpoint at the end of this run finds in flight.
+        version: of the weights at its beginning, if it goes on with an earlier run.
+        shared: whether several parts or replicas contribute to one update.
+        finite: whether to stop at a loss that is infinite or not a number.
+    """
+
+    uses: Mapping[Part, WeightUse]
+    rates: Sequence[float]
+    recomputed: frozenset[Part] = frozenset()
+    kept: frozenset[Part] = frozenset()
+    version: int = 0
+    shared: bool = False
+    finite: bool = False
+
+
+@dataclass
+class StageRunner:
+    """One stage on one worker.
+
+    Attributes:
+        program: the stage.
+        state: initial values of all parameters and buffers, by name; copied to ``device``.
+        method: the weight policy, and how passes are computed.
+        optimizer: what updates the weights.
+        delay: s of this stage in steady state.
+        loss: gives the loss from the model's flat outputs and the targets (last stage).
+        minibatches: where inputs and targets come from.
+        sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
+        counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
+        seed: of dropout.
+        first_minibatch: how many minibatches came before this run; dropout goes on from there.
+        losses: of the parts, on the last stage.
+        skipped_updates: of this run, since their gradients were not finite.
+        optimizer_state: of an earlier run, by parameter name.
+        device: that everything is on; ``program`` and ``loss`` are for it, ``minibatches`` give
+            inputs and targets on it.
+    """
+
+    program: StageProgram
+    state: Mapping[str, Tensor]
+    method: Method
+    optimizer: OptimizerSpec
+    delay: int
+    loss: Loss | None
+    minibatches: MinibatchSource
+    sum_over_replicas: SumOverReplicas | None = None
+    counts_for_norm: bool = True
+    seed: int = 0
+    first_minibatch: int = 0
+    optimizer_state: OptimizerState = field(default_factory=dict)
+    device: torch.device = PROCESSOR
+
+    def __post_init__(self) -> None:
+        self.names = self.program.weight_names
+        weights = [
+            self._copy(name, torch.contiguous_format).requires_grad_() for name in self.names
+        ]
+        self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
+        self._optimizer = build_optimizer(self.optimizer, weights) if weights else None
+        self.policy = build_policy(self.method, weights, self._optimizer, self.delay)
+        if self._optimizer:
+            known = {name: dict(state) for name, state in self.optimizer_state.items()}
+            policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
+            load_optimizer_state(self._optimizer, self.names, weights, known)
+            self.policy.load_state([state_on(self.device, state) for state in policy_state])
+        self._gradients: Gradients = SingleGradients(weights)
+        self._squared_norm: float | None = None
+        self._in_flight: dict[Part, _InFlight] = {}
+        self._plan = RunPlan({}, ())
+        self.losses = Losses()
+        self.peak_weight_bytes = 0
+        self.skipped_updates = 0
+
+    def _copy(
+        self, name: str, memory_format: torch.memory_format = torch.preserve_format
+    ) -> Tensor:
+        value = self.state[name].detach()
+        return value.to(self.device, copy=True, memory_format=memory_format)
+
+    def begin(self, plan: RunPlan) -> None:
+        """Prepare for a run."""
+        self._plan = plan
+        self.policy.begin(plan.uses, plan.rates, plan.version)
+        if plan.shared != isinstance(self._gradients, SharedGradients):
+            self._gradients = self._collector(plan.shared)
+        self.peak_weight_bytes = 0
+        self.skipped_updates = 0
+        self._note_weight_bytes()
+
+    def _collector(self, shared: bool) -> Gradients:
+        if not shared:
+            return SingleGradients(self.weights)
+        keep_last = self.policy.reads_last_gradient
+        return SharedGradients(self.weights, self.sum_over_replicas, keep_last=keep_last)
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Of the largest bucket that gradients are summed in, 0 without buckets."""
+        return self._gradients.bucket_bytes
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The newest weights, in the order of ``names``."""
+        return self.policy.weights
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether this stage needs inputs of the model or targets."""
+        return bool(self.program.input_indices) or self.loss is not None
+
+    def wait_for(self, minibatch: int) -> None:
+        """Return when what this stage needs of a minibatch is there."""
+        if self.reads_data:
+            self.minibatches.wait_for(minibatch)
+
+    def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
+        """Perform the forward pass of ``part``.
+
+        Args:
+            part: what is processed.
+            received: outputs of earlier stages that this stage reads.
+
+        Returns:
+            The outputs of the stage.
+        """
+        passed = _InFlight(received)
+        recomputed = part in self._plan.recomputed
+        with self.policy.forward_weights(self._use(part)) as weights:
+            if part in self._plan.kept and not recomputed and not isinstance(self.policy, Stash):
+                passed.weights = [weight.detach().clone() for weight in weights]
+            with torch.set_grad_enabled(not recomputed):
+                outputs, loss = self._call(part, received, weights, self.buffers)
+        if loss is not None:
+            self.losses.add(part, loss)
+            if self._plan.finite and (found := self.losses.not_finite):
+                minibatch = self.first_minibatch + found[0][0]
+                raise NotFinite(
+                    f"the loss of minibatch {minibatch + 1} is {found[1]} (counted from 1 since "
+                    "training began)",
+                    minibatch,
+                )
+        if not recomputed:
+            passed.outputs, passed.loss = outputs, loss
+        self._in_flight[part] = passed
+        return outputs
+
+    def recompute(self, part: Part) -> None:
+        """Perform the forward pass of ``part`` once more, with the weights of its backward.
+
+        So a stashed version is used again, a prediction is that for the backward, and PipeMare's
+        discrepancy correction is applied (pipemare D.1, where τ_recomp = τ_bkwd).
+        """
+        passed = self._in_flight[part]
+        # Running statistics have seen this part already.
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        with self.policy.backward_weights(self._use(part)) as weights:
+            passed.outputs, passed.loss = self._call(part, passed.received, weights, buffers)
+
+    def _use(self, part: Part) -> WeightUse:
+        return self._plan.uses[part]
+
+    def _call(
+        self,
+        part: Part,
+        received: Received,
+        weights: Sequence[Tensor],
+        buffers: Mapping[str, Tensor],
+    ) -> tuple[Sequence[Tensor], Tensor | None]:
+        minibatch, microbatch = part
+        begin_pass(self.seed, (self.first_minibatch + minibatch, microbatch))
+        leaves = {
+            key: value.requires_grad_(value.is_floating_point() or value.is_complex())
+            for key, value in received.items()
+        }
+        values = StageValues(
+            {index: self.minibatches.input(index, part) for index in self.program.input_indices},
+            leaves,
+            dict(zip(self.names, weights, strict=True)),
+            buffers,
+        )
+        with passes_in(self.method.precision, self.device):
+            outputs = values.call(self.program)
+            loss = None
+            if self.loss is not None:
+                results = values.results(self.program, outputs)
+                loss = self.loss(*results, self.minibatches.targets(part))
+        return as_sent(self.program, outputs), loss
+
+    def backward(
+        self, part: Part, gradients: Mapping[int, Tensor], *, last: bool = False
+    ) -> dict[StageOutput, Tensor]:
+        """Perform the backward pass of ``part`` and add to the gradients of the next update.
+
+        Args:
+            part: what is processed.
+            gradients: for outputs of this stage (by index) the sum of the gradients that the
+                later stages sent, scaled as the loss is.
+            last: whether the gradients are summed over the replicas next.
+
+        Returns:
+            The gradients of the floating-point tensors that the forward received, scaled likewise.
+        """
+        passed = self._in_flight.pop(part)
+        ends: list[Tensor] = []
+        seeds: list[Tensor] = []
+        if passed.loss is not None:
+            ends.append(passed.loss)
+            seeds.append(torch.full_like(passed.loss, self.method.applied_loss_scale))
+        for index, gradient in gradients.items():
+            if passed.outputs[index].requires_grad:
+                ends.append(passed.outputs[index])
+                seeds.append(gradient)
+        leaves = [value for value in passed.received.values() if value.requires_grad]
+        found: Sequence[Tensor | None] = [None] * (len(leaves) + len(self.names))
+        use = self._use(part)
+        with (
+            self.policy.backward_weights(use) as weights,
+            self._gradients.collecting(weights, last=last),
+        ):
+            if ends and (leaves or weights):
+                found = torch.autograd.grad(ends, [*leaves, *weights], seeds, allow_unused=True)
+            self._gradients.add(found[len(leaves) :])
+        self.policy.done_with(use)
+        received = [key for key, value in passed.received.items() if value.requires_grad]
+        return {
+            key: torch.zeros_like(leaf) if gradient is None else gradient
+            for key, leaf, gradient in zip(received, leaves, found, strict=False)
+        }
+
+    def finish_sum(self) -> None:
+        """Wait until the gradients of the next update are summed over the replicas."""
+        self._gradients.finish_sum()
+
+    def share_squared_norm(self, sum_over_all: Callable[[Tensor], object]) -> None:
+        """Sum the squared norm of the gradients over all stages, for the next update.
+
+        It is not finite on any stage if a gradient of one of them is not.
+        """
+        own = self._gradients.squared_norm() if self.counts_for_norm else 0.0
+        total = torch.tensor([own], dtype=torch.float64)
+        sum_over_all(total)
+        self._squared_norm = total.item()
+
+    def update(self, contributions: int) -> None:
+        """Update the weights with the mean of the gradients of ``contributions`` parts.
+
+        Where the method skips updates, one whose gradients are not finite changes nothing.
+        """
+        squared_norm, self._squared_norm = self._squared_norm, None
+        if self.method.needs_norm and squared_norm is None:
+            squared_norm = self._gradients.squared_norm()
+        is_finite = squared_norm is None or math.isfinite(squared_norm)
+        if self.method.skips_updates and not is_finite:
+            self._gradients.discard()
+            self.policy.skip_update()
+            self.skipped_updates += 1
+        else:
+            divisor = contributions * self.method.applied_loss_scale
+            self._gradients.hand_over(divisor)
+            if self.method.clip_norm and squared_norm is not None:
+                self._clip(squared_norm**0.5 / divisor)
+            self.policy.update()
+        # Versions are made here, and what a pass copies is kept until here.
+        self._note_weight_bytes()
+
+    def _clip(self, norm: float) -> None:
+        """Scale the gradients as ``torch.nn.utils.clip_grad_norm_`` does for this norm."""
+        scale = self.method.clip_norm / (norm + 1e-6)
+        if scale < 1:
+            for weight in self.weights:
+                if weight.grad is not None:
+                    # Not in place: autograd may give one tensor to two weights, or to a message.
+                    weight.grad = weight.grad * scale
+
+    def weights_and_buffers(self) -> dict[str, Tensor]:
+        """Current values by name."""
+        weights = zip(self.names, self.weights, strict=True)
+        return {name: weight.detach() for name, weight in weights} | self.buffers
+
+    def named_optimizer_state(self) -> OptimizerState:
+        """The optimizer's state and the weight policy's by parameter name."""
+        if self._optimizer is None:
+            return {}
+        state = named_optimizer_state(self._optimizer, self.names, self.weights)
+        for name, known in zip(self.names, self.policy.state(), strict=True):
+            if known:
+                state[name][_POLICY_STATE] = known
+        return state
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of one version of the stage's weights."""
+        return sum(weight.nbytes for weight in self.weights)
+
+    def _note_weight_bytes(self) -> None:
+        """How much memory holds weights now: the newest, and copies of any version."""
+        held = {t.untyped_storage().data_ptr(): t.nbytes for t in self.weights}
+        held |= {t.untyped_storage().data_ptr(): t.nbytes for t in self.policy.copies()}
+        self.peak_weight_bytes = max(self.peak_weight_bytes, sum(held.values()))
+
+    # Parts in flight, for a checkpoint
+
+    def in_flight_state(self) -> dict[str, Any]:
+        """Everything of parts in flight that :meth:`load_in_flight_state` needs, as plain data.
+
+        Activations inside the stage are not part of it: they are computed again from what was
+        received and the weights of the forward, which gives the same bits.
+        """
+        stashed = self.policy.versions()
+        return {
+            "gradients": self._gradients.state(),
+            "stashed": {v: [leaf.detach() for leaf in kept] for v, kept in stashed.items()},
+            "parts": {
+                part: {
+                    "received": {
+                        (key.stage, key.index): value.detach()
+                        for key, value in passed.received.items()
+                    },
+                    "weights": passed.weights,
+                }
+                for part, passed in self._in_flight.items()
+            },
+        }
+
+    def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
+        """Begin a run that goes on where :meth:`in_flight_state` was taken."""
+        state = moved(state, self.device)
+        self.policy.load_versions(state["stashed"])
+        self.begin(plan)
+        self._gradients.load_state(state["gradients"])
+        for part, known in state["parts"].items():
+            received = {StageOutput(*key): value for key, value in known["received"].items()}
+            # The next checkpoint may find it in flight still.
+            weights = known["weights"] if part in plan.kept else None
+            passed = _InFlight(received, weights=weights)
+            if part not in plan.recomputed:
+                passed.outputs, passed.loss = self._replay(part, received, known["weights"])
+            self._in_flight[part] = passed
+
+    def _replay(
+        self, part: Part, received: Received, weights: Sequence[Tensor] | None
+    ) -> tuple[Sequence[Tensor], Tensor | None]:
+        """A forward that was made before, with the weights that it had then."""
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        if weights is None:
+            with self.policy.forward_weights(self._use(part)) as stashed:
+                return self._call(part, received, stashed, buffers)
+        newest = [weight.detach().clone() for weight in self.weights]
+        self._overwrite(weights)
+        result = self._call(part, received, self.weights, buffers)
+        self._overwrite(newest)
+        return result
+
+    def _overwrite(self, values: Sequence[Tensor]) -> None:
+        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
+            torch._foreach_copy_(self.weights, list(values))

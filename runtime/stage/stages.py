@@ -1,0 +1,198 @@
+"""Cutting a captured model into stages: pure functions of weights, buffers and tensors.
+
+``split_module`` leaves parameters outside the parts that it makes and hands them in as arguments.
+So a stage has no weights of its own, and a weight policy decides with which version it is called.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import fx, nn
+from torch.fx.passes.split_module import split_module
+from torch.utils import _pytree as pytree
+
+from drlpp.capturing.autograd_functions import CapturedFunction
+from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.graph import TensorSpec
+from drlpp.placement.placement import Placement
+from drlpp.runtime.stage.precision import exempt_operators
+from drlpp.runtime.stage.randomness import with_seeded_operators
+from drlpp.runtime.stage.retracing import Retracer
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """Argument or result: input ``index`` of the model."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Argument: the parameter ``name``, which is trained."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Argument: the buffer, constant or frozen parameter ``name``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """Argument or result: output ``index`` of stage ``stage``."""
+
+    stage: int
+    index: int
+
+
+Argument = ModelInput | Weight | Buffer | StageOutput
+
+
+@dataclass(frozen=True)
+class StageProgram:
+    """One stage as a pure function.
+
+    Attributes:
+        stage: its index.
+        function: called with the arguments in order; returns a tensor or a tuple of tensors.
+        arguments: what each positional argument is.
+        sends: for every later stage that reads from this one, the outputs (indices) that it
+            needs with their shapes, in the order in which they travel.
+        receives: for every earlier stage, its outputs that this stage needs, likewise.
+        results: for the last stage, what the model returns, flat; empty for the others.
+    """
+
+    stage: int
+    function: fx.GraphModule
+    arguments: tuple[Argument, ...]
+    sends: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
+    receives: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
+    results: tuple[Argument, ...]
+
+    @cached_property
+    def input_indices(self) -> tuple[int, ...]:
+        """Of the model's inputs, those that this stage reads or returns."""
+        values = (*self.arguments, *self.results)
+        return tuple(sorted({value.index for value in values if isinstance(value, ModelInput)}))
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """Names of the parameters of this stage, each once, in the order of the arguments."""
+        return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Weight)))
+
+    @property
+    def buffer_names(self) -> tuple[str, ...]:
+        """Names of the buffers of this stage."""
+        return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Buffer)))
+
+
+def cut_stages(
+    captured: CapturedModel, placement: Placement, graph_module: fx.GraphModule | None = None
+) -> tuple[StageProgram, ...]:
+    """Cut ``captured`` at the stages of ``placement``.
+
+    Args:
+        captured: the model.
+        placement: valid for the model's graph.
+        graph_module: the graph to cut instead of the training graph, with the same node names
+            (the evaluation graph).
+    """
+    module = with_seeded_operators(captured.module if graph_module is None else graph_module)
+    stage_of = placement.stage_of_operator(len(captured.graph))
+    whole = split_module(
+        module,
+        module,
+        lambda node: stage_of[captured.operator_of[node.name]],
+        tuple_return=True,
+    )
+    # One call of a part for each stage is all that the outer graph computes.
+    calls = {
+        int(node.target.removeprefix("submod_")): node
+        for node in whole.graph.find_nodes(op="call_module")
+    }
+    values = _name_values(whole, module, calls)
+    inputs = {k: [values[node] for node in call.args] for k, call in calls.items()}
+    last = len(placement.stages) - 1
+    results = tuple(
+        values[leaf]
+        for leaf in pytree.tree_leaves(whole.graph.output_node().args[0])
+        if isinstance(leaf, fx.Node)
+    )
+    needs: dict[tuple[int, int], list[int]] = {}
+    for target, arguments in [*inputs.items(), (last, results)]:
+        for value in arguments:
+            if isinstance(value, StageOutput) and value.stage != target:
+                wanted = needs.setdefault((value.stage, target), [])
+                if value.index not in wanted:
+                    wanted.append(value.index)
+    parts = {k: portable(whole.get_submodule(str(call.target))) for k, call in calls.items()}
+    for part in parts.values():
+        exempt_operators(part)
+    travelling = {
+        (source, target): tuple((index, _output_spec(parts[source], index)) for index in wanted)
+        for (source, target), wanted in needs.items()
+    }
+    return tuple(
+        StageProgram(
+            stage=k,
+            function=parts[k],
+            arguments=tuple(inputs[k]),
+            sends={target: specs for (source, target), specs in travelling.items() if source == k},
+            receives={
+                source: specs for (source, target), specs in travelling.items() if target == k
+            },
+            results=results if k == last else (),
+        )
+        for k in range(len(placement.stages))
+    )
+
+
+def portable(module: nn.Module) -> fx.GraphModule:
+    """The same graph in a module that can be pickled; only aten operators travel with it."""
+    assert isinstance(module, fx.GraphModule)
+    for part in module.modules():
+        if isinstance(part, CapturedFunction):
+            part.compute, part.differentiate = portable(part.compute), portable(part.differentiate)
+    module.graph._tracer_cls = Retracer
+    return fx.GraphModule(module, module.graph)
+
+
+def _name_values(
+    whole: fx.GraphModule, module: fx.GraphModule, calls: Mapping[int, fx.Node]
+) -> dict[fx.Node, Argument]:
+    """What every node of the outer graph stands for."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    trained = {name for name, value in parameters.items() if value.requires_grad}
+    placeholders = whole.graph.find_nodes(op="placeholder")
+    values: dict[fx.Node, Argument] = {
+        node: ModelInput(index) for index, node in enumerate(placeholders)
+    }
+    for node in whole.graph.find_nodes(op="get_attr"):
+        values[node] = (Weight if node.target in trained else Buffer)(node.target)
+    stage_of = {call: stage for stage, call in calls.items()}
+    for node in whole.graph.find_nodes(op="call_function", target=operator.getitem):
+        call, index = node.args
+        values[node] = StageOutput(stage_of[call], index)
+    return values
+
+
+def _output_spec(part: fx.GraphModule, index: int) -> TensorSpec:
+    """Shape and type of output ``index`` of a part that returns a tuple."""
+    outputs = part.graph.output_node().args[0]
+    assert isinstance(outputs, tuple)
+    output = outputs[index]
+    assert isinstance(output, fx.Node)
+    value = output.meta["val"]
+    return TensorSpec(
+        shape=tuple(value.shape),
+        dtype=str(value.dtype).removeprefix("torch."),
+        bytes_=value.numel() * value.element_size(),
+    )

@@ -1,0 +1,95 @@
+"""Minibatches that come while a run goes on, in chunks: what controller and workers agree on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from drlpp.runtime.device.devices import hurried
+from drlpp.runtime.ipc.commands import Reading, Stream
+from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
+from drlpp.schedule.schedule import Part
+from drlpp.specs.data import Samples
+
+_POLL_SECONDS = 0.002
+
+
+def write_chunk(path: Path, minibatches: Sequence[Samples]) -> None:
+    """Write minibatches so that ``path`` never holds half of them.
+
+    Raises:
+        StorageFailure: the disk is full or cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}")
+    write_tree(temporary, [(*minibatch.inputs, minibatch.targets) for minibatch in minibatches])
+    temporary.replace(path)
+
+
+class StreamedMinibatches:
+    """What a worker reads of a stream: chunk after chunk, each as long as any part needs it.
+
+    Args:
+        stream: which.
+        folder: of the session, where the chunks appear.
+        microbatches: parts of a minibatch along its first dimension.
+        device: that minibatches are wanted on.
+        tell: the controller, whenever another chunk is wanted.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        folder: Path,
+        microbatches: int,
+        device: torch.device,
+        tell: Callable[[Reading], None],
+    ) -> None:
+        self.stream = stream
+        self._folder = folder
+        self._microbatches = microbatches
+        self._device = device
+        self._tell = tell
+        self._chunks: dict[int, list[tuple[Tensor, ...]]] = {}
+        self._oldest_needed = 0
+
+    def input(self, index: int, part: Part) -> Tensor:
+        """One of the model's inputs for (minibatch, microbatch)."""
+        return self._take(self._minibatch(part)[index], part)
+
+    def targets(self, part: Part) -> Tensor:
+        """The targets for (minibatch, microbatch)."""
+        return self._take(self._minibatch(part)[-1], part)
+
+    def wait_for(self, minibatch: int) -> None:
+        """Return when the minibatch is there."""
+        chunk, _ = self._place(minibatch)
+        if chunk in self._chunks:
+            return
+        self._chunks = {c: known for c, known in self._chunks.items() if c >= self._oldest_needed}
+        self._tell(Reading(wanted=chunk, oldest_needed=self._oldest_needed))
+        path = self._folder / self.stream.file_of(chunk)
+        while not path.exists():
+            time.sleep(_POLL_SECONDS)
+        self._chunks[chunk] = read_checkpoint(path)
+
+    def passed(self, through: int) -> None:
+        """The minibatches before number ``through`` are not needed any more."""
+        self._oldest_needed = max(self._oldest_needed, self._place(through)[0])
+
+    def _place(self, minibatch: int) -> tuple[int, int]:
+        return divmod(minibatch - self.stream.first, self.stream.chunk_minibatches)
+
+    def _minibatch(self, part: Part) -> tuple[Tensor, ...]:
+        self.wait_for(part[0])
+        chunk, index = self._place(part[0])
+        return self._chunks[chunk][index]
+
+    def _take(self, tensor: Tensor, part: Part) -> Tensor:
+        tensor = in_memory(tensor)
+        if self._microbatches > 1 and tensor.numel():
+            tensor = tensor.chunk(self._microbatches)[part[1]]
+        return hurried(tensor, self._device)

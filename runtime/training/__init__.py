@@ -1,0 +1,1 @@
+"""Training with a placement: epochs, data, checkpoints, reports."""

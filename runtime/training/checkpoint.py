@@ -1,0 +1,112 @@
+"""What a checkpoint of a training holds, and the check that it holds just that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, Strict, ValidationError
+from torch import Tensor
+
+from drlpp.errors import InvalidFile, NotFinite
+from drlpp.io.documents import Record
+from drlpp.runtime.ipc.tensor_file import read_checkpoint
+from drlpp.runtime.training.training_reports import EpochReport
+from drlpp.schedule.schedule import Part
+
+
+class TrainingCheckpoint(Record):
+    """A training between two minibatches.
+
+    Attributes:
+        model: weights and buffers by name.
+        optimizer: its state by parameter.
+        in_flight: what every worker has in flight.
+        deployed: the placement and method that ``in_flight`` suits.
+        epochs: reports of the whole epochs.
+        evaluated: whether the last of them has been; it may be by now (``evaluation_file.py``).
+        began: the minibatch of the next epoch before which the pipeline was empty.
+        position: the minibatches of that epoch before this number are done.
+        losses: of its parts.
+        data: states of the loader's generators, and a hash of the epoch's first minibatch.
+    """
+
+    # A held-out loss may be infinite or not a number.
+    model_config = ConfigDict(allow_inf_nan=True, arbitrary_types_allowed=True)
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    in_flight: dict[Annotated[int, Strict()], dict[str, Any]]
+    deployed: str
+    epochs: list[EpochReport]
+    began: int = Field(ge=0)
+    position: int = Field(ge=0)
+    losses: dict[Part, float]
+    data: tuple[tuple[Tensor, ...], str]
+    evaluated: bool = True
+
+    def contradiction(self, state: Mapping[str, Tensor], minibatches: int) -> str | None:
+        """What does not fit into a training of a model with this state, None if all does.
+
+        Args:
+            state: of the model, by name.
+            minibatches: of an epoch.
+        """
+        if {name: _kind_of(value) for name, value in self.model.items()} != {
+            name: _kind_of(value) for name, value in state.items()
+        }:
+            return "its model has other weights than this one"
+        if unknown := self.optimizer.keys() - state.keys():
+            return f"its optimizer's state is of unknown parameters ({min(unknown)})"
+        if [report.epoch for report in self.epochs] != list(range(1, len(self.epochs) + 1)):
+            return "its epochs are not numbered from 1"
+        if not self.evaluated and (self.position or not self.epochs):
+            return "its last epoch is not evaluated, but it is not at the end of one"
+        if not self.began <= self.position < minibatches:
+            return (
+                f"it began at minibatch {self.began} and is at {self.position} of an epoch of "
+                f"{minibatches}"
+            )
+        if not {minibatch for minibatch, _ in self.losses} >= set(range(self.position)):
+            return f"it has not all losses of the {self.position} minibatches that are done"
+        return None
+
+
+def read_training_checkpoint(
+    path: Path, state: Mapping[str, Tensor], minibatches: int
+) -> TrainingCheckpoint:
+    """Read a checkpoint for a training of a model with this state.
+
+    Raises:
+        InvalidFile: it is missing, damaged, or not of such a training.
+    """
+    saved = read_checkpoint(path)
+    try:
+        found = TrainingCheckpoint.model_validate(saved)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "its content"
+        raise InvalidFile(
+            f"{path}: not a checkpoint of drlpp train ({where}: {first['msg']})"
+        ) from None
+    if reason := found.contradiction(state, minibatches):
+        raise InvalidFile(f"{path}: not a checkpoint of this training: {reason}")
+    return found
+
+
+def check_finite(state: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> None:
+    """See that training has left weights and buffers finite that were so at its beginning.
+
+    A buffer may hold infinite values on purpose, such as a mask.
+
+    Raises:
+        NotFinite: naming the first that is not.
+    """
+    for name, value in state.items():
+        if not value.isfinite().all() and initial[name].isfinite().all():
+            raise NotFinite(f"{name} has values that are not finite")
+
+
+def _kind_of(tensor: Tensor) -> tuple[object, ...]:
+    return tuple(tensor.shape), tensor.dtype

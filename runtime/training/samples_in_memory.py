@@ -1,0 +1,105 @@
+"""Data to train on that workers hold in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch, bad_samples, named_tensors
+from drlpp.runtime.loading.held_out import evaluation_order
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.training_data import TrainingData, bytes_of, epoch_seed
+from drlpp.specs.data import Data, Samples
+
+_MOST_HASHED_BYTES = 64 * 2**20
+
+
+class SamplesInMemory(TrainingData):
+    """Samples that every worker holds, in an order of each epoch's own.
+
+    Args:
+        name: by which the data can be loaded again; None if they have none.
+        data: to train and evaluate on.
+        batch_size: of the model as it was captured.
+        seed: of the order.
+    """
+
+    def __init__(self, name: str | None, data: Data, batch_size: int, seed: int) -> None:
+        self.name = name or "in memory"
+        self.fingerprint = None if name else _fingerprint_of(data.train)
+        self.batch_size = batch_size
+        self.minibatches = len(data.train) // batch_size
+        self.held_out_samples = len(data.test)
+        self._data = data
+        self._seed = seed
+
+    def lend_to(self, session: ClusterSession) -> None:
+        """Training and held-out samples are one set for the workers, told apart by indices."""
+        pairs = zip(self._data.train.inputs, self._data.test.inputs, strict=True)
+        session.use_samples(
+            [torch.cat(pair) for pair in pairs],
+            torch.cat([self._data.train.targets, self._data.test.targets]),
+        )
+
+    def training(self, epoch: int, first: int, begin: int) -> RunOptions:
+        """A permutation of all training samples; what makes no whole minibatch is left out."""
+        return RunOptions(order=self._order(epoch)[first:])
+
+    def _order(self, epoch: int) -> Tensor:
+        """Indices of an epoch's samples, (minibatches, batch size)."""
+        generator = torch.Generator().manual_seed(epoch_seed(self._seed, epoch))
+        shuffled = torch.randperm(len(self._data.train), generator=generator)
+        return shuffled[: self.minibatches * self.batch_size].view(-1, self.batch_size)
+
+    def evaluation(self) -> RunOptions:
+        """All held-out samples in their order."""
+        return RunOptions(order=self._held_out_order() + len(self._data.train))
+
+    def held_out(self) -> Iterator[Samples]:
+        """All held-out samples in their order."""
+        for indices in self._held_out_order():
+            yield _chosen(self._data.test, indices)
+
+    def _held_out_order(self) -> Tensor:
+        return evaluation_order(self.held_out_samples, self.batch_size)
+
+    def not_finite(self, through: int) -> list[NotFiniteValues]:
+        """Found by going through all samples, which nobody does unless a loss asks for it."""
+        epochs = range(1, through // self.minibatches + 2)
+        return _watched(self._data.train, map(self._order, epochs)).found(through)
+
+    def held_out_not_finite(self) -> list[NotFiniteValues]:
+        """Of all held-out samples."""
+        return _watched(self._data.test, [self._held_out_order()]).found()
+
+
+def _watched(samples: Samples, orders: Iterable[Tensor]) -> Watch:
+    """The minibatches of one epoch after the other, of which none is made unless it is bad."""
+    watch, number = Watch(), 0
+    bad = [which for _, tensor in named_tensors(samples) if (which := bad_samples(tensor)).any()]
+    for order in orders:
+        if len(watch.found()) == len(bad):
+            break
+        firsts = {int(row) for which in bad for row in which[order].any(1).nonzero()[:1]}
+        for row in sorted(firsts):
+            watch.see(number + row, _chosen(samples, order[row]), order[row])
+        number += len(order)
+    return watch
+
+
+def _chosen(samples: Samples, indices: Tensor) -> Samples:
+    return Samples(tuple(value[indices] for value in samples.inputs), samples.targets[indices])
+
+
+def _fingerprint_of(samples: Samples) -> str:
+    """A hash of shapes, types and bytes; of a large tensor, of samples spread evenly over it."""
+    digest = hashlib.sha256()
+    for tensor in (*samples.inputs, samples.targets):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        step = max(1, -(-tensor.nbytes // _MOST_HASHED_BYTES))
+        digest.update(bytes_of(tensor.detach()[::step]))
+    return digest.hexdigest()[:16]

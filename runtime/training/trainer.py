@@ -1,0 +1,405 @@
+"""The loop over epochs, with checkpoints between any two minibatches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from drlpp.errors import InvalidFile, InvalidInput, NotFinite, RunFailure
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.runtime.deploying.deployment import Deployment
+from drlpp.runtime.ipc.commands import Progress, RunResult
+from drlpp.runtime.ipc.tensor_file import write_checkpoint, write_state_dict
+from drlpp.runtime.loading.held_out import mean_loss, mean_score
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.checkpoint import (
+    TrainingCheckpoint,
+    check_finite,
+    read_training_checkpoint,
+)
+from drlpp.runtime.training.early_stopping import EarlyStopping
+from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
+from drlpp.runtime.training.training_data import LoaderState, TrainingData
+from drlpp.runtime.training.training_failures import (
+    notes_of_evaluation,
+    reach_of,
+    telling_what_is_kept,
+    why_not_finite,
+    with_finite_weights,
+    with_way_on,
+)
+from drlpp.runtime.training.training_log import TrainingLog
+from drlpp.runtime.training.training_reports import EpochReport, Observer, ProgressReport
+from drlpp.schedule.schedule import Part
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How long is trained, beside the placement, its method, its optimizer and the data.
+
+    Attributes:
+        epochs: how often all training samples are seen.
+        learning_rate: changes the rate over time; None keeps it.
+        synchronous_epochs: epochs at the beginning that flush before every update (W of PipeMare).
+        checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. The
+            pipeline goes on through them.
+        early_stopping: ends training before the last epoch; None never does.
+    """
+
+    epochs: int
+    learning_rate: LearningRateSchedule | None = None
+    synchronous_epochs: int = 0
+    checkpoint_every: int = 0
+    early_stopping: EarlyStopping | None = None
+
+    def rates(self, optimizer: OptimizerSpec, minibatches_per_epoch: int) -> list[float] | None:
+        """The learning rate of every minibatch, None if it stays the optimizer's.
+
+        Raises:
+            InvalidInput: if the schedule does not suit the training.
+        """
+        if self.learning_rate is None:
+            return None
+        minibatches = self.epochs * minibatches_per_epoch
+        return self.learning_rate.rates(
+            float(optimizer.value("lr")), minibatches, minibatches_per_epoch
+        )
+
+
+@dataclass
+class _Progress:
+    """How far a training is.
+
+    ``reports`` are of whole epochs, of which the last may not be ``evaluated`` yet. Of the next,
+    the minibatches before number ``position`` are done, with these ``losses``, by a pipeline that
+    was empty before number ``began``.
+    """
+
+    reports: list[EpochReport] = field(default_factory=list)
+    began: int = 0
+    position: int = 0
+    losses: dict[Part, float] = field(default_factory=dict)
+    evaluated: bool = True
+
+
+class Trainer:
+    """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``.
+
+    A checkpoint of the same placement and method goes on bit for bit as if nothing had happened,
+    with the minibatches that were in flight. Under another placement or method, or where a stage
+    has been cut differently, training goes on from the weights and the optimizer's state: the
+    minibatches that were in flight are sent through the pipeline again. For methods that flush
+    there are none, and that is exact as well.
+
+    The checkpoint of an epoch is written before the epoch is evaluated, so that no failure there
+    loses it; ``evaluation.json`` holds what was found.
+
+    With early stopping, ``best.pt`` holds the weights of the best epoch so far.
+    """
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        data: TrainingData,
+        folder: Path,
+        plan: TrainingPlan,
+        observer: Observer,
+    ) -> None:
+        self.session = session
+        self.data = data
+        self.plan = plan
+        self.observer = observer
+        self.folder = folder
+        self.checkpoint = folder / "checkpoint.safetensors"
+        self.evaluation = folder / "evaluation.json"
+        self.best = folder / "best.pt"
+        self._count = data.minibatches
+        self._progress = _Progress()
+        self._saved = 0, 0
+        self._rates = plan.rates(session.optimizer, self._count)
+        data.lend_to(session)
+
+    @property
+    def reports(self) -> tuple[EpochReport, ...]:
+        """Of all epochs so far."""
+        return tuple(self._progress.reports)
+
+    def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
+        """Train up to the last epoch and return the state_dict, of the best if stopping early."""
+        plan = self.session.plan(placement)
+        saved = self._restore()
+        same = saved is not None and saved.deployed == _identity(plan)
+        workers = plan.pipeline.workers
+        if saved is not None and same and saved.in_flight.keys() != set(workers):
+            raise InvalidFile(
+                f"{self.checkpoint}: has minibatches in flight of workers "
+                f"{sorted(saved.in_flight)}, but its placement uses {sorted(workers)}"
+            )
+        deployment = self.session.deploy(
+            plan, checkpoint=self.checkpoint if saved else None, in_flight=same
+        )
+        if saved is not None and not same:
+            self.observer.on_other_placement()
+        goes_on = same and self._progress.position > 0
+        stopping = self.plan.early_stopping
+        self._check_not_beyond()
+        done = len(self.reports) * self._count + self._progress.position
+        with TrainingLog(self.folder, first=done) as log:
+            if not self._progress.evaluated:
+                self._end_epoch(deployment, log)
+            while len(self.reports) < self.plan.epochs:
+                if stopping and stopping.is_over(self.reports):
+                    break
+                with self._telling_why_and_the_way_on(deployment):
+                    self._epoch(deployment, len(self.reports) + 1, log, goes_on=goes_on)
+                    self._save(deployment)
+                goes_on = False
+                self._end_epoch(deployment, log)
+        if stopping:
+            return self._read_best()
+        return self.session.collect(deployment)[0]
+
+    def _check_not_beyond(self) -> None:
+        """A checkpoint may be of more than is to be trained now."""
+        done, epochs = len(self.reports), self.plan.epochs
+        if done >= epochs and self._progress.position:
+            raise InvalidInput(
+                f"this run has done {done} epochs and {self._progress.position} minibatches of the "
+                f"next; it cannot end after {epochs}: give at least {done + 1} epochs"
+            )
+        if done > epochs and not self.plan.early_stopping:
+            self.observer.on_note(
+                f"this run has done {done} epochs already; the weights are those of the last, not "
+                f"of epoch {epochs}"
+            )
+
+    def _end_epoch(self, deployment: Deployment, log: TrainingLog) -> None:
+        """Evaluate the epoch that the checkpoint has, and keep its weights if they are the best."""
+        *before, report = self.reports
+        if not self._progress.evaluated:
+            with telling_what_is_kept(report.epoch):
+                held_out_loss, score = self._evaluate(deployment)
+            report = replace(report, held_out_loss=held_out_loss, score=score)
+            for note in notes_of_evaluation(report, self.data.held_out_not_finite):
+                self.observer.on_note(note)
+            self._progress = _Progress([*before, report])
+            stopping = self.plan.early_stopping
+            if stopping and stopping.best(self.reports) == report:
+                # Before what was found is kept: an epoch that is evaluated has its weights kept.
+                write_state_dict(self.best, self.session.collect(deployment)[0])
+            write_evaluation(self.evaluation, report)
+        log.epoch(report, self.data.batch_size)
+        self.observer.on_epoch(report)
+
+    def _restore(self) -> TrainingCheckpoint | None:
+        if not self.checkpoint.exists():
+            if (older := self.folder / "checkpoint.pt").exists():
+                raise InvalidFile(
+                    f"{older}: a checkpoint of an older drlpp, which this one cannot read; go on "
+                    "with that version, or begin in another folder"
+                )
+            return None
+        state = self.session.captured.state
+        saved = read_training_checkpoint(self.checkpoint, state, self._count)
+        found = None if saved.evaluated else evaluation_of(self.evaluation, saved.epochs)
+        self._progress = _Progress(
+            [*saved.epochs[:-1], found] if found else saved.epochs,
+            saved.began,
+            saved.position,
+            saved.losses,
+            evaluated=saved.evaluated or found is not None,
+        )
+        self._saved = len(saved.epochs), saved.position
+        self.data.load_state(LoaderState(*saved.data))
+        if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
+            # That it can be read is found out before training goes on.
+            self._read_best()
+        return saved
+
+    def _read_best(self) -> dict[str, Tensor]:
+        try:
+            state = torch.load(self.best, weights_only=True)
+            expected = self.session.captured.state
+            if {n: v.shape for n, v in state.items()} != {n: v.shape for n, v in expected.items()}:
+                raise InvalidFile("it has other weights than the model")
+        # Whatever a damaged file makes torch say.
+        except Exception as error:
+            raise InvalidFile(
+                f"{self.best}: the weights of the best epoch so far cannot be read "
+                f"({' '.join(str(error).split())[:200]}); put the file back, or train in another "
+                "folder"
+            ) from None
+        return state
+
+    @contextmanager
+    def _telling_why_and_the_way_on(self, deployment: Deployment) -> Iterator[None]:
+        try:
+            yield
+        except NotFinite as error:
+            raise self._why_not_finite(error, deployment) from None
+        except RunFailure as error:
+            raise with_way_on(error, self.checkpoint, *self._saved) from error
+
+    def _why_not_finite(self, error: NotFinite, deployment: Deployment) -> RunFailure:
+        last, reach = error.minibatch, reach_of(deployment.pipeline, deployment.method)
+        if last is None:
+            # Of the weights it is known that they were finite at the last checkpoint.
+            last = len(self.reports) * self._count + self._progress.position - 1
+            reach += last + 1 - self._saved[0] * self._count - self._saved[1]
+        found = why_not_finite(error, self.data.not_finite(last), last, reach, self._count)
+        if isinstance(found, NotFinite):
+            return with_finite_weights(found, self.checkpoint)
+        return with_way_on(found, self.checkpoint, *self._saved)
+
+    def _save(self, deployment: Deployment) -> None:
+        saved = self.session.checkpoint(deployment)
+        check_finite(saved["model"], self.session.captured.state)
+        saved["deployed"] = _identity(deployment.plan)
+        saved["epochs"] = [asdict(report) for report in self._progress.reports]
+        saved["began"] = self._progress.began
+        saved["position"] = self._progress.position
+        saved["losses"] = self._progress.losses
+        saved["data"] = self.data.state()
+        saved["evaluated"] = self._progress.evaluated
+        write_checkpoint(self.checkpoint, saved)
+        self._saved = len(self.reports), self._progress.position
+
+    def _epoch(
+        self, deployment: Deployment, epoch: int, log: TrainingLog, *, goes_on: bool
+    ) -> None:
+        """Do the minibatches of an epoch that are not done yet."""
+        done = self._progress.position
+        # A pipeline that goes on does what it would have done; another one begins where it ended.
+        began = self._progress.began if goes_on else done
+        before = dict(self._progress.losses)
+        first = (epoch - 1) * self._count + began
+        options = replace(
+            self.data.training(epoch, began, done),
+            rates=self._rates[first:] if self._rates is not None else None,
+            first_minibatch=first,
+            asynchronous_before=max(0, first - self.plan.synchronous_epochs * self._count),
+            synchronous=epoch <= self.plan.synchronous_epochs,
+            finite=True,
+        )
+        begin = time.perf_counter()
+
+        def save(cut: int, results: Mapping[int, RunResult]) -> None:
+            losses = before | _losses(results, began)
+            self._log(log, epoch, losses)
+            self._progress = _Progress(self._progress.reports, began, began + cut, losses)
+            self._save(deployment)
+
+        live: dict[Part, float] = {}
+
+        def tell(progress: Progress) -> None:
+            through = began + progress.through
+            live.update(_numbered(progress.losses, began))
+            passed = {part: live.pop(part) for part in list(live) if part[0] < through}
+            self._log(log, epoch, passed)
+            speed = (through - done) / (time.perf_counter() - begin)
+            self.observer.on_progress(
+                ProgressReport(epoch, through, self._count, progress.loss, speed)
+            )
+
+        schedule, results = self.session.run(
+            deployment,
+            self._count - began,
+            options,
+            on_progress=tell,
+            cuts=self._cuts(deployment, began),
+            start=done - began if goes_on else None,
+            on_cut=save,
+        )
+        seconds = time.perf_counter() - begin
+        of_parts = before | _losses(results, began)
+        self._log(log, epoch, of_parts)
+        losses = list(_mean_losses(of_parts).values())
+        log.workers(epoch, schedule, results)
+        self._tell_of_skipped_updates(epoch, deployment, results)
+        report = EpochReport(
+            epoch=epoch,
+            loss=sum(losses) / len(losses),
+            held_out_loss=None,
+            score=None,
+            minibatches_per_second=(self._count - done) / seconds,
+        )
+        self._progress = _Progress(
+            [*self._progress.reports, report], evaluated=not self.data.held_out_samples
+        )
+
+    def _tell_of_skipped_updates(
+        self, epoch: int, deployment: Deployment, results: Mapping[int, RunResult]
+    ) -> None:
+        """Asynchronous stages skip updates each on their own: the most is told."""
+        most = max(result.skipped_updates for result in results.values())
+        if most:
+            scale = deployment.method.applied_loss_scale
+            self.observer.on_note(
+                f"in epoch {epoch} gradients overflowed in float16, and a stage skipped "
+                f"{most} of its updates; a loss_scale below {scale:g} may help"
+            )
+
+    def _log(self, log: TrainingLog, epoch: int, losses: Mapping[Part, float]) -> None:
+        """Write about minibatches of an epoch."""
+        first = (epoch - 1) * self._count
+        means = {first + minibatch: loss for minibatch, loss in _mean_losses(losses).items()}
+        unchanged = float(self.session.optimizer.value("lr"))
+        log.minibatches(
+            means, {step: self._rates[step] if self._rates else unchanged for step in means}
+        )
+
+    def _cuts(self, deployment: Deployment, began: int) -> list[int]:
+        """Places where every stage has just made an update of all minibatches so far."""
+        if not self.plan.checkpoint_every:
+            return []
+        together = deployment.method.minibatches_together(deployment.pipeline)
+        every = -(-self.plan.checkpoint_every // together) * together
+        return list(range(every, self._count - began, every))
+
+    def _evaluate(self, deployment: Deployment) -> tuple[float | None, float | None]:
+        """Loss and score on held-out data, None where there are none."""
+        samples, batch_size = self.data.held_out_samples, self.data.batch_size
+        if not samples:
+            return None, None
+        found = self.session.evaluate(
+            deployment, self.data.held_out_minibatches, self.data.evaluation()
+        )
+        score = None if found.scores is None else mean_score(found.scores, samples)
+        return mean_loss(found.losses, samples, batch_size), score
+
+
+def _losses(results: Mapping[int, RunResult], began: int) -> dict[Part, float]:
+    """The loss of every part, numbered from the beginning of the epoch."""
+    losses: dict[Part, float] = {}
+    for result in results.values():
+        losses |= _numbered(result.losses, began)
+    return losses
+
+
+def _numbered(losses: Mapping[Part, float], began: int) -> dict[Part, float]:
+    return {
+        (minibatch + began, microbatch): loss for (minibatch, microbatch), loss in losses.items()
+    }
+
+
+def _mean_losses(losses: Mapping[Part, float]) -> dict[int, float]:
+    """Of every minibatch, the mean over its parts; their number may change on resuming."""
+    parts: dict[int, list[float]] = {}
+    for (minibatch, _), loss in losses.items():
+        parts.setdefault(minibatch, []).append(loss)
+    return {minibatch: sum(of_one) / len(of_one) for minibatch, of_one in sorted(parts.items())}
+
+
+def _identity(plan: ExecutionPlan) -> str:
+    """What two checkpoints have in common whose parts in flight suit each other."""
+    return f"{plan.placement.model_dump_json()} {plan.method.model_dump_json()}"

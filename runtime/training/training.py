@@ -1,0 +1,364 @@
+"""Training a model with a placement: what is given is checked, then a trainer does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from drlpp.capturing.capture import CapturedModel, capture, microbatch_size
+from drlpp.errors import InvalidInput, InvalidPlacement
+from drlpp.io.importing import ImportedByName
+from drlpp.io.run_folder import open_run_folder
+from drlpp.io.trust import require_trust, trusted_packages, trusting
+from drlpp.io.trust_memory import remember_trust, remembered_trust
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.runtime.hosts.launch import restarted
+from drlpp.runtime.ipc.tensor_file import write_state_dict
+from drlpp.runtime.loading.held_out import mean_score
+from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.early_stopping import EarlyStopping
+from drlpp.runtime.training.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.trainer import Trainer, TrainingPlan
+from drlpp.runtime.training.training_data import LoadedData, TrainingData
+from drlpp.runtime.training.training_reports import EpochReport, Observer
+from drlpp.schedule.method import DeviceChoice, Method, checked_timeout
+from drlpp.schedule.schedule import check_length
+from drlpp.specs.data import Data, Loaders, check_data, load_data
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What training gives.
+
+    ``state_dict`` loads into the user's own module; ``module_score`` is the score of that module
+    on the held-out data, computed in this process without the pipeline.
+    """
+
+    state_dict: dict[str, Tensor]
+    epochs: tuple[EpochReport, ...]
+    module_score: float | None
+    folder: Path
+
+
+class PipelineTrainer:
+    """Trains the model of a placement with that placement, on worker processes::
+
+        trainer = PipelineTrainer("placement.json", out="training")
+        result = trainer.fit(train_loader, held_out_loader, epochs=5)
+
+    Writes ``checkpoint.safetensors`` after every epoch and every ``checkpoint_every`` minibatches,
+    ``model.pt`` (a state_dict) at the end, and TensorBoard's events
+    (:class:`~drlpp.runtime.training.training_log.TrainingLog`) into ``out``. With
+    ``early_stopping`` also ``best.pt`` (a state_dict) after every epoch that is better than those
+    before; ``model.pt`` then has these weights.
+
+    Args:
+        placement: a placement file or its path.
+        method: instead of the one that the placement was measured with.
+        optimizer: likewise.
+        learning_rate: changes the learning rate over time.
+        synchronous_epochs: epochs at the beginning that flush before every update, so that nothing
+            is stale while the model is young (W of PipeMare).
+        early_stopping: ends training when it does not get better.
+        checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. It is
+            rounded up to whole updates of all stages. Weights of minibatches in flight are kept
+            around a checkpoint, which takes memory that the method itself does not need.
+        workers: how many; has to be the number that the placement knows, which is the default.
+        device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
+            any; a checkpoint goes on on any.
+        timeout_seconds: without a word from any worker, after which it counts as hung; None to go
+            by what was seen so far, as :class:`ClusterSession` says.
+        out: folder for the results.
+        resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
+            another placement or method as :class:`~drlpp.runtime.training.trainer.Trainer` says.
+            Where there is none yet, training begins, with a note to ``observer``.
+        seed: of weights, order of samples, and dropout.
+        trust: packages of which a placement file may have the model and the optimizer imported, if
+            they are not drlpp's or torch's; remembered for ``out``.
+        observer: told how it goes.
+
+    Raises:
+        InvalidInput: anything given does not fit.
+    """
+
+    def __init__(
+        self,
+        placement: str | Path | PlacementFile,
+        *,
+        method: Method | None = None,
+        optimizer: OptimizerSpec | None = None,
+        learning_rate: LearningRateSchedule | None = None,
+        synchronous_epochs: int = 0,
+        early_stopping: EarlyStopping | None = None,
+        checkpoint_every: int = 0,
+        workers: int | None = None,
+        device: str = DeviceChoice.AUTO,
+        timeout_seconds: float | None = None,
+        out: str | Path,
+        resume: bool = False,
+        seed: int = 0,
+        trust: str | Iterable[str] = (),
+        observer: Observer | None = None,
+    ) -> None:
+        _check_kind("method", method, Method, 'drlpp.schedule.method.choose_method("stash")')
+        _check_kind("optimizer", optimizer, OptimizerSpec, 'OptimizerSpec.parse("adam", lr=0.001)')
+        _check_kind(
+            "learning_rate",
+            learning_rate,
+            LearningRateSchedule,
+            'LearningRateSchedule.parse("cosine"); a rate is an option of the optimizer',
+        )
+        _check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
+        _check_kind("observer", observer, Observer, "Observer(on_epoch=print)")
+        _check_count("synchronous_epochs", synchronous_epochs, least=0)
+        _check_count("checkpoint_every", checkpoint_every, least=0)
+        if workers is not None:
+            _check_count("workers", workers, least=1)
+        _check_seed(seed)
+        given = None if isinstance(placement, PlacementFile) else placement
+        self.out = Path(out)
+        trusted = trusted_packages(trust) | remembered_trust(self.out)
+        self.document = (
+            trusting(placement, trusted)
+            if isinstance(placement, PlacementFile)
+            else read_placement(placement, trust=trusted)
+        )
+        known = self.document.cluster.accelerators
+        if workers is not None and workers != known:
+            raise InvalidPlacement(
+                f"{workers} workers were asked for, but the placement is for {known}; leave out "
+                "--workers, or learn a placement for that number"
+            )
+        self.method = method or self.document.method
+        self.optimizer = trusting(optimizer or self.document.optimizer, trusted)
+        self.learning_rate = learning_rate and trusting(learning_rate, trusted)
+        self._named: list[ImportedByName] = [self.document.model, self.optimizer]
+        if self.learning_rate is not None:
+            self._named.append(self.learning_rate)
+        require_trust(given or "the placement", *self._named)
+        self.optimizer.check()
+        self.synchronous_epochs = synchronous_epochs
+        self.early_stopping = early_stopping
+        self.checkpoint_every = checkpoint_every
+        self.device = device
+        self.timeout_seconds = checked_timeout(timeout_seconds)
+        self.resume = resume
+        self.seed = seed
+        self.observer = observer or Observer()
+        self.captured = capture(self.document.model, seed=seed)
+        self._plan = _planned(self.document, self.captured, self.method, given)
+        self.placement = self._plan.placement
+        if self.captured.task.loss is None:
+            raise InvalidInput(
+                f"model {self.document.model} has no loss to train with; let its factory return "
+                "(module, inputs, targets, loss)"
+            )
+        microbatch_size(self.captured.task, self.method.microbatches)
+
+    def fit(
+        self,
+        data: str | Data | Loader,
+        held_out: Loader | None = None,
+        *,
+        epochs: int = 5,
+        unpack: Unpack | None = None,
+        minibatches: int | None = None,
+    ) -> TrainingResult:
+        """Train.
+
+        Args:
+            data: a name (``digits``), ``package.module:factory``, samples in memory, or any
+                ``DataLoader``. A loader's minibatches have the size that the model was captured
+                for; smaller ones are left out.
+            held_out: a loader of samples to evaluate on after every epoch, in minibatches of any
+                size. Named data and samples in memory have their own.
+            epochs: how often all training samples are seen.
+            unpack: makes ``(inputs, targets)`` of what a loader gives, where that is not a tuple
+                or list of the inputs and, last, the targets.
+            minibatches: of an epoch. By default as many as the loader gives; where only loading
+                them tells how many that are, it is read once for that.
+
+        Raises:
+            InvalidInput: anything given does not fit.
+            RunFailure: the workers or the loader failed; ``out`` holds the last checkpoint.
+        """
+        _check_count("epochs", epochs, least=1)
+        if minibatches is not None:
+            _check_count("minibatches", minibatches, least=1)
+        plan = TrainingPlan(
+            epochs,
+            self.learning_rate,
+            self.synchronous_epochs,
+            self.checkpoint_every,
+            self.early_stopping,
+        )
+        source = self._source(data, held_out, unpack, minibatches)
+        self._check_early_stopping(source)
+        if source.held_out_samples:
+            # What cannot be evaluated is refused before the first epoch, not after it.
+            self.captured.evaluation  # noqa: B018
+        if self.synchronous_epochs > epochs:
+            self.observer.on_note(
+                f"synchronous_epochs is {self.synchronous_epochs}, but training ends after "
+                f"{epochs}: every epoch flushes before every update"
+            )
+        # Whatever cannot work is told before the folder is claimed.
+        check_length(self._plan.pipeline, source.minibatches, self.method.microbatches)
+        plan.rates(self.optimizer, source.minibatches)
+        settings, again = self._settings(source), restarted()
+        with open_run_folder(
+            self.out,
+            "drlpp train",
+            settings,
+            resume=self.resume,
+            restarted=again,
+            note=self.observer.on_note,
+        ) as folder:
+            if reason := remember_trust(folder, self._named):
+                self.observer.on_note(reason)
+            return self._train(source, plan, folder)
+
+    def _train(self, source: TrainingData, plan: TrainingPlan, folder: Path) -> TrainingResult:
+        with ClusterSession(
+            self.captured,
+            self.document.cluster.accelerators,
+            method=self.method,
+            device=self.device,
+            timeout_seconds=self.timeout_seconds,
+            optimizer=self.optimizer,
+            seed=self.seed,
+        ) as session:
+            trainer = Trainer(session, source, folder, plan, self.observer)
+            self.observer.on_begin()
+            state = trainer.train(self._plan)
+        write_state_dict(folder / "model.pt", state)
+        return TrainingResult(
+            state_dict=state,
+            epochs=trainer.reports,
+            module_score=self._score_of_module(state, source),
+            folder=folder,
+        )
+
+    def _source(
+        self,
+        data: str | Data | Loader,
+        held_out: Loader | None,
+        unpack: Unpack | None,
+        minibatches: int | None,
+    ) -> TrainingData:
+        task = self.captured.task
+        assert task.targets is not None
+        name = data if isinstance(data, str) else None
+        if not isinstance(data, str | Data | Loader):
+            raise InvalidInput(
+                f"data to train on is a {type(data).__name__}; expected a name, "
+                "package.module:factory, drlpp.specs.data.Data, or a torch.utils.data.DataLoader, "
+                "such as DataLoader(TensorDataset(inputs, targets), batch_size)"
+            )
+        if not isinstance(held_out, Loader | None):
+            raise InvalidInput(
+                f"held_out is a {type(held_out).__name__}; expected a torch.utils.data.DataLoader"
+            )
+        found: Data | Loaders | Loader
+        found = load_data(data, task.inputs, task.targets) if isinstance(data, str) else data
+        if isinstance(found, Loader):
+            found = Loaders(found, held_out)
+        elif held_out is not None:
+            raise InvalidInput(
+                "held_out belongs to a DataLoader; data by name and in memory have held-out "
+                "samples of their own"
+            )
+        if isinstance(found, Data):
+            for option, given in (("unpack", unpack), ("minibatches", minibatches)):
+                if given is not None:
+                    raise InvalidInput(
+                        f"{option} belongs to loaders; {name or 'data in memory'} has samples in "
+                        "memory, which are taken as they are"
+                    )
+            check_data(name or "in memory", found, task.inputs, task.targets)
+            return SamplesInMemory(name, found, task.batch_size, self.seed)
+        return LoadedData(
+            name or "DataLoader",
+            found,
+            Unpacker(unpack, task.inputs, task.targets),
+            minibatches=minibatches,
+            seed=self.seed,
+            note=self.observer.on_note,
+        )
+
+    def _check_early_stopping(self, source: TrainingData) -> None:
+        if self.early_stopping is None:
+            return
+        if not source.held_out_samples:
+            raise InvalidInput("early stopping needs held-out data to tell what is better")
+        if self.early_stopping.monitor == "score" and self.captured.score is None:
+            raise InvalidInput(
+                f"early stopping monitors the score, but model {self.document.model} has none; "
+                "monitor the loss, or let its factory return a score"
+            )
+
+    def _settings(self, source: TrainingData) -> dict[str, object]:
+        """What decides the result: a checkpoint is refused where any of it differs."""
+        return {
+            "model": self.document.model.model_dump(),
+            "graph_fingerprint": self.document.graph_fingerprint,
+            "data": source.name,
+            "samples_fingerprint": source.fingerprint,
+            "minibatches": source.minibatches,
+            "optimizer": self.optimizer.settings,
+            "learning_rate": self.learning_rate.settings if self.learning_rate else None,
+            "synchronous_epochs": self.synchronous_epochs,
+            "early_stopping": self.early_stopping.model_dump() if self.early_stopping else None,
+            "seed": self.seed,
+        }
+
+    def _score_of_module(self, state: dict[str, Tensor], data: TrainingData) -> float | None:
+        """The score of the user's own module with the trained weights, without any pipeline."""
+        task = self.document.model.build()
+        task.module.load_state_dict(state)
+        if task.score is None or not data.held_out_samples:
+            return None
+        task.module.eval()
+        with torch.no_grad():
+            scores = [
+                task.score(task.module(*minibatch.inputs), minibatch.targets)
+                for minibatch in data.held_out()
+            ]
+        return mean_score(scores, data.held_out_samples)
+
+
+def _check_kind(name: str, value: object, kind: type, example: str) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise InvalidInput(f"{name} is {value!r}; expected such as {example}")
+
+
+def _check_count(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int):
+        raise InvalidInput(f"{name} is {value!r}; a whole number is expected")
+    if value < least:
+        raise InvalidInput(f"{name} is {value}; at least {least} is needed")
+
+
+def _check_seed(seed: object) -> None:
+    """Before anything is drawn with it: torch's generators take 64 bits."""
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+        raise InvalidInput(f"seed is {seed!r}; a whole number from -2^63 to 2^64 - 1 is expected")
+
+
+def _planned(
+    document: PlacementFile, captured: CapturedModel, method: Method, path: str | Path | None
+) -> ExecutionPlan:
+    try:
+        return document.plan(captured.graph, method)
+    except InvalidPlacement as error:
+        if path is None:
+            raise
+        raise InvalidPlacement(f"{path}: {error}") from None

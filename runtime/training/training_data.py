@@ -1,0 +1,362 @@
+"""What is trained on and evaluated on: the interface, and loaders that are read as one goes."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drlpp.errors import InvalidInput
+from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch
+from drlpp.runtime.loading.held_out import evaluation_order
+from drlpp.runtime.loading.loader_state import generators_of, undisturbed
+from drlpp.runtime.loading.loaders import Loader, Unpacker, iterate, known_samples
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.specs.data import Loaders, Samples
+
+_HELD_OUT = "the loader of held-out samples"
+
+_MOST_HELD_OUT_SAMPLES = 1_000_000
+
+
+class LoaderState(NamedTuple):
+    """What a checkpoint keeps of a loader.
+
+    Attributes:
+        generators: states of its own generators at the beginning of the epoch that is not yet done.
+        first_minibatch: a hash of that epoch's first minibatch, empty where none has been loaded.
+    """
+
+    generators: tuple[Tensor, ...] = ()
+    first_minibatch: str = ""
+
+
+class TrainingData(ABC):
+    """The data of a training.
+
+    Attributes:
+        name: for the record of a run.
+        batch_size: of the model as it was captured.
+        minibatches: of an epoch.
+        held_out_samples: to evaluate on; 0 for none.
+        fingerprint: of the samples to train on, which resuming compares; None where the name, or
+            the epoch's first minibatch, has to do.
+    """
+
+    fingerprint: str | None = None
+    name: str
+    batch_size: int
+    minibatches: int
+    held_out_samples: int
+
+    @property
+    def held_out_minibatches(self) -> int:
+        """Minibatches of an evaluation."""
+        return len(evaluation_order(self.held_out_samples, self.batch_size))
+
+    def lend_to(self, session: ClusterSession) -> None:
+        """Give the workers what they hold all the time."""
+
+    @abstractmethod
+    def training(self, epoch: int, first: int, begin: int) -> RunOptions:
+        """The minibatches of an epoch, counted from 1.
+
+        Args:
+            epoch: which.
+            first: the minibatch of the epoch that is number 0 of the run.
+            begin: the minibatch of the epoch that the run begins with, or goes on with.
+        """
+
+    @abstractmethod
+    def evaluation(self) -> RunOptions:
+        """The held-out minibatches."""
+
+    @abstractmethod
+    def held_out(self) -> Iterator[Samples]:
+        """The same, for this process."""
+
+    @abstractmethod
+    def not_finite(self, through: int) -> list[NotFiniteValues]:
+        """For inputs and targets the first minibatch with values that are not finite.
+
+        Args:
+            through: the last minibatch to look at, counted from 0 since training began.
+        """
+
+    @abstractmethod
+    def held_out_not_finite(self) -> list[NotFiniteValues]:
+        """The same of the held-out minibatches."""
+
+    def state(self) -> LoaderState:
+        """What a checkpoint needs to go on with the same samples."""
+        return LoaderState()
+
+    def load_state(self, state: LoaderState) -> None:
+        """Take over what :meth:`state` gave."""
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Of the order of samples; epoch 0 stands for what comes before, and for held-out data."""
+    return (seed * 1_000_003 + epoch) % 2**64
+
+
+class LoadedData(TrainingData):
+    """What loaders give, of which a few minibatches are in memory at any time.
+
+    Torch's global generator is seeded for the training loader in every epoch. Generators of the
+    loader's own go on from epoch to epoch, and a checkpoint holds their state at the beginning of
+    its epoch: to go on in the middle, the loader begins the epoch anew, and what was done is
+    skipped.
+
+    Args:
+        name: for the record of a run.
+        loaders: of minibatches to train on, and of samples to evaluate on.
+        unpacker: makes minibatches of what they give.
+        minibatches: of an epoch; None for all that the loader gives.
+        seed: of the order.
+        note: told what is left out.
+
+    Raises:
+        InvalidInput: what the loader gives does not suit the model.
+        DataError: the loader raised.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        loaders: Loaders,
+        unpacker: Unpacker,
+        *,
+        minibatches: int | None,
+        seed: int,
+        note: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.batch_size = unpacker.batch_size
+        self._train, self._held_out = loaders
+        self._unpack = unpacker
+        self._seed = seed
+        self._note = note
+        self._noted = False
+        self._watch, self._held_out_watch = Watch(), Watch()
+        self._state = self._current_state()
+        self._check_first(self._train, one_by_one=True)
+        if self._held_out is not None:
+            self._check_first(self._held_out, one_by_one=False)
+        known = self._known_minibatches()
+        if minibatches is None:
+            minibatches = self._count_minibatches(known)
+        elif known is not None and minibatches > known:
+            raise InvalidInput(
+                f"minibatches is {minibatches}, but the loader gives {known} of "
+                f"{self.batch_size} samples in an epoch"
+            )
+        self.minibatches = minibatches
+        self.held_out_samples = self._count_held_out()
+
+    def training(self, epoch: int, first: int, begin: int) -> RunOptions:
+        """From minibatch ``begin`` on; smaller minibatches than the model's are left out."""
+        return RunOptions(loaded=self._epoch(epoch, begin))
+
+    def evaluation(self) -> RunOptions:
+        """What the held-out loader gives, in whole minibatches."""
+        return RunOptions(loaded=self.held_out())
+
+    def held_out(self) -> Generator[Samples]:
+        """What the held-out loader gives, in whole minibatches."""
+        for number, minibatch in enumerate(self._whole_held_out()):
+            self._held_out_watch.see(number, minibatch)
+            yield minibatch
+
+    def _whole_held_out(self) -> Generator[Samples]:
+        assert self._held_out is not None
+        waiting: list[Samples] = []
+        with undisturbed(self._held_out):
+            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
+                waiting.append(self._unpack(batch))
+                if sum(map(len, waiting)) >= self.batch_size:
+                    together = _joined(waiting)
+                    whole = len(together) // self.batch_size * self.batch_size
+                    for begin in range(0, whole, self.batch_size):
+                        yield _chosen(together, slice(begin, begin + self.batch_size))
+                    waiting = [_chosen(together, slice(whole, None))]
+        rest = _joined(waiting) if waiting else None
+        if rest is not None and len(rest):
+            for indices in evaluation_order(len(rest), self.batch_size):
+                yield _chosen(rest, indices)
+
+    def not_finite(self, through: int) -> list[NotFiniteValues]:
+        """As far as this process has loaded them."""
+        return self._watch.found(through)
+
+    def held_out_not_finite(self) -> list[NotFiniteValues]:
+        """Likewise."""
+        return self._held_out_watch.found()
+
+    def state(self) -> LoaderState:
+        """Of the epoch that is not yet done."""
+        return self._state
+
+    def load_state(self, state: LoaderState) -> None:
+        """Go on there."""
+        generators = generators_of(self._train)
+        if len(state.generators) != len(generators):
+            raise InvalidInput(
+                f"the checkpoint's loader had {len(state.generators)} generators of its own, this "
+                f"one has {len(generators)}; give the same kind of loader"
+            )
+        for generator, known in zip(generators, state.generators, strict=True):
+            try:
+                generator.set_state(known)
+            except (RuntimeError, TypeError) as error:
+                raise InvalidInput(
+                    "the checkpoint's state of the loader's generator does not fit: "
+                    f"{' '.join(str(error).split())}"
+                ) from None
+        self._state = state
+
+    def _epoch(self, epoch: int, begin: int) -> Generator[Samples]:
+        known = self._state.first_minibatch
+        self._state = self._current_state()
+        try:
+            for number, minibatch in enumerate(islice(self._whole(epoch), self.minibatches)):
+                if number == 0:
+                    self._state = self._state._replace(first_minibatch=_hash_of(minibatch))
+                    if begin and known not in ("", self._state.first_minibatch):
+                        raise InvalidInput(
+                            f"the loader gives other minibatches in epoch {epoch} than when the "
+                            "checkpoint was written, so that samples would be missed or counted "
+                            "twice; its order and whatever is random in its samples has to "
+                            "follow from torch's global generator, from torch.Generator "
+                            "attributes of its own, or from set_epoch(epoch)"
+                        )
+                self._watch.see((epoch - 1) * self.minibatches + number, minibatch)
+                if number >= begin:
+                    yield minibatch
+        finally:
+            # Whoever let go of this has all the minibatches of the epoch.
+            self._state = self._current_state()
+
+    def _whole(self, epoch: int) -> Generator[Samples]:
+        for batch in iterate(self._train, epoch_seed(self._seed, epoch), epoch):
+            minibatch = self._unpack(batch)
+            if len(minibatch) > self.batch_size:
+                raise self._too_large(minibatch)
+            if len(minibatch) < self.batch_size:
+                self._note_left_out(f"a minibatch of {len(minibatch)} samples")
+                continue
+            yield minibatch
+
+    def _note_left_out(self, what: str) -> None:
+        if not self._noted:
+            self._noted = True
+            self._note(
+                f"{what} is left out of every epoch: the model is captured for minibatches of "
+                f"{self.batch_size}"
+            )
+
+    def _too_large(self, minibatch: Samples) -> InvalidInput:
+        return InvalidInput(
+            f"the loader gives a minibatch of {len(minibatch)} samples, but the model is captured "
+            f"for minibatches of {self.batch_size}; make it batch_size={self.batch_size}"
+        )
+
+    def _check_first(self, loader: Loader, *, one_by_one: bool) -> None:
+        """What does not fit is told before any worker starts."""
+        with undisturbed(loader):
+            batch = next(iterate(loader, epoch_seed(self._seed, 0)), None)
+        if batch is None:
+            raise InvalidInput("a loader gives no minibatch at all; at least one is needed")
+        samples = self._unpack(batch)
+        if one_by_one and len(samples) > self.batch_size:
+            raise self._too_large(samples)
+
+    def _known_minibatches(self) -> int | None:
+        """Of an epoch of the training loader, None where only loading them would tell."""
+        samples = self._known_samples(self._train)
+        # The loader's own attribute is None where it was given a sampler of batches.
+        batch_size = getattr(self._train.batch_sampler, "batch_size", None)
+        if samples is None or batch_size != self.batch_size:
+            return None
+        return samples // self.batch_size
+
+    def _known_samples(self, loader: Loader) -> int | None:
+        return known_samples(loader) if self._unpack.keeps_count else None
+
+    def _count_minibatches(self, known: int | None) -> int:
+        count = known
+        if count is not None:
+            if rest := (self._known_samples(self._train) or 0) % self.batch_size:
+                self._note_left_out(f"the last minibatch of {rest} samples")
+        else:
+            self._note(
+                "the training loader is read once to count its minibatches; where it never ends, "
+                "say how many make an epoch (minibatches, or --minibatches)"
+            )
+            with undisturbed(self._train):
+                count = sum(1 for _ in self._whole(epoch=1))
+        if not count:
+            raise InvalidInput(
+                f"the loader gives no minibatch of {self.batch_size} samples, for which the model "
+                f"is captured; make it batch_size={self.batch_size}"
+            )
+        return count
+
+    def _count_held_out(self) -> int:
+        if self._held_out is None:
+            return 0
+        known = self._known_samples(self._held_out)
+        if known is not None:
+            return known
+        self._note("the held-out loader is read once to count its samples")
+        count = 0
+        with undisturbed(self._held_out):
+            for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
+                count += len(self._unpack(batch))
+                if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
+                    raise InvalidInput(
+                        f"the held-out loader gave more than {_MOST_HELD_OUT_SAMPLES} samples and "
+                        "has no length, so it may never end; give a data set with __len__, or "
+                        "fewer samples"
+                    )
+        return count
+
+    def _current_state(self) -> LoaderState:
+        generators = generators_of(self._train)
+        return LoaderState(tuple(generator.get_state() for generator in generators))
+
+
+def _has_length(loader: Loader) -> bool:
+    try:
+        return len(loader) >= 0
+    except TypeError:
+        return False
+
+
+def _hash_of(samples: Samples) -> str:
+    digest = hashlib.sha256()
+    for tensor in (*samples.inputs, samples.targets):
+        digest.update(bytes_of(tensor))
+    return digest.hexdigest()
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Of its values, in their order."""
+    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def _joined(parts: list[Samples]) -> Samples:
+    inputs = zip(*(part.inputs for part in parts), strict=True)
+    return Samples(
+        tuple(torch.cat(values) for values in inputs), torch.cat([part.targets for part in parts])
+    )
+
+
+def _chosen(samples: Samples, which: slice | Tensor) -> Samples:
+    return Samples(tuple(value[which] for value in samples.inputs), samples.targets[which])

@@ -1,0 +1,1 @@
+"""Weight policies and predictions: which version of the weights a pass uses, and how it is made."""

@@ -1,0 +1,376 @@
+"""Weight policies: which weights a forward and a backward of a stage use.
+
+Every stage holds leaf tensors, which its optimizer updates. A policy lends weights to the forward
+and backward passes, keeps what they need, and performs the updates. What autograd saved in a
+forward refers to the storage of the lent tensors, so a policy whose backward uses newer weights
+writes them *in place*, behind the back of autograd's version counters: replacing a tensor's
+storage would be seen by the backward of convolutions but not by that of linear layers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
+from torch.optim import Optimizer
+
+from drlpp.runtime.device.clocks import Clock, ProcessorClock, Span
+from drlpp.runtime.weights.displacements import (
+    AdamStep,
+    Displacement,
+    LastStep,
+    OptimizerRule,
+    PolicyState,
+    SmoothedGradient,
+    Trajectory,
+)
+from drlpp.runtime.weights.update_rules import has_rule
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Part
+from drlpp.schedule.weight_versions import WeightUse
+
+
+class WeightPolicy(ABC):
+    """The weights of one stage on one worker.
+
+    Args:
+        weights: leaf tensors, the parameters of ``optimizer``.
+        optimizer: updates them from their ``grad``.
+
+    Attributes:
+        clock: of the run.
+        predictions: begin and end of every time that this run moved weights to those that a pass
+            uses, or back, marked on the clock.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
+        self.weights = list(weights)
+        self.optimizer = optimizer
+        self.clock: Clock = ProcessorClock()
+        self.predictions: list[Span] = []
+        self._rates: Sequence[float] = ()
+        self._version = 0
+
+    def begin(
+        self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
+    ) -> None:
+        """Prepare for a run.
+
+        Args:
+            uses: of all parts of which a forward or a backward is still to come.
+            rates: the learning rate of every update, from that which makes version 1.
+            version: of the weights now.
+        """
+        self.predictions = []
+        self._rates = rates
+        self._version = version
+
+    @property
+    def reads_last_gradient(self) -> bool:
+        """Whether the gradients of the newest update have to stay in ``grad`` until the next."""
+        return False
+
+    @contextmanager
+    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the weights for a forward."""
+        yield self.weights
+
+    @contextmanager
+    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the leaf tensors with respect to which a backward differentiates.
+
+        A recomputation uses the same weights as its backward.
+        """
+        yield self.weights
+
+    def done_with(self, use: WeightUse) -> None:
+        """A part has made its backward."""
+
+    def update(self) -> None:
+        """Perform one update from the gradients in ``weights``."""
+        if self._rates:
+            rate = self._rates[min(self._version, len(self._rates) - 1)]
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+        self._step()
+        self._version += 1
+
+    def skip_update(self) -> None:
+        """Count an update that changes neither weights nor optimizer.
+
+        The schedule of learning rates goes on, and predictions follow the last step that was made.
+        """
+        self._stay()
+        self._version += 1
+
+    @abstractmethod
+    def _step(self) -> None:
+        """One step of the optimizer."""
+
+    def _stay(self) -> None:
+        """What a version without a step leaves behind."""
+
+    def rate_sum(self, lead: int) -> float:
+        """Σ of the learning rates of the next ``lead`` updates; negative for a negative lead."""
+        if not self._rates:
+            return lead * float(self.optimizer.param_groups[0]["lr"])
+        last = len(self._rates) - 1
+        ahead = range(self._version, self._version + abs(lead))
+        total = sum(self._rates[min(update, last)] for update in ahead)
+        return total if lead >= 0 else -total
+
+    def copies(self) -> list[Tensor]:
+        """Tensors that hold weights, beside the newest."""
+        return []
+
+    def versions(self) -> dict[int, list[Tensor]]:
+        """Older versions that are held, for a checkpoint with parts in flight."""
+        return {}
+
+    def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
+        """Take over versions; :meth:`begin` has to follow."""
+
+    def state(self) -> PolicyState:
+        """What has to be in a checkpoint beside weights and optimizer, for every weight."""
+        return [{} for _ in self.weights]
+
+    def load_state(self, state: PolicyState) -> None:
+        """Take over what :meth:`state` gave."""
+
+
+class Sync(WeightPolicy):
+    """Forward and backward use the same W_t, since no update comes between them (s = 0).
+
+    If one did, autograd would refuse the backward.
+    """
+
+    def _step(self) -> None:
+        self.optimizer.step()
+
+
+class Vanilla(WeightPolicy):
+    """Forward uses W_t, backward whatever the weights are by then, W_{t+s} (pipeoptim §V-E)."""
+
+    def _step(self) -> None:
+        """In place, unseen by the backwards that are still to come."""
+        with _unsafe_preserve_version_counter(tuple(self.weights)):
+            self.optimizer.step()
+
+
+class Displaced(Vanilla):
+    """Passes use weights that are predicted, or corrected, from the newest; two versions at most.
+
+    With :class:`~drlpp.runtime.weights.displacements.OptimizerRule` or ``LastStep`` this is
+    PipeOptim: the forward uses Ŵ_{t+s}, the backward W_{t+s} as it is then (pipeoptim §IV).
+    SpecTrain and XPipe predict for the backward again, PipeMare's T2 moves the backward only. Where
+    nothing is to be looked ahead, as on the last stage, nothing is copied.
+    """
+
+    def __init__(
+        self, weights: Sequence[Tensor], optimizer: Optimizer, displacement: Displacement
+    ) -> None:
+        super().__init__(weights, optimizer)
+        self.displacement = displacement
+
+    @property
+    def reads_last_gradient(self) -> bool:
+        """Depends on the displacement."""
+        return self.displacement.reads_last_gradient
+
+    @contextmanager
+    def _displaced(self, lead: int) -> Iterator[list[Tensor]]:
+        if lead == 0:
+            yield self.weights
+            return
+        with self._moving():
+            self.displacement.displace_(lead, self.rate_sum(lead))
+        try:
+            yield self.weights
+        finally:
+            with self._moving():
+                self.displacement.recover_()
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Around what moves the weights, unseen by autograd."""
+        begin = self.clock.mark()
+        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
+            yield
+        self.predictions.append((begin, self.clock.mark()))
+
+    @contextmanager
+    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the weights of ``forward_lead`` updates ahead."""
+        with self._displaced(use.forward_lead) as weights:
+            yield weights
+
+    @contextmanager
+    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the weights of ``backward_lead`` updates ahead."""
+        with self._displaced(use.backward_lead) as weights:
+            yield weights
+
+    def _step(self) -> None:
+        with torch.no_grad():
+            self.displacement.before_update()
+            super()._step()
+            self.displacement.after_update()
+
+    def _stay(self) -> None:
+        with torch.no_grad():
+            self.displacement.after_skipped_update()
+
+    def copies(self) -> list[Tensor]:
+        """The cached weights."""
+        return self.displacement.copies()
+
+    def state(self) -> PolicyState:
+        """Of the displacement."""
+        return self.displacement.state()
+
+    def load_state(self, state: PolicyState) -> None:
+        """Of the displacement."""
+        self.displacement.load_state(state)
+
+
+class Stash(WeightPolicy):
+    """Weight stashing: forward and backward use the same version (pipedream §3.3).
+
+    Which one is the schedule's: the newest at the forward (PipeDream), that of the input stage
+    (vertical sync), or the one before (PipeDream-2BW). A version is a set of leaf tensors that
+    share storage with the newest weights until an update would change what a part still needs;
+    then the newest weights move to storage of their own. So only versions in use are held.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
+        super().__init__(weights, optimizer)
+        self._versions: dict[int, list[Tensor]] = {}
+        self._pending: Counter[int] = Counter()
+
+    def begin(
+        self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
+    ) -> None:
+        """Prepare for a run; older versions that it still needs are kept."""
+        super().begin(uses, rates, version)
+        self._pending = Counter(use.stashed for use in uses.values())
+        # Parts in flight refer to the very tensors that were lent to their forwards.
+        kept = {v: leaves for v, leaves in self._versions.items() if v <= version}
+        self._versions = {v: leaves for v, leaves in kept.items() if self._pending[v]}
+        self._versions[version] = kept.get(version) or self._leaves()
+
+    def _leaves(self) -> list[Tensor]:
+        # .data has a version counter of its own: autograd must not see the updates of the newest.
+        return [weight.data.requires_grad_() for weight in self.weights]
+
+    @contextmanager
+    def forward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the stashed version."""
+        yield self._versions[use.stashed]
+
+    @contextmanager
+    def backward_weights(self, use: WeightUse) -> Iterator[list[Tensor]]:
+        """Lend the same version as the forward."""
+        yield self._versions[use.stashed]
+
+    def done_with(self, use: WeightUse) -> None:
+        """Give up the version when no other part needs it."""
+        self._pending[use.stashed] -= 1
+        if not self._pending[use.stashed] and use.stashed != self._version:
+            del self._versions[use.stashed]
+
+    def _step(self) -> None:
+        """One step on the newest weights; older versions stay as they are while in use."""
+        self._part_from_newest()
+        self.optimizer.step()
+        self._versions[self._version + 1] = self._leaves()
+
+    def _stay(self) -> None:
+        """The next step may change what only parts of the version before need."""
+        self._part_from_newest()
+        self._versions[self._version + 1] = self._leaves()
+
+    def _part_from_newest(self) -> None:
+        if self._pending[self._version]:
+            for weight in self.weights:
+                weight.data = weight.data.clone()
+        else:
+            del self._versions[self._version]
+
+    def copies(self) -> list[Tensor]:
+        """All versions."""
+        return [leaf for leaves in self._versions.values() for leaf in leaves]
+
+    def versions(self) -> dict[int, list[Tensor]]:
+        """All but the newest."""
+        return {v: leaves for v, leaves in self._versions.items() if v != self._version}
+
+    def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
+        """Take over versions; :meth:`begin` has to follow."""
+        self._versions = {
+            version: [leaf.detach().clone().requires_grad_() for leaf in leaves]
+            for version, leaves in versions.items()
+        }
+
+
+class Weightless(WeightPolicy):
+    """A stage that has no parameters, such as a pooling layer on its own."""
+
+    def __init__(self) -> None:
+        self.weights = []
+        self.predictions = []
+
+    def begin(
+        self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
+    ) -> None:
+        """Nothing to prepare."""
+
+    def update(self) -> None:
+        """Nothing to update."""
+
+    def skip_update(self) -> None:
+        """Nothing to skip."""
+
+    def _step(self) -> None:
+        """Nothing to update."""
+
+
+def build_policy(
+    method: Method, weights: Sequence[Tensor], optimizer: Optimizer | None, delay: int
+) -> WeightPolicy:
+    """The weight policy of ``method`` for a stage.
+
+    Args:
+        method: names it.
+        weights: of the stage.
+        optimizer: of these weights, None if there are none.
+        delay: s of the stage in steady state; without delay all policies are :class:`Sync`, but
+            for those that look ahead of the backward.
+    """
+    if optimizer is None:
+        return Weightless()
+    displacement: type[Displacement]
+    match method.policy:
+        case "spectrain" | "xpipe":
+            displacement = SmoothedGradient if method.policy == "spectrain" else AdamStep
+            return Displaced(weights, optimizer, displacement(weights, optimizer))
+        case "2bw":
+            return Stash(weights, optimizer)
+        case _ if delay == 0 and method.policy != "stash-vertical":
+            return Sync(weights, optimizer)
+        case "stash" | "stash-vertical":
+            return Stash(weights, optimizer)
+        case "pipeoptim":
+            displacement = OptimizerRule if has_rule(optimizer) else LastStep
+            return Displaced(weights, optimizer, displacement(weights, optimizer))
+        case "pipemare" if method.correction_decay:
+            decay = method.correction_decay ** (1 / delay)
+            return Displaced(weights, optimizer, Trajectory(weights, optimizer, decay))
+        case "sync":
+            return Sync(weights, optimizer)
+        case _:
+            return Vanilla(weights, optimizer)

@@ -1,0 +1,285 @@
+"""Timing operators on the workers, for planners and the simulator.
+
+Every operator runs as a stage of its own, then the model in a few parts, then the whole. The first
+says how the time is divided among operators, the last how much it is. A model in n parts takes
+longer than the whole: what a stage's passes and updates cost besides their operators is found by
+comparing the two, and what sharing gradients costs by training the whole as a replica does.
+
+On a CPU the clock is the processor time of the worker's thread, which other processes on the
+machine do not stretch. On other devices it is the time until the device has finished.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drlpp.runtime.device.devices import Accelerator
+from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.ipc.commands import OperatorTimes, ProfileOperators, StageTimes, Working
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.passes import Loss
+from drlpp.runtime.stage.stage_runner import Received, RunPlan, StageRunner
+from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.runtime.weights.policies import Displaced
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_versions import WeightUse
+
+_WARM_UPS = 3
+_SIGN_INTERVAL_SECONDS = 0.25
+
+Clock = Callable[[], float]
+
+
+def time_operators(
+    command: ProfileOperators,
+    state: Mapping[str, Tensor],
+    minibatches: Minibatches,
+    accelerator: Accelerator,
+    speed: float = 1.0,
+    replicas: dist.ProcessGroup | None = None,
+    tell: Callable[[Working], None] = lambda _: None,
+) -> OperatorTimes:
+    """Train the model in stages of one operator, in parts, as a whole, and as a replica.
+
+    The loss is counted with the last operator, as it is computed where that is.
+
+    Args:
+        command: what to run.
+        state: parameters and buffers, by name.
+        minibatches: inputs and targets.
+        accelerator: to measure.
+        speed: of this worker; a slower one sleeps after every pass of a part or of the whole, as it
+            does when it trains, and finds its caches as it will find them then.
+        replicas: the group of the workers that measure at the same time, to sum gradients with.
+        tell: called now and then, between what is timed.
+    """
+    with sources_forgotten():
+        each, parts, whole, loss = pickle.loads(command.programs)
+    device = accelerator.device
+    for graph in (*(program.function for program in (*each, *parts, whole)), loss):
+        retarget(graph, device)
+    minibatches = minibatches.on(device)
+    clock = _clock(accelerator)
+    on_pass = SignsOfLife(tell).now_and_then
+    build = partial(_runners, command, state, minibatches, loss, device)
+
+    def train(
+        programs: Sequence[StageProgram], rest: float, group: dist.ProcessGroup | None = None
+    ) -> StageTimes:
+        runners = build(programs, replicas=group)
+        return _train(runners, command, _Stopwatch(clock, rest, on_pass))
+
+    runners = build(each)
+    kept = _Kept(runners, minibatches.inputs((0, 0)))
+    operators = _train(runners, command, _Stopwatch(clock, 1.0, on_pass), kept)
+    del runners
+    together = train([whole], speed)
+    return OperatorTimes(
+        device=accelerator.facts.name,
+        operators=operators,
+        parts=train(parts, speed),
+        whole=together,
+        shared=together if replicas is None else train([whole], speed, replicas),
+        kept_bytes=kept.bytes_,
+        prediction_seconds=_time_predictions(
+            build([whole], command.method)[0], _Stopwatch(clock, speed, on_pass), command.repeats
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Stopwatch:
+    """Times things, and sleeps as long as a worker of this speed does after them."""
+
+    clock: Clock
+    speed: float
+    on_pass: Callable[[], None]
+
+    def seconds(self, action: Callable[[], object]) -> float:
+        begin = self.clock()
+        action()
+        return self.clock() - begin
+
+    def rest(self, seconds: float) -> None:
+        self.on_pass()
+        if self.speed < 1:
+            time.sleep(seconds / self.speed - seconds)
+
+
+class SignsOfLife:
+    """Told between passes, which the controller takes for a worker that hangs if it hears none."""
+
+    def __init__(self, tell: Callable[[Working], None]) -> None:
+        self._tell = tell
+        self._last = time.monotonic()
+
+    def now_and_then(self) -> None:
+        """Tell, unless that has been done a moment ago."""
+        if time.monotonic() - self._last > _SIGN_INTERVAL_SECONDS:
+            self._last = time.monotonic()
+            self._tell(Working())
+
+
+def _clock(accelerator: Accelerator) -> Clock:
+    if accelerator.device.type == "cpu":
+        return time.thread_time
+
+    def after_all_work() -> float:
+        accelerator.synchronize()
+        return time.perf_counter()
+
+    return after_all_work
+
+
+def _runners(
+    command: ProfileOperators,
+    state: Mapping[str, Tensor],
+    minibatches: Minibatches,
+    loss: Loss | None,
+    device: torch.device,
+    programs: Sequence[StageProgram],
+    method: Method | None = None,
+    replicas: dist.ProcessGroup | None = None,
+) -> list[StageRunner]:
+    """Runners of stages; those of ``replicas`` sum their gradients."""
+    runners = [
+        StageRunner(
+            program=program,
+            state=state,
+            method=method or Method(schedule="gpipe", policy="sync"),
+            optimizer=command.optimizer,
+            delay=0 if method is None else 1,
+            loss=loss if program.stage == len(programs) - 1 else None,
+            minibatches=minibatches,
+            sum_over_replicas=None
+            if replicas is None
+            else lambda tensor: replicas.allreduce([tensor]),
+            device=device,
+        )
+        for program in programs
+    ]
+    passes = _WARM_UPS + command.repeats
+    for runner in runners:
+        uses = {(number, 0): WeightUse(0, 0, stashed=0) for number in range(passes)}
+        rates = [float(command.optimizer.value("lr"))]
+        runner.begin(RunPlan(uses, rates, shared=replicas is not None))
+    return runners
+
+
+class _Kept:
+    """Counts what the forward of every operator keeps for the backward, each storage once.
+
+    What an operator received was made, and is counted, elsewhere, unless only its reader keeps it.
+    """
+
+    def __init__(self, runners: Sequence[StageRunner], inputs: Sequence[Tensor]) -> None:
+        self.bytes_ = [0] * len(runners)
+        held = [t for runner in runners for t in (*runner.weights, *runner.buffers.values())]
+        self._known = {tensor.untyped_storage().data_ptr() for tensor in (*held, *inputs)}
+        self._alive: list[Tensor] = []
+
+    def forward(
+        self, stage: int, runner: StageRunner, part: tuple[int, int], received: Received
+    ) -> Sequence[Tensor]:
+        """Perform a forward, and count."""
+
+        def count(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in self._known:
+                self._known.add(storage.data_ptr())
+                # As long as it lives, no other storage gets its address.
+                self._alive.append(tensor.detach())
+                self.bytes_[stage] += storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            return runner.forward(part, received)
+
+
+def _train(
+    runners: Sequence[StageRunner],
+    command: ProfileOperators,
+    stopwatch: _Stopwatch,
+    kept: _Kept | None = None,
+) -> StageTimes:
+    """Train stages in a row on minibatches; what is kept is counted in the first."""
+    times = StageTimes([[] for _ in runners], [[] for _ in runners], [[] for _ in runners])
+    for number in range(_WARM_UPS + command.repeats):
+        counted = kept if number == 0 else None
+        for stage, seconds in enumerate(_train_one(runners, number, stopwatch, counted)):
+            if number >= _WARM_UPS:
+                for kind, value in zip(
+                    (times.forward, times.backward, times.update), seconds, strict=True
+                ):
+                    kind[stage].append(value)
+    return times
+
+
+def _train_one(
+    runners: Sequence[StageRunner], number: int, stopwatch: _Stopwatch, kept: _Kept | None
+) -> list[tuple[float, float, float]]:
+    """Forward, backward and update seconds of every stage for one minibatch."""
+    part = (number, 0)
+    outputs: list[Sequence[Tensor]] = []
+    forwards, backwards, updates = [], [0.0] * len(runners), []
+
+    def forward(stage: int, runner: StageRunner, received: Received) -> None:
+        if kept is None:
+            outputs.append(runner.forward(part, received))
+        else:
+            outputs.append(kept.forward(stage, runner, part, received))
+
+    for stage, runner in enumerate(runners):
+        received = {
+            StageOutput(source, index): outputs[source][index].detach()
+            for source, contents in runner.program.receives.items()
+            for index, _ in contents
+        }
+        forwards.append(stopwatch.seconds(partial(forward, stage, runner, received)))
+        stopwatch.rest(forwards[-1])
+    gradients: list[dict[int, Tensor]] = [{} for _ in runners]
+    found: dict[StageOutput, Tensor] = {}
+
+    def backward(stage: int) -> None:
+        found.clear()
+        found.update(runners[stage].backward(part, gradients[stage], last=True))
+
+    for stage in reversed(range(len(runners))):
+        backwards[stage] = stopwatch.seconds(partial(backward, stage))
+        stopwatch.rest(backwards[stage])
+        for key, gradient in found.items():
+            known = gradients[key.stage].get(key.index)
+            gradients[key.stage][key.index] = gradient if known is None else known + gradient
+    for runner in runners:
+        runner.finish_sum()
+        updates.append(stopwatch.seconds(partial(runner.update, 1)))
+        stopwatch.rest(updates[-1])
+    return list(zip(forwards, backwards, updates, strict=True))
+
+
+def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) -> list[float]:
+    """Seconds of displacing all weights and moving them back, after an update."""
+    policy = runner.policy
+    if not isinstance(policy, Displaced):
+        return []
+    _train_one([runner], 0, stopwatch, None)
+    use = WeightUse(1, 1, stashed=1, forward_lead=1)
+
+    def displace() -> None:
+        with policy.forward_weights(use):
+            pass
+
+    seconds = []
+    for _ in range(_WARM_UPS + repeats):
+        seconds.append(stopwatch.seconds(displace))
+        stopwatch.rest(seconds[-1])
+    return seconds[_WARM_UPS:]

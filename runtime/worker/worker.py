@@ -1,0 +1,402 @@
+"""What a worker does: holds one stage of a placement and carries out the controller's commands."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drlpp.errors import (
+    InvalidCluster,
+    InvalidInput,
+    ModelError,
+    NotFinite,
+    OutOfMemory,
+    RunFailure,
+    StorageFailure,
+    WorkerLost,
+)
+from drlpp.runtime.comm.agreement import check_agreement
+from drlpp.runtime.comm.connections import Connections
+from drlpp.runtime.comm.link_timing import answer_messages, time_messages
+from drlpp.runtime.comm.mailbox import Mailbox, broken_connection, build_group
+from drlpp.runtime.comm.transport import (
+    Backend,
+    BuildGroup,
+    Links,
+    build_links,
+    build_nccl_group,
+    build_sum_group,
+)
+from drlpp.runtime.device.devices import (
+    PROCESSOR,
+    Accelerator,
+    Processor,
+    accelerator_of,
+    is_out_of_memory,
+    moved,
+)
+from drlpp.runtime.device.emulation import computing_on
+from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.hosts.host import Post
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.commands import (
+    Answer,
+    Collect,
+    Command,
+    Deploy,
+    Deployed,
+    Done,
+    Failed,
+    LoadModel,
+    LoadSamples,
+    ProfileOperators,
+    Progress,
+    Ready,
+    Release,
+    Run,
+    RunResult,
+    TimeLink,
+)
+from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
+from drlpp.runtime.session.feed import NOTHING_READ
+from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource
+from drlpp.runtime.stage.stage_runner import StageRunner
+from drlpp.runtime.stage.streaming import StreamedMinibatches
+from drlpp.runtime.worker.executor import Executor
+from drlpp.runtime.worker.operator_timing import time_operators
+from drlpp.schedule.schedule import Message
+
+_PROGRESS_INTERVAL_SECONDS = 0.25
+_MEASURING_SECONDS = 60.0
+"""For the ends of a link that is measured to find each other, and for a message between them."""
+
+_PROFILING_SECONDS = 24 * 3600.0
+"""Likewise for workers that profile together: who is first waits, and the controller watches."""
+
+
+class Worker:
+    """The state of a worker between commands."""
+
+    def __init__(self, post: Post, channel: Channel, store: dist.Store) -> None:
+        self._worker = post.worker
+        self._place = post.place
+        self._address = post.address
+        self._speed = post.speed
+        self._core = post.core
+        self._channel = channel
+        self._folder = Path(channel.folder)
+        self._store = store
+        self._state: dict[str, Tensor] = {}
+        self._samples: tuple[Tensor, ...] = ()
+        self._labels = torch.empty(0)
+        self._deployed: Deploy | None = None
+        self._runner: StageRunner | None = None
+        self._accelerator: Accelerator = Processor()
+        self._connections: Connections | None = None
+        self._inbox: dict[Message, list[Tensor]] = {}
+        self._restored: dict[str, Any] | None = None
+        self._streamed: StreamedMinibatches | None = None
+
+    def answer(self, command: Command) -> Answer:
+        """Carry out a command; what goes wrong becomes an answer."""
+        try:
+            return self._carry_out(command)
+        except Exception as error:
+            return self.failed(error)
+
+    def failed(self, error: Exception) -> Failed:
+        """The answer that tells of an error."""
+        summary = " ".join(str(error).split())[:500]
+        if isinstance(error, RunFailure | InvalidInput):
+            # Disks and GPUs depend on the worker, all else that is foreseen does not.
+            of_worker = isinstance(error, StorageFailure | InvalidCluster)
+            whose = f"worker {self._worker}: " if of_worker else ""
+            minibatch = error.minibatch if isinstance(error, NotFinite) else None
+            return Failed(type(error).__name__, whose + summary, minibatch)
+        if broken := broken_connection(error):
+            # If another has ended, the controller says that instead.
+            reason = f"worker {self._worker} lost its connection to another ({broken[:200]})"
+            return Failed(WorkerLost.__name__, reason)
+        kind = OutOfMemory if is_out_of_memory(error) else ModelError
+        return Failed(kind.__name__, f"worker {self._worker}: {type(error).__name__}: {summary}")
+
+    def _carry_out(self, command: Command) -> Answer:
+        match command:
+            case LoadModel(state_file, samples_file, device):
+                self._accelerator = accelerator_of(device, self._place)
+                self._state = self._load(state_file)
+                self._load_samples(samples_file)
+                return Ready(self._accelerator.facts)
+            case LoadSamples(samples_file):
+                self._load_samples(samples_file)
+            case Deploy():
+                return self._deploy(command)
+            case Run():
+                return self._run(command)
+            case Collect(file, in_flight):
+                self._collect(file, in_flight=in_flight)
+            case Release():
+                self._release()
+            case ProfileOperators():
+                return self._profile(command)
+            case TimeLink():
+                return self._time_link(command)
+        return Done()
+
+    def _profile(self, command: ProfileOperators) -> Answer:
+        together = None
+        if len(command.workers) > 1:
+            together = build_sum_group(
+                command.transport,
+                command.name,
+                command.workers,
+                self._accelerator.device,
+                self._group_builder(_PROFILING_SECONDS),
+            )
+        data = Minibatches(self._samples, self._labels)
+        try:
+            with computing_on(self._core):
+                return time_operators(
+                    command,
+                    self._state,
+                    data,
+                    self._accelerator,
+                    self._speed,
+                    together,
+                    self._channel.send,
+                )
+        finally:
+            if together is not None:
+                together.abort()
+
+    def _load(self, file: str) -> Any:
+        return read_checkpoint(self._folder / file)
+
+    def _load_samples(self, file: str) -> None:
+        samples, labels = self._load(file)
+        self._samples, self._labels = tuple(samples), labels
+
+    def _release(self) -> None:
+        """Give up the stage, with all memory and connections."""
+        if self._connections is not None:
+            self._connections.close()
+        self._runner = self._connections = None
+        self._forget_addresses()
+        self._deployed = None
+        self._inbox, self._restored = {}, None
+        # Graphs and autograd's hooks refer to themselves.
+        gc.collect()
+        self._accelerator.give_back_memory()
+
+    def _deploy(self, command: Deploy) -> Deployed:
+        begin = time.perf_counter()
+        # The old stage first: two stages of a large model may not fit.
+        self._release()
+        device = self._accelerator.device
+        with sources_forgotten():
+            program, loss = pickle.loads(command.stage)
+            retarget(program.function, device)
+            retarget(loss, device)
+        state, optimizer_state = self._state, {}
+        if command.checkpoint_file:
+            checkpoint = self._load(command.checkpoint_file)
+            optimizer_state = checkpoint["optimizer"]
+            if command.in_flight:
+                self._restored = in_memory(checkpoint["in_flight"][self._worker])
+            # Running statistics are a replica's own.
+            state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
+        loaded = time.perf_counter()
+        build = self._group_builder(command.timeout_seconds)
+        connections = Connections.build(command, program.stage, self._worker, device, build)
+        self._connections = connections
+        connected = time.perf_counter()
+        self._runner = StageRunner(
+            program=program,
+            state=state,
+            method=command.method,
+            optimizer=command.optimizer,
+            delay=command.delay,
+            loss=loss,
+            minibatches=Minibatches(self._samples, self._labels),
+            sum_over_replicas=connections.start_sum if connections.replicas else None,
+            counts_for_norm=self._worker == command.replicas[0],
+            seed=command.seed,
+            optimizer_state=optimizer_state,
+            device=device,
+        )
+        self._deployed = command
+        return Deployed(loaded - begin, connected - loaded, time.perf_counter() - connected)
+
+    def _forget_addresses(self) -> None:
+        """Those that the workers of the old placement told each other; all of them have met."""
+        if self._deployed is not None and self._worker == self._deployed.workers[0]:
+            told = dist.PrefixStore(self._deployed.name, self._store)
+            for key in told.list_keys():
+                told.delete_key(key)
+
+    def _group_builder(self, timeout_seconds: float) -> BuildGroup:
+        def build(name: str, workers: Sequence[int], backend: Backend) -> dist.ProcessGroup:
+            if backend == "nccl":
+                return build_nccl_group(self._store, name, workers, self._worker, timeout_seconds)
+            return build_group(
+                self._store, name, workers, self._worker, self._address, timeout_seconds
+            )
+
+        return build
+
+    def _run(self, command: Run) -> RunResult:
+        assert self._runner is not None
+        assert self._connections is not None
+        assert self._deployed is not None
+        device = self._accelerator.device
+        runner: StageRunner | EvaluationRunner = self._runner
+        minibatches = self._minibatches(command)
+        if command.evaluation:
+            with sources_forgotten():
+                program, loss, score = pickle.loads(command.evaluation)
+                for graph in (program.function, loss, score):
+                    retarget(graph, device)
+            self._connections.share_buffers(self._runner.buffers.values())
+            runner = EvaluationRunner(program, self._runner, loss, score, minibatches)
+        else:
+            self._runner.minibatches = minibatches
+            self._runner.first_minibatch = command.first_minibatch
+            self._begin(command)
+        check_agreement(
+            self._connections.everyone,
+            self._deployed.workers,
+            self._worker,
+            runner.program,
+            command.actions,
+        )
+        self._accelerator.forget_peak_memory()
+        mailbox = Mailbox(self._connections.links, runner.program, command.actions, command.posted)
+        inbox = {} if command.evaluation else self._inbox
+        clock = self._accelerator.new_clock()
+        executor = Executor(
+            runner,
+            mailbox,
+            self._connections.everyone,
+            clock,
+            self._progress_of(runner),
+            self._speed,
+            inbox,
+        )
+        with computing_on(self._core):
+            times = executor.run(command.actions)
+        return RunResult(
+            times=times,
+            processor_seconds=executor.processor_seconds,
+            losses=runner.losses.take(),
+            scores=moved(runner.scores, PROCESSOR) if isinstance(runner, EvaluationRunner) else {},
+            peak_memory_bytes=self._accelerator.peak_memory_bytes(),
+            bytes_sent=mailbox.bytes_sent,
+            message_bytes=mailbox.message_bytes,
+            bucket_bytes=self._runner.bucket_bytes if self._connections.replicas else 0,
+            weight_bytes=self._runner.weight_bytes,
+            peak_weight_bytes=self._runner.peak_weight_bytes,
+            predictions=[] if command.evaluation else clock.read(self._runner.policy.predictions),
+            skipped_updates=0 if command.evaluation else self._runner.skipped_updates,
+        )
+
+    def _minibatches(self, command: Run) -> MinibatchSource:
+        """What this run works on; a stream goes on where the run before left it."""
+        if command.stream is None:
+            in_memory = Minibatches(
+                self._samples, self._labels, command.order, command.microbatches
+            )
+            return in_memory.on(self._accelerator.device)
+        if self._streamed is None or self._streamed.stream != command.stream:
+            self._streamed = StreamedMinibatches(
+                command.stream,
+                self._folder,
+                command.microbatches,
+                self._accelerator.device,
+                self._channel.send,
+            )
+            assert self._runner is not None
+            if not self._runner.reads_data:
+                self._channel.send(NOTHING_READ)
+        return self._streamed
+
+    def _time_link(self, command: TimeLink) -> Answer:
+        if command.name is None:
+            assert self._connections is not None
+            return self._exchange(self._connections.links, command)
+        ends = (command.sender, command.receiver)
+        build = self._group_builder(_MEASURING_SECONDS)
+        links = build_links(
+            command.transport,
+            command.name,
+            build(command.name, ends, "gloo"),
+            ends,
+            (ends, ends[::-1]),
+            self._worker,
+            self._accelerator.device,
+            build,
+        )
+        try:
+            return self._exchange(links, command)
+        finally:
+            links.close()
+
+    def _exchange(self, links: Links, command: TimeLink) -> Answer:
+        if self._worker == command.sender:
+            return time_messages(links, command.receiver, command.sizes_bytes, command.repeats)
+        answer_messages(links, command.sender, command.sizes_bytes)
+        return Done()
+
+    def _begin(self, command: Run) -> None:
+        """Prepare the runner for a run, which may go on with what is in flight."""
+        assert self._runner is not None
+        restored, self._restored = self._restored, None
+        if not command.goes_on:
+            self._inbox = {}
+            self._runner.begin(command.plan)
+        elif restored is None:
+            self._runner.begin(command.plan)
+        else:
+            inbox = moved(restored["inbox"], self._accelerator.device)
+            self._inbox = {Message(*key): tensors for key, tensors in inbox}
+            self._runner.load_in_flight_state(restored["stage"], command.plan)
+
+    def _progress_of(self, runner: StageRunner | EvaluationRunner) -> Callable[[int], None]:
+        """What is called as a run goes on: from time to time the controller hears how far it is."""
+        assert self._deployed is not None
+        reports = runner.loss is not None and self._worker == self._deployed.replicas[0]
+        last = time.monotonic()
+
+        def report(through: int) -> None:
+            nonlocal last
+            runner.minibatches.passed(through)
+            if reports and time.monotonic() - last > _PROGRESS_INTERVAL_SECONDS:
+                last = time.monotonic()
+                if losses := runner.losses.new():
+                    self._channel.send(Progress(through, losses))
+
+        return report
+
+    def _collect(self, file: str, *, in_flight: bool) -> None:
+        assert self._runner is not None
+        stage: dict[str, Any] = {
+            "model": self._runner.weights_and_buffers(),
+            "optimizer": self._runner.named_optimizer_state(),
+        }
+        if in_flight:
+            stage["in_flight"] = {
+                "stage": self._runner.in_flight_state(),
+                "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
+                "buffers": self._runner.buffers,
+            }
+        write_tree(self._folder / file, moved(stage, PROCESSOR))

@@ -1,0 +1,109 @@
+"""The process around a worker: how it begins, how it ends, and what happens to its memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drlpp.errors import StorageFailure
+from drlpp.runtime.hosts.host import Post
+from drlpp.runtime.ipc.channel import Channel
+from drlpp.runtime.ipc.commands import Stop
+from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
+from drlpp.runtime.ipc.store import join_store
+from drlpp.runtime.worker.worker import Worker
+
+_ENDING_SECONDS = 10
+
+
+def worker_main(post: Post, channel: Channel) -> None:
+    """Entry point of a worker process, which ends when told to, or when the controller is gone."""
+    watch = settle(Path(channel.folder))
+    torch.set_num_threads(1)
+    store = join_store(post.store.address, post.store.port, post.store.token)
+    state = Worker(post, channel, store)
+    try:
+        while not isinstance(command := channel.receive(), Stop):
+            try:
+                channel.send(state.answer(command))
+            except StorageFailure as error:
+                channel.send(state.failed(error))
+    except (EOFError, ConnectionError, FileNotFoundError) as error:
+        # The controller is gone, and its files may be as well, if another worker was quicker. The
+        # other thread removes what is left, and ends us.
+        watch.join(_ENDING_SECONDS)
+        print(
+            f"worker {post.worker} ends: its controller runs, but something of the session is gone "
+            f"({error or 'the connection was closed'})",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)
+    # Gloo's threads may still hold operations of an abandoned trial; ordinary exit would abort.
+    os._exit(0)
+
+
+def settle(folder: Path) -> threading.Thread:
+    """What every process of a session does first; the thread ends it with its controller.
+
+    Args:
+        folder: of the session.
+    """
+    # What was imported lives as long as the process: collections need not look at it again.
+    gc.freeze()
+    # Ctrl-C reaches the whole process group; the controller decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _wake_up_when_orphaned()
+    keep_freed_memory()
+    watch = threading.Thread(target=_end_with_controller, args=(folder,), daemon=True)
+    watch.start()
+    return watch
+
+
+def _end_with_controller(folder: Path) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    remove_files_of_dead_controller(folder)
+    os._exit(1)
+
+
+def _wake_up_when_orphaned() -> None:
+    """Have the system continue this process, should it be stopped, when the fork server ends.
+
+    A stopped worker would not see that the controller is gone, and stay for ever. The server ends
+    when nobody holds the pipe any more that it watches; workers get a copy to start processes of
+    their own, which they never do.
+    """
+    server: Any = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+    pr_set_pdeathsig = 1
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").prctl(pr_set_pdeathsig, signal.SIGCONT)
+
+
+def keep_freed_memory() -> None:
+    """Let malloc reuse big blocks instead of giving them back to the system after every use.
+
+    Otherwise every activation is a fresh mapping, and its page faults cost about as much as
+    the operators of a small model.
+    """
+    m_trim_threshold, m_mmap_threshold = -1, -3
+    largest_mmap_threshold = 32 * 1024 * 1024
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(m_mmap_threshold, largest_mmap_threshold)
+        libc.mallopt(m_trim_threshold, 1024 * 1024 * 1024)

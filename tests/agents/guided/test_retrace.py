@@ -1,0 +1,93 @@
+"""Every valid placement has a walk, and nothing else has."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.agents import PlacementContext, retrace
+from drlpp.agents.guided.idle import with_everyone
+from drlpp.agents.paper.walk import CUT, Walk
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.capturing.graph import OpGraph
+from drlpp.errors import InvalidPlacement
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners import PlanningProblem
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.search.random_search import random_placement
+from tests.support.fake_measurer import branching, graphs
+from tests.support.transfer_contexts import assignment, context_of, problem_of, problems
+
+NETWORK = TransferNetwork()
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=problems(), seed=st.integers(0, 9))
+def test_random_placements_are_found_again(problem: PlanningProblem, seed: int) -> None:
+    draw = Random(seed)
+    stages, held = assignment(problem, random_placement(problem, draw))
+    context = context_of(problem)
+    trajectory = retrace(context, problem.cluster.accelerators, stages, held, draw)
+    assert trajectory.walk.stage_of_operator == stages
+    assert trajectory.stage_of_accelerator == tuple(held)
+    found = NETWORK.evaluate(ContextBatch.of([context]), [0], [trajectory.walk], [0], [trajectory])
+    assert found.partitioner_log_probs.isfinite().all()
+    assert found.scheduler_log_probs.isfinite().all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(graph=graphs(), accelerators=st.integers(1, 4), seed=st.integers(0, 9))
+def test_sampled_placements_are_found_again_without_costs(
+    graph: OpGraph, accelerators: int, seed: int
+) -> None:
+    draw = Random(seed)
+    context = PlacementContext.of_graph(graph, accelerators)
+    walk = Walk(graph, accelerators)
+    while not walk.finished:
+        lowest = 0 if walk.begins else CUT
+        walk.take(draw.randint(lowest, len(walk.candidates) - 1), 0.0)
+    made = walk.result()
+    held = [*range(made.stages), *(draw.randrange(made.stages) for _ in range(accelerators))]
+    again = retrace(context, accelerators, made.stage_of_operator, held[:accelerators], draw)
+    assert again.walk.stage_of_operator == made.stage_of_operator
+
+
+@pytest.mark.parametrize(
+    ("stages", "held", "message"),
+    [
+        ((0, 0, 0, 0, 0), (0, 0), "there are 6 and 2"),
+        ((0, 0, 0, 0, 0, 2), (0, 1), "operators hold the stages"),
+        ((0, 0, 0, 0, 0, 1), (0, 0), "accelerators hold the stages"),
+        ((1, 0, 0, 0, 0, 1), (0, 1), "before operator 0"),
+    ],
+)
+def test_what_is_no_placement_is_refused(
+    stages: tuple[int, ...], held: tuple[int, ...], message: str
+) -> None:
+    context = PlacementContext.of_graph(branching(6), 2)
+    with pytest.raises(InvalidPlacement, match=message):
+        retrace(context, 2, stages, held, Random(0))
+
+
+def test_too_many_stages_are_refused() -> None:
+    context = PlacementContext.of_graph(branching(6), 2)
+    with pytest.raises(InvalidPlacement, match="there can be 1"):
+        retrace(context, 1, (0, 0, 0, 0, 0, 1), (0, 1), Random(0))
+
+
+def test_idle_accelerators_go_where_they_hurt_least() -> None:
+    problem = problem_of("chain", 6, accelerators=3)
+    objective = AnalyticObjective(problem)
+    placement = Placement(
+        stages=(
+            Stage(operators=(0, 1, 2), accelerators=(0,)),
+            Stage(operators=(3, 4, 5), accelerators=(2,)),
+        )
+    )
+    filled = with_everyone(placement, 3, objective)
+    options = [Placement.from_assignment((0, 0, 0, 1, 1, 1), (0, stage, 1)) for stage in (0, 1)]
+    assert filled in options
+    assert objective(filled) == min(map(objective, options))
+    assert with_everyone(filled, 3, objective) == filled

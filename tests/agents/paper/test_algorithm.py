@@ -1,0 +1,237 @@
+"""The agent learns, is deterministic, and behaves as stable-baselines3's users expect."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from drlpp.agents import AGENTS, DRLPP
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.errors import InvalidInput
+from drlpp.placement.measurement import FailedMeasurement
+from tests.support.fake_measurer import FakeMeasurer, chain
+
+SMALL: dict[str, Any] = {"partitions_per_rollout": 4, "placements_per_partition": 2, "seed": 0}
+
+
+def environment(operators: int = 6, accelerators: int = 3, **options: Any) -> PlacementEnv:
+    return PlacementEnv(MeasurementMemory(FakeMeasurer(chain(operators), accelerators, **options)))
+
+
+class Rewards(BaseCallback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[float] = []
+
+    def _on_step(self) -> bool:
+        self.values += self.locals["rewards"].tolist()
+        return True
+
+
+def weights(agent: DRLPP) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in agent.policy.state_dict().items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+class BanditMeasurer(FakeMeasurer):
+    """Two operators on two accelerators; only one of the placements is fast."""
+
+    def __init__(self) -> None:
+        super().__init__(chain(2), accelerators=2)
+
+    def measure(self, plan: Any, minibatches: int = 30) -> Any:
+        outcome = super().measure(plan, minibatches)
+        fast = [stage.accelerators for stage in plan.placement.stages] == [(1,), (0,)]
+        return outcome.model_copy(update={"seconds_per_minibatch": 0.1 if fast else 1.0})
+
+
+def test_it_finds_the_good_arm_of_a_bandit() -> None:
+    agent = DRLPP(
+        "PlacementPolicy",
+        PlacementEnv(MeasurementMemory(BanditMeasurer())),
+        partitions_per_rollout=16,
+        placements_per_partition=2,
+        seed=0,
+    )
+    rewards = Rewards()
+    agent.learn(1600, callback=rewards)
+    assert np.mean(rewards.values[:64]) < 0.8
+    assert np.mean(rewards.values[-64:]) > 1.8
+    action, _ = agent.predict(np.zeros(1, np.float32), deterministic=True)
+    assert action.tolist() == [0, 1, 1, 0]
+
+
+def test_the_mean_reward_rises_within_a_small_budget() -> None:
+    rises = []
+    for seed in range(3):
+        rewards = Rewards()
+        AGENTS["tuned"].build(environment(20, 4), seed=seed).learn(240, callback=rewards)
+        # The first two rollouts are the untrained policy's.
+        rises.append(np.mean(rewards.values[-64:]) - np.mean(rewards.values[:16]))
+    assert np.mean(rises) > 0.25
+
+
+def test_total_timesteps_count_placements() -> None:
+    env = environment()
+    agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"feasible": True})
+    agent.learn(20)
+    assert agent.num_timesteps == 24
+    assert env.summary.distinct + env.summary.hits == 24
+
+
+def test_one_seed_gives_one_result() -> None:
+    results = []
+    for seed in (3, 3, 4):
+        agent = DRLPP("PlacementPolicy", environment(), **{**SMALL, "seed": seed})
+        rewards = Rewards()
+        agent.learn(32, callback=rewards)
+        results.append((weights(agent), rewards.values))
+    assert same(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]
+    assert not same(results[0][0], results[2][0])
+
+
+def test_a_saved_agent_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    agent = AGENTS["tuned"].build(environment(), seed=0)
+    agent.learn(16)
+    agent.save(tmp_path / "model.zip")
+    loaded = DRLPP.load(tmp_path / "model.zip", environment())
+    assert same(weights(agent), weights(loaded))
+    assert loaded.baseline == agent.baseline
+    for each in (agent, loaded):
+        each.set_random_seed(7)
+        each.learn(16, reset_num_timesteps=False)
+    assert loaded.num_timesteps == 32
+    assert same(weights(agent), weights(loaded))
+
+
+def test_an_agent_is_loaded_without_an_environment_to_predict(tmp_path: Path) -> None:
+    env = environment()
+    agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"temperature": 1.0})
+    agent.save(tmp_path / "model.zip")
+    loaded = DRLPP.load(tmp_path / "model.zip")
+    observation = np.zeros(1, np.float32)
+    expected, _ = agent.predict(observation, deterministic=True)
+    assert loaded.predict(observation, deterministic=True)[0].tolist() == expected.tolist()
+    assert env.action_space.contains(expected)
+
+
+def test_evaluate_policy_works() -> None:
+    env = Monitor(environment())
+    agent = AGENTS["tuned"].build(env, seed=0)
+    mean, deviation = evaluate_policy(agent, env, n_eval_episodes=4)
+    assert mean > env.unwrapped.invalid_reward  # type: ignore[attr-defined]
+    assert deviation == 0.0
+
+
+def test_several_environments_share_a_rollout() -> None:
+    env = DummyVecEnv([environment, environment])
+    agent = DRLPP("PlacementPolicy", env, **SMALL, policy_kwargs={"feasible": True})
+    agent.learn(16)
+    assert agent.num_timesteps == 16
+    with pytest.raises(InvalidInput, match="does not divide by 3"):
+        DRLPP("PlacementPolicy", DummyVecEnv([environment] * 3), **SMALL)
+
+
+def test_the_log_has_the_usual_names() -> None:
+    agent = DRLPP("PlacementPolicy", environment(), **SMALL)
+    names: set[str] = set()
+
+    class Names(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            names.update(self.logger.name_to_value)
+
+    agent.learn(24, callback=Names())
+    assert names >= {
+        "train/entropy_loss",
+        "train/approx_kl",
+        "train/clip_fraction",
+        "train/policy_gradient_loss",
+        "train/loss",
+        "train/learning_rate",
+        "placement/best_seconds",
+        "placement/mean_reward",
+        "placement/baseline",
+        "placement/distinct",
+        "placement/failed",
+        "placement/invalid_share",
+        "placement/distinct_share",
+        "placement/mean_stages",
+    }
+
+
+def test_a_run_of_nothing_but_failures_goes_on() -> None:
+    failed = FailedMeasurement(failure="timeout", reason="nothing came back")
+    every = {"1": failed, "2": failed, "1-1": failed}
+    agent = DRLPP("PlacementPolicy", environment(4, 2, failures=every), **SMALL)
+    agent.learn(24)
+    assert agent.baseline is None
+    assert all(value.isfinite().all() for value in weights(agent).values())
+
+
+def test_penalties_do_not_move_the_baseline() -> None:
+    failed = FailedMeasurement(failure="timeout", reason="nothing came back")
+    agent = DRLPP("PlacementPolicy", environment(4, 2, failures={"1-1": failed}), **SMALL)
+    agent.learn(24)
+    assert agent.baseline is not None
+    assert agent.baseline > 0
+
+
+def test_one_accelerator_leaves_nothing_to_choose() -> None:
+    agent = DRLPP("PlacementPolicy", environment(4, 1), **SMALL)
+    before = weights(agent)
+    agent.learn(8)
+    assert same(before, weights(agent))
+
+
+def test_threads_are_given_back() -> None:
+    threads = torch.get_num_threads()
+    DRLPP("PlacementPolicy", environment(), **SMALL).learn(8)
+    assert torch.get_num_threads() == threads
+
+
+def test_the_callers_policy_arguments_are_left_alone() -> None:
+    arguments = {"feasible": True}
+    DRLPP("PlacementPolicy", environment(), **SMALL, policy_kwargs=arguments)
+    DRLPP("PlacementPolicy", environment(7), **SMALL, policy_kwargs=arguments)
+    assert arguments == {"feasible": True}
+
+
+def test_other_graphs_and_other_environments_are_refused(tmp_path: Path) -> None:
+    agent = DRLPP("PlacementPolicy", environment(), **SMALL)
+    agent.save(tmp_path / "model.zip")
+
+    class Renamed(FakeMeasurer):
+        def __init__(self) -> None:
+            super().__init__(chain(6), 3)
+            first = self.graph.operators[0].model_copy(update={"name": "another"})
+            self.graph = self.graph.model_copy(
+                update={"operators": (first, *self.graph.operators[1:])}
+            )
+
+    other = PlacementEnv(MeasurementMemory(Renamed()))
+    other.graph.__dict__.pop("fingerprint", None)
+    with pytest.raises(InvalidInput, match="train a new agent"):
+        DRLPP.load(tmp_path / "model.zip", other)
+    with pytest.raises(InvalidInput, match="train a new agent"):
+        agent.set_env(other)
+
+    class Plain(gym.Env):
+        observation_space = gym.spaces.Box(0, 1, (1,))
+        action_space = gym.spaces.MultiDiscrete([2, 2])
+
+    with pytest.raises(InvalidInput, match="placement environment"):
+        DRLPP("PlacementPolicy", Plain())

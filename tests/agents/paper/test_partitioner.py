@@ -1,0 +1,132 @@
+"""The partitioner replays its walks, and is Algorithm 1 written down plainly."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from drlpp.agents.paper.partitioner import RecurrentPartitioner
+from drlpp.agents.paper.recurrence import Recurrence
+from drlpp.agents.paper.walk import CUT, PartitionWalk
+from drlpp.capturing.graph import OpGraph
+from tests.support.fake_measurer import branching, chain, graphs
+
+UNITS = 16
+
+
+def randomised(graph: OpGraph, partitions: int, temperature: float = 0.5) -> RecurrentPartitioner:
+    """A partitioner whose scores differ widely, as after training."""
+    partitioner = RecurrentPartitioner(graph, partitions, UNITS, temperature)
+    for parameter in partitioner.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return partitioner
+
+
+def reference_cell(recurrence: Recurrence) -> nn.LSTMCell:
+    cell = nn.LSTMCell(recurrence.input.in_features, recurrence.units)
+    cell.weight_ih.data = recurrence.input.weight.data
+    cell.bias_ih.data = recurrence.input.bias.data
+    cell.weight_hh.data = recurrence.recurrent.weight.data
+    cell.bias_hh.data.zero_()
+    return cell
+
+
+def algorithm_1(
+    partitioner: RecurrentPartitioner, nodes: Tensor, walk: PartitionWalk
+) -> list[float]:
+    """Log-probabilities of all choices, each computed from the start as in lines 12 to 16."""
+    cutter, selector = reference_cell(partitioner.cutter), reference_cell(partitioner.selector)
+
+    def run(cell: nn.LSTMCell, state: tuple[Tensor, Tensor], sequence: list[Tensor]) -> tuple:
+        for element in sequence:
+            state = cell(element, state)
+        return state
+
+    log_probs = []
+    for decision in walk.decisions:
+        starts = [*walk.starts, len(walk.order)]
+        before = (torch.zeros(UNITS), torch.zeros(UNITS))
+        for k in range(decision.partition):
+            members = nodes[list(walk.order[starts[k] : starts[k + 1]])]
+            before = run(cutter, before, [members.sum(dim=0) / len(nodes)])
+        members = nodes[list(walk.order[starts[decision.partition] : decision.placed])]
+        encoded, _ = run(cutter, before, [members.sum(dim=0) / len(nodes)])
+        scores = []
+        if decision.may_cut:
+            scores.append(partitioner.cut_score(encoded) - partitioner.temperature)
+        for candidate in decision.candidates:
+            encoded, _ = run(selector, before, [*members, nodes[candidate]])
+            scores.append(partitioner.candidate_score(encoded))
+        policy = torch.cat(scores).log_softmax(dim=0)
+        log_probs.append(policy[decision.choice + decision.may_cut].item())
+    return log_probs
+
+
+@settings(deadline=None, max_examples=40)
+@given(graph=graphs(8), partitions=st.integers(1, 4), seed=st.integers(0, 1000))
+def test_sampling_and_replay_equal_algorithm_1(graph: OpGraph, partitions: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    partitioner = randomised(graph, partitions)
+    nodes = torch.randn(len(graph), UNITS)
+    walks = partitioner.sample(nodes, 4)
+    with torch.no_grad():
+        replayed, entropies = partitioner.evaluate(nodes, walks)
+        expected = [algorithm_1(partitioner, nodes, walk) for walk in walks]
+    for walk, values in zip(walks, expected, strict=True):
+        assert walk.log_probs == pytest.approx(values, abs=1e-5)
+    free = [
+        value
+        for walk, values in zip(walks, expected, strict=True)
+        for decision, value in zip(walk.decisions, values, strict=True)
+        if not decision.forced
+    ]
+    assert replayed.tolist() == pytest.approx(free, abs=1e-5)
+    assert entropies.isfinite().all()
+    assert (entropies >= 0).all()
+
+
+def test_the_entropy_is_that_of_the_policy() -> None:
+    partitioner = RecurrentPartitioner(chain(3), 2, UNITS, temperature=0.0)
+    nn.init.zeros_(partitioner.cut_score[-1].weight)
+    nn.init.zeros_(partitioner.candidate_score[-1].weight)
+    nodes = torch.randn(3, UNITS)
+    _, entropies = partitioner.evaluate(nodes, partitioner.sample(nodes, 3))
+    assert entropies.tolist() == pytest.approx([0.6931] * len(entropies), abs=1e-4)
+
+
+def test_gradients_are_finite_and_reach_every_weight() -> None:
+    graph = branching(9)
+    partitioner = randomised(graph, 3, temperature=0.0)
+    nodes = torch.randn(len(graph), UNITS, requires_grad=True)
+    log_probs, entropies = partitioner.evaluate(nodes, partitioner.sample(nodes, 8))
+    (log_probs.sum() + entropies.sum()).backward()
+    for name, parameter in [*partitioner.named_parameters(), ("nodes", nodes)]:
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("graph", [chain(12), chain(40), branching(40)], ids=["12", "40", "br"])
+def test_the_automatic_temperature_makes_about_as_many_cuts_as_there_can_be(graph: OpGraph) -> None:
+    torch.manual_seed(0)
+    partitioner = RecurrentPartitioner(graph, 4, UNITS)
+    nodes = torch.randn(len(graph), UNITS)
+    partitioner.calibrate(nodes)
+    walks = partitioner.sample(nodes, 200, partitions=len(graph))
+    cuts = [sum(decision.choice == CUT for decision in walk.decisions) for walk in walks]
+    assert sum(cuts) / len(cuts) == pytest.approx(3, abs=0.8)
+
+
+def test_a_constant_temperature_stays() -> None:
+    partitioner = RecurrentPartitioner(chain(5), 3, UNITS, temperature=1.5)
+    partitioner.calibrate(torch.randn(5, UNITS))
+    assert partitioner.temperature.item() == 1.5
+
+
+def test_the_likeliest_walk_is_always_the_same() -> None:
+    graph = branching(9)
+    partitioner = randomised(graph, 3, temperature=0.0)
+    nodes = torch.randn(len(graph), UNITS)
+    walks = partitioner.sample(nodes, 3, deterministic=True)
+    assert len({walk.order for walk in walks}) == 1

@@ -1,0 +1,77 @@
+"""The policy samples what it can replay, with gradients for every weight."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.agents import PlacementPolicy
+from drlpp.capturing.graph import OpGraph
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from tests.support.fake_measurer import FakeMeasurer, branching, chain, graphs
+
+
+def policy_of(graph: OpGraph, accelerators: int = 4, **options: Any) -> PlacementPolicy:
+    env = PlacementEnv(MeasurementMemory(FakeMeasurer(graph, accelerators)))
+    return PlacementPolicy(
+        env.observation_space, env.action_space, lambda _: 1e-3, graph, **options
+    )
+
+
+@settings(deadline=None, max_examples=20)
+@given(graph=graphs(8), accelerators=st.integers(1, 4))
+def test_feasible_samples_are_valid_placements(graph: OpGraph, accelerators: int) -> None:
+    policy = policy_of(graph, accelerators, encoder_units=(8, 8), feasible=True)
+    env = PlacementEnv(MeasurementMemory(FakeMeasurer(graph, accelerators)))
+    for trajectory in policy.sample(4, 2):
+        assert env.action_space.contains(trajectory.action)
+        assert "seconds" in env.step(trajectory.action)[4]
+
+
+def test_placements_of_a_scheme_share_its_walk() -> None:
+    trajectories = policy_of(chain(8)).sample(3, 2)
+    assert [trajectories[2 * i].walk is trajectories[2 * i + 1].walk for i in range(3)] == [
+        True
+    ] * 3
+    assert trajectories[0].walk is not trajectories[2].walk
+
+
+@pytest.mark.parametrize("feasible", [False, True])
+def test_replay_equals_sampling(feasible: bool) -> None:
+    policy = policy_of(branching(12), feasible=feasible)
+    trajectories = policy.sample(6, 3)
+    walks = [trajectory.walk for trajectory in trajectories[::3]]
+    with torch.no_grad():
+        evaluation = policy.evaluate(walks, trajectories)
+    sampled = [
+        log_prob
+        for walk in walks
+        for log_prob, decision in zip(walk.log_probs, walk.decisions, strict=True)
+        if not decision.forced
+    ]
+    assert evaluation.partitioner_log_probs.tolist() == pytest.approx(sampled, abs=1e-5)
+    assignment = torch.tensor([trajectory.log_probs for trajectory in trajectories])
+    expected = assignment[evaluation.scheduler_free].tolist()
+    assert evaluation.scheduler_log_probs.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_every_weight_learns() -> None:
+    policy = policy_of(branching(12), temperature=1.0)
+    trajectories = policy.sample(8)
+    evaluation = policy.evaluate([trajectory.walk for trajectory in trajectories], trajectories)
+    loss = evaluation.partitioner_log_probs.sum() + evaluation.scheduler_log_probs.sum()
+    loss.backward()
+    for name, parameter in policy.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any(), name
+
+
+def test_a_policy_is_saved_and_loaded_by_itself(tmp_path: Any) -> None:
+    policy = policy_of(chain(8), feasible=True)
+    policy.save(tmp_path / "policy.zip")
+    loaded = PlacementPolicy.load(tmp_path / "policy.zip")
+    for name, value in policy.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+    assert loaded.scheduler.feasible

@@ -1,0 +1,235 @@
+"""Users of stable-baselines3 find what they know: callbacks, logs, saving, vectorised environments.
+
+What ``test_algorithm.py`` covers (seeds, resuming, ``evaluate_policy``, names of scalars) is not
+repeated here, nor both environment checkers (``tests/envs/test_placement_env.py``).
+"""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.utils import get_action_masks
+from stable_baselines3.common.callbacks import (
+    CheckpointCallback,
+    EvalCallback,
+    StopTrainingOnRewardThreshold,
+)
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from drlpp.agents import DRLPP
+from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.fake_measurer import chain
+
+OBSERVATION = np.zeros(1, np.float32)
+
+
+def arguments(operators: int = 6, accelerators: int = 2, bandwidth: float = 1e5) -> dict[str, Any]:
+    """Of a simulated environment: a chain whose operators take 10, 20, 30, … ms."""
+    profile = Profile(
+        graph=chain(operators),
+        device="cpu",
+        batch_size=1,
+        operators=tuple(
+            OperatorProfile(forward_seconds=0.01 * (i + 1), backward_seconds=0.01 * (i + 1))
+            for i in range(operators)
+        ),
+    )
+    return {
+        "profile": profile,
+        "cluster": local_cluster(accelerators, Link(bandwidth_bytes_per_second=bandwidth)),
+    }
+
+
+def environment(**options: Any) -> gym.Env:
+    return gym.make("drlpp/PlacementSim-v0", **arguments(**options))
+
+
+def agent_on(env: Any, **options: Any) -> DRLPP:
+    return DRLPP(
+        "PlacementPolicy",
+        env,
+        partitions_per_rollout=4,
+        placements_per_partition=2,
+        policy_kwargs={"encoder_units": (8, 16)},
+        seed=0,
+        **options,
+    )
+
+
+def test_predictions_are_actions() -> None:
+    env = environment()
+    agent = agent_on(env)
+    likeliest = [agent.predict(OBSERVATION, deterministic=True)[0] for _ in range(5)]
+    assert all(np.array_equal(action, likeliest[0]) for action in likeliest)
+    sampled = [agent.predict(OBSERVATION)[0] for _ in range(20)]
+    assert len({action.tobytes() for action in sampled}) > 1
+    assert all(env.action_space.contains(action) for action in [*likeliest, *sampled])
+    action, state = agent.predict(np.zeros((3, 1), np.float32))
+    assert action.shape == (3, *env.action_space.shape)
+    assert state is None
+
+
+def test_the_best_model_of_an_evaluation_reloads(tmp_path: Path) -> None:
+    evaluation = Monitor(environment())
+    callback = EvalCallback(
+        evaluation,
+        best_model_save_path=str(tmp_path),
+        log_path=str(tmp_path),
+        eval_freq=8,
+        n_eval_episodes=2,
+        verbose=0,
+    )
+    agent_on(environment()).learn(64, callback=callback)
+    loaded = DRLPP.load(tmp_path / "best_model.zip", environment())
+    mean, _ = evaluate_policy(loaded, evaluation, n_eval_episodes=2)
+    assert mean == pytest.approx(callback.best_mean_reward)
+    results = np.load(tmp_path / "evaluations.npz")["results"]
+    assert results.mean(axis=1).max() == pytest.approx(mean)
+    loaded.learn(8)
+
+
+def test_training_stops_at_a_reward(tmp_path: Path) -> None:
+    env = environment()
+    stop = StopTrainingOnRewardThreshold(reward_threshold=-9.0)
+    callback = EvalCallback(Monitor(environment()), callback_on_new_best=stop, eval_freq=8)
+    agent = agent_on(env)
+    agent.learn(10_000, callback=callback)
+    # Any placement that runs takes less than a second for a minibatch.
+    assert agent.num_timesteps < 1000
+    assert callback.best_mean_reward > -9.0
+
+
+def test_checkpoints_reload(tmp_path: Path) -> None:
+    callback = CheckpointCallback(save_freq=10, save_path=str(tmp_path), name_prefix="agent")
+    agent = agent_on(environment())
+    agent.learn(40, callback=callback)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names[:3] == ["agent_10_steps.zip", "agent_20_steps.zip", "agent_30_steps.zip"]
+    loaded = DRLPP.load(tmp_path / "agent_20_steps.zip", environment())
+    assert loaded.num_timesteps == 20
+    assert loaded.redraws == agent.redraws
+    loaded.learn(8, reset_num_timesteps=False)
+    assert loaded.num_timesteps >= 28
+
+
+def test_every_format_of_the_log_has_the_scalars(tmp_path: Path) -> None:
+    agent = agent_on(environment())
+    agent.set_logger(configure(str(tmp_path), ["csv", "tensorboard", "json"]))
+    agent.learn(24)
+    with (tmp_path / "progress.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    expected = {
+        "rollout/ep_rew_mean",
+        "rollout/ep_len_mean",
+        "time/fps",
+        "train/loss",
+        "train/learning_rate",
+        "placement/best_seconds",
+        "placement/invalid_share",
+    }
+    assert expected | {"time/total_timesteps", "time/iterations"} <= set(rows[0])
+    steps = [int(row["time/total_timesteps"]) for row in rows]
+    assert steps == sorted(set(steps))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert expected <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("placement/best_seconds")] == steps
+
+
+def test_a_second_learn_goes_on_with_the_same_curve(tmp_path: Path) -> None:
+    agent = agent_on(environment(), tensorboard_log=str(tmp_path))
+    agent.learn(16, tb_log_name="run")
+    first = agent.num_timesteps
+    agent.learn(16, tb_log_name="run", reset_num_timesteps=False)
+    assert agent.num_timesteps >= first + 16
+    (folder,) = tmp_path.iterdir()
+    events = EventAccumulator(str(folder)).Reload()
+    steps = [event.step for event in events.Scalars("placement/distinct")]
+    assert steps[-1] == agent.num_timesteps
+    assert steps == sorted(set(steps))
+    agent.learn(8, tb_log_name="run")
+    assert agent.num_timesteps < first + 16
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_progress_bar_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    agent_on(environment()).learn(8, progress_bar=True)
+    assert "100%" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("kind", [DummyVecEnv, SubprocVecEnv])
+def test_vectorised_environments(kind: Any) -> None:
+    options = {"start_method": "fork"} if kind is SubprocVecEnv else {}
+    env = make_vec_env(
+        "drlpp/PlacementSim-v0",
+        n_envs=2,
+        env_kwargs=arguments(),
+        vec_env_cls=kind,
+        vec_env_kwargs=options,
+    )
+    try:
+        agent = agent_on(env)
+        agent.learn(16)
+        assert agent.num_timesteps % 2 == 0
+        summaries = env.get_attr("summary")
+        assert all(summary.distinct > 0 for summary in summaries)
+        mean, _ = evaluate_policy(agent, env, n_eval_episodes=4)
+        assert np.isfinite(mean)
+    finally:
+        env.close()
+
+
+def stepwise() -> gym.Env:
+    # Links so slow that data parallelism is no good placement.
+    return gym.make("drlpp/PlacementStepwiseSim-v0", **arguments(5, 3, bandwidth=1e4))
+
+
+def random_rewards(episodes: int) -> list[float]:
+    """Of placements drawn decision by decision among what the masks allow."""
+    env = stepwise()
+    draw = np.random.default_rng(0)
+    rewards = []
+    for _ in range(episodes):
+        env.reset()
+        terminated = False
+        while not terminated:
+            action = draw.choice(np.flatnonzero(get_action_masks(env)))
+            _, reward, terminated, _, info = env.step(action)
+        assert "seconds" in info
+        rewards.append(float(reward))
+    return rewards
+
+
+def test_maskable_ppo_trains_on_the_registered_environment_unchanged() -> None:
+    env = stepwise()
+    # γ = 1, as the only reward is at the end.
+    agent = MaskablePPO(
+        "MlpPolicy",
+        env,
+        n_steps=128,
+        batch_size=64,
+        gamma=1.0,
+        learning_rate=3e-3,
+        device="cpu",
+        seed=0,
+    )
+    agent.learn(1024)
+    observation, _ = env.reset()
+    terminated = False
+    while not terminated:
+        action, _ = agent.predict(
+            observation, action_masks=get_action_masks(env), deterministic=True
+        )
+        observation, reward, terminated, _, info = env.step(action)
+    assert "seconds" in info
+    # What it has learned is better than three of four placements drawn at random.
+    assert reward > np.quantile(random_rewards(200), 0.75)

@@ -1,0 +1,218 @@
+"""One set of weights fits every model and cluster, and what it samples can be replayed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.agents import DRLPP, PRETRAINED, PlacementContext, TransferPolicy
+from drlpp.agents.transfer.context_batch import ContextBatch
+from drlpp.agents.transfer.transfer_policy import TransferNetwork
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
+from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.placement.placement import Placement
+from drlpp.planners import PlanningProblem
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.simulator import SimulatedCluster
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.transfer_contexts import context_of, problem_of, problems
+
+
+def lively_network() -> TransferNetwork:
+    """Untrained, but with scores that differ."""
+    torch.manual_seed(0)
+    network = TransferNetwork()
+    for name, parameter in network.named_parameters():
+        if parameter.shape[0] == 1 or name.endswith("embeddings.weight"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    return network
+
+
+NETWORK = lively_network()
+
+
+def policy_of(
+    family: str = "layered", operators: int = 12, accelerators: int = 3, **options: Any
+) -> TransferPolicy:
+    profile = generate(family, operators, seed=0)
+    context = context_of(problem_of(family, operators, accelerators))
+    return TransferPolicy(
+        spaces.Box(0, 1, (1,)),
+        spaces.MultiDiscrete([accelerators] * (operators + accelerators)),
+        lambda _: 1e-3,
+        graph=profile.graph,
+        context=context,
+        **options,
+    )
+
+
+@settings(deadline=None, max_examples=25)
+@given(found=st.lists(problems(), min_size=1, max_size=3), seed=st.integers(0, 99))
+def test_replay_equals_sampling_on_several_problems_at_once(
+    found: list[PlanningProblem], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    batch = ContextBatch.of([context_of(problem) for problem in found])
+    contexts = [index for index in range(len(found)) for _ in range(2)]
+    trajectories = NETWORK.sample(batch, contexts)
+    walks = [trajectory.walk for trajectory in trajectories]
+    with torch.no_grad():
+        evaluation = NETWORK.evaluate(batch, contexts, walks, contexts, trajectories)
+    sampled = [
+        log_prob
+        for walk in walks
+        for log_prob, decision in zip(walk.log_probs, walk.decisions, strict=True)
+        if not decision.forced
+    ]
+    assert evaluation.partitioner_log_probs.tolist() == pytest.approx(sampled, abs=1e-4)
+    most = evaluation.scheduler_free.shape[1]
+    padded = torch.tensor([t.log_probs + (0.0,) * (most - len(t.log_probs)) for t in trajectories])
+    expected = padded[evaluation.scheduler_free].tolist()
+    assert evaluation.scheduler_log_probs.tolist() == pytest.approx(expected, abs=1e-4)
+    # Choices without an alternative are certain, and not counted.
+    certain = padded[~evaluation.scheduler_free]
+    assert certain.abs().max().item() < 1e-5 if certain.numel() else True
+
+
+@settings(deadline=None, max_examples=40)
+@given(problem=problems(), deterministic=st.booleans())
+def test_samples_are_valid_placements(problem: PlanningProblem, deterministic: bool) -> None:
+    batch = ContextBatch.of([context_of(problem)])
+    for trajectory in NETWORK.sample(batch, [0, 0], placements=2, deterministic=deterministic):
+        stages = trajectory.walk.stage_of_operator
+        held = trajectory.stage_of_accelerator
+        assert set(stages) == set(held) == set(range(trajectory.walk.stages))
+        assert all(stages[a] <= stages[b] for a, b in problem.workload.edges)
+        placement = Placement.from_assignment(stages, held)
+        assert AnalyticObjective(problem)(placement) > 0
+
+
+def test_a_problem_is_seen_alike_alone_and_among_others() -> None:
+    found = [problem_of("chain", 9, 2), problem_of("blocks", 14, 5), problem_of("towers", 11, 3)]
+    contexts = [context_of(problem) for problem in found]
+    together = NETWORK.sample(ContextBatch.of(contexts), [0, 1, 2], deterministic=True)
+    for context, trajectory in zip(contexts, together, strict=True):
+        alone = NETWORK.sample(ContextBatch.of([context]), [0], deterministic=True)[0]
+        assert alone.walk.stage_of_operator == trajectory.walk.stage_of_operator
+        assert alone.stage_of_accelerator == trajectory.stage_of_accelerator
+
+
+def test_equal_accelerators_can_choose_differently() -> None:
+    problem = problem_of("chain", 10, accelerators=4)
+    torch.manual_seed(1)
+    found = NETWORK.sample(ContextBatch.of([context_of(problem)]), [0] * 20, deterministic=False)
+    several = [t for t in found if t.walk.stages > 1]
+    assert several
+    assert all(len(set(t.stage_of_accelerator)) == t.walk.stages for t in several)
+
+
+def test_units_do_not_matter() -> None:
+    """A model of seconds and one of milliseconds look alike if the links differ as much."""
+    problem = problem_of("residual", 10, 3)
+    slow = context_of(problem)
+    profile = generate("residual", 10, seed=0)
+    faster = profile.model_copy(
+        update={
+            "operators": tuple(
+                cost.model_copy(
+                    update={
+                        "forward_seconds": cost.forward_seconds / 1000,
+                        "backward_seconds": cost.backward_seconds / 1000,
+                    }
+                )
+                for cost in profile.operators
+            )
+        }
+    )
+    link = problem.cluster.within_host
+    quicker = Link(
+        bandwidth_bytes_per_second=link.bandwidth_bytes_per_second * 1000,
+        latency_seconds=link.latency_seconds / 1000,
+    )
+    cluster = local_cluster(3, quicker)
+    fast = PlacementContext.of_workload(Workload.of(faster), cluster)
+    torch.testing.assert_close(slow.node_features, fast.node_features)
+    torch.testing.assert_close(slow.global_features, fast.global_features)
+
+
+def test_the_same_weights_fit_other_models_and_clusters() -> None:
+    first, other = policy_of("chain", 9, 2), policy_of("blocks", 30, 7)
+    other.load_state_dict(first.state_dict())
+    assert other.sample(2)[0].walk.stages >= 1
+
+
+def test_every_weight_of_the_policy_learns_and_the_estimator_does_not() -> None:
+    policy = policy_of(operators=14, accelerators=4)
+    policy.network.load_state_dict(NETWORK.state_dict())
+    trajectories = policy.sample(8)
+    evaluation = policy.evaluate([t.walk for t in trajectories], trajectories)
+    (evaluation.partitioner_log_probs.sum() + evaluation.scheduler_log_probs.sum()).backward()
+    for name, parameter in policy.network.named_parameters():
+        if name.startswith("estimator"):
+            assert parameter.grad is None, name
+        else:
+            assert parameter.grad is not None, name
+            assert parameter.grad.any(), name
+
+
+def test_a_context_changes_what_is_sampled_from_then_on() -> None:
+    policy = policy_of("layered", 12, 3)
+    trajectories = policy.sample(4)
+    walks = [trajectory.walk for trajectory in trajectories]
+    before = policy.evaluate(walks, trajectories).partitioner_log_probs
+    policy.set_context(context_of(problem_of("layered", 12, 3, speeds=[1.0, 0.5, 0.5])))
+    after = policy.evaluate(walks, trajectories).partitioner_log_probs
+    assert before.shape == after.shape
+    assert not torch.allclose(before, after)
+
+
+def test_wrong_contexts_are_refused() -> None:
+    policy = policy_of("chain", 9, 2)
+    with pytest.raises(InvalidInput, match="of_workload"):
+        policy.set_context(PlacementContext.of_graph(policy.graph, 2))
+    with pytest.raises(InvalidInput, match="10 operators on 2"):
+        policy.set_context(context_of(problem_of("chain", 10, 2)))
+
+
+def test_drlpp_trains_it_and_saves_it(tmp_path: Path) -> None:
+    profile = generate("residual", 10, seed=0)
+    problem = problem_of("residual", 10, 3)
+    env = PlacementEnv(MeasurementMemory(SimulatedCluster(profile, problem.cluster)))
+    agent = DRLPP(
+        "TransferPolicy",
+        env,
+        partitions_per_rollout=4,
+        placements_per_partition=2,
+        imitation_coef=0.5,
+        policy_kwargs={"context": context_of(problem), "pretrained": PRETRAINED},
+        seed=0,
+    )
+    weights = {name: value.clone() for name, value in agent.policy.state_dict().items()}
+    agent.learn(16)
+    assert any(not torch.equal(weights[n], v) for n, v in agent.policy.state_dict().items())
+    agent.save(tmp_path / "agent.zip")
+    loaded = DRLPP.load(tmp_path / "agent.zip", env)
+    for name, value in agent.policy.state_dict().items():
+        assert torch.equal(loaded.policy.state_dict()[name], value), name
+    observation = np.zeros(1, np.float32)
+    expected = agent.predict(observation, deterministic=True)[0]
+    assert loaded.predict(observation, deterministic=True)[0].tolist() == expected.tolist()
+    loaded.learn(8, reset_num_timesteps=False)
+
+
+def test_the_policy_starts_from_the_weights_of_a_file() -> None:
+    policy = policy_of("blocks", 20, 4, pretrained=PRETRAINED)
+    fresh = policy_of("blocks", 20, 4)
+    assert any(
+        not torch.equal(value, fresh.state_dict()[name])
+        for name, value in policy.state_dict().items()
+    )
+    with pytest.raises(InvalidFile, match="no such file"):
+        policy_of("blocks", 20, 4, pretrained=Path("nowhere.safetensors"))

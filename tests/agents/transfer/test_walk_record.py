@@ -1,0 +1,84 @@
+"""What a walk records is what the rule says of its partitions."""
+
+from random import Random
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.agents import retrace
+from drlpp.agents.paper.walk import CUT
+from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed, stage_ideals
+from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, recorded
+from drlpp.planners import PlanningProblem
+from drlpp.planners.search.random_search import random_placement
+from tests.support.transfer_contexts import assignment, context_of, problem_of, problems
+
+
+def ideal_seconds(problem: PlanningProblem) -> float:
+    return float(problem.workload.seconds.sum() / sum(problem.cluster.speeds))
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=problems(), seed=st.integers(0, 9))
+def test_finished_partitions_cost_what_the_rule_says(problem: PlanningProblem, seed: int) -> None:
+    draw = Random(seed)
+    placement = random_placement(problem, draw)
+    context = context_of(problem)
+    stages, held = assignment(problem, placement)
+    walk = retrace(context, problem.cluster.accelerators, stages, held, draw).walk
+    assert isinstance(walk, RecordedWalk)
+    costs = context.costs
+    assert costs is not None
+    ideals = stage_ideals(
+        walk.record.stage_sums,
+        numpy.array([len(stage.accelerators) for stage in placement.stages]),
+        numpy.array([costs.speeds[list(s.accelerators)].min() for s in placement.stages]),
+        costs.scale,
+    )
+    predicted = problem.predict(placement).seconds_per_minibatch
+    assert ideals.max() * ideal_seconds(problem) == pytest.approx(predicted, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problem=problems(), data=st.data())
+def test_an_outlook_comes_true_and_changes_nothing(
+    problem: PlanningProblem, data: st.DataObject
+) -> None:
+    walk = RecordingWalk(context_of(problem), problem.cluster.accelerators)
+    while not walk.finished:
+        before = walk.sums
+        outlook = walk.outlook()
+        assert walk.sums == before
+        choice = data.draw(st.integers(0 if walk.begins else CUT, len(outlook) - 1))
+        walk.take(choice, 0.0)
+        expected = (0.0,) * 4 if choice == CUT else outlook[choice]
+        assert walk.sums == pytest.approx(expected)
+
+
+def test_a_record_of_another_context_is_made_anew() -> None:
+    problem = problem_of(operators=9)
+    context = context_of(problem)
+    stages = tuple(int(op > 4) for op in range(9))
+    walk = retrace(context, 3, stages, (0, 1, 1), Random(0)).walk
+    assert recorded(context, walk) is walk
+    again = recorded(context_of(problem), walk)
+    assert again is not walk
+    assert again == walk
+    assert isinstance(walk, RecordedWalk)
+    assert again.record.sums.tolist() == walk.record.sums.tolist()
+
+
+def test_the_fewest_replicas_that_keep_a_target() -> None:
+    # Work of 4 on m of speed 1 takes 4 / m, unless the weights' all-reduce takes longer.
+    sums = numpy.array([[4.0, 0.0, 0.0, 0.0], [4.0, 6.0, 0.0, 0.0], [1.0, 0.0, 8.0, 2.0]])
+    scale = numpy.zeros((3, 3))
+    by_replicas = ideals_by_replicas(sums, scale, 4)
+    assert by_replicas[0].tolist() == pytest.approx([4, 2, 4 / 3, 1])
+    # 2 (m − 1) / m² · 6
+    assert by_replicas[1].tolist() == pytest.approx([4, 3, 8 / 3, 2.25])
+    assert by_replicas[2].tolist() == pytest.approx([8, 4, 8 / 3, 2])
+    targets = numpy.array([[1.0, 2.0, 3.0]] * 3)
+    needed = replicas_needed(by_replicas, targets, numpy.array([4, 4, 3]))
+    assert needed.tolist() == [[4, 2, 2], [5, 5, 2], [4, 4, 3]]

@@ -1,0 +1,371 @@
+"""Captured models compute what the model computes, and may be cut between any two operators."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from drlpp.capturing.capture import capture, capture_microbatch
+from drlpp.errors import InvalidInput, InvalidModel
+from drlpp.models.task import Task
+from tests.support.captured_modules import (
+    REFERENCE,
+    captured_from,
+    check_structure,
+    gradients,
+    run_in_pieces,
+    types,
+)
+
+
+class RandomModel(nn.Module):
+    """Runs a drawn program: every step appends a value ``(2, 4)`` computed from earlier ones."""
+
+    def __init__(self, program: list[tuple[str, int, int]]) -> None:
+        super().__init__()
+        self.program = program
+        self.tied = nn.Linear(4, 4)
+        self.linears = nn.ModuleList(nn.Linear(4, 4) for _ in program)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        values = [x * 1, y * 1]
+        for step, (kind, first, second) in enumerate(self.program):
+            a, b = values[first % len(values)], values[second % len(values)]
+            match kind:
+                case "linear":
+                    values.append(self.linears[step](a))
+                case "tied":
+                    values.append(self.tied(a))
+                case "add":
+                    values.append(a + b)
+                case "cat":
+                    values.append(torch.cat([a, b], dim=1)[:, 2:6])
+                case "relu":
+                    values.append(F.relu(a))
+                case "view":
+                    values.append(a.reshape(4, 2).t().reshape(2, 4))
+                case "constant":
+                    values.append(a + torch.arange(4).float())
+                case "in place":
+                    values.append(a.mul_(2))
+                case "assign":
+                    a[:, 0] = b[:, 1]
+                case "count":
+                    self.count.add_(1)
+        return values[-1], values[len(values) // 2].sum()
+
+
+KINDS = [
+    *("linear", "tied", "add", "cat", "relu"),
+    *("view", "constant", "in place", "assign", "count"),
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9)),
+        min_size=1,
+        max_size=10,
+    )
+)
+def test_any_model_computes_the_same_whole_and_in_pieces(
+    program: list[tuple[str, int, int]],
+) -> None:
+    torch.manual_seed(0)
+    module = RandomModel(program)
+    inputs = torch.randn(2, 4), torch.randn(2, 4)
+    # What works in place on what a backward needs has no gradients to compare.
+    captured = capture(REFERENCE, Task(module, inputs), check=False)
+    check_structure(captured)
+    expected = module(*inputs)
+    torch.testing.assert_close(captured.module(*inputs), expected)
+    torch.testing.assert_close(tuple(run_in_pieces(captured, *inputs)), expected)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(KINDS[:7]), st.integers(0, 9), st.integers(0, 9)),
+        min_size=1,
+        max_size=10,
+    )
+)
+def test_gradients_are_the_models(program: list[tuple[str, int, int]]) -> None:
+    torch.manual_seed(0)
+    module = RandomModel([*program, ("linear", -1, 0)])
+    inputs = torch.randn(2, 4), torch.randn(2, 4)
+    captured = captured_from(module, *inputs)
+    expected = gradients(module, sum(value.square().sum() for value in module(*inputs)) / 9)
+    loss = captured.loss(*captured.module(*inputs), captured.task.targets)
+    for found, wanted in zip(gradients(module, loss), expected, strict=True):
+        assert (found is None) == (wanted is None)
+        if wanted is not None:
+            torch.testing.assert_close(found, wanted)
+
+
+class Everything(nn.Module):
+    """Layers whose capture has its own difficulties."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.batch_only = nn.BatchNorm2d(4, track_running_stats=False)
+        self.instance = nn.InstanceNorm2d(4, track_running_stats=True)
+        self.relu = nn.ReLU(inplace=True)
+        self.dropout = nn.Dropout(0.5)
+        self.lstm = nn.LSTM(4, 4, num_layers=2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)
+        self.scale = torch.tensor([2.0])
+        self.register_buffer("shift", torch.ones(4), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.dropout(self.relu(self.norm(self.conv(images))))
+        x = self.instance(self.batch_only(x))
+        x = x.flatten(2).transpose(1, 2) * self.scale + self.shift
+        x, _ = self.lstm(x)
+        with torch.no_grad():
+            centre = x.mean(dim=1, keepdim=True) + torch.tensor([3.0])
+        weighted, _ = self.attention(x - centre, x, x, need_weights=False)
+        weighted = F.scaled_dot_product_attention(weighted, x, x)
+        return F.scaled_dot_product_attention(weighted, x, x, dropout_p=0.5 * self.training)
+
+
+def test_layers_with_state_and_randomness() -> None:
+    torch.manual_seed(0)
+    module, images = Everything(), torch.randn(2, 3, 5, 5)
+    captured = captured_from(module, images)
+    check_structure(captured)
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    torch.manual_seed(1)
+    expected = module(images)
+    wanted = gradients(module, expected.square().mean())
+    updated = {name: value.clone() for name, value in module.state_dict().items()}
+    module.load_state_dict(state)
+    torch.manual_seed(1)
+    found = captured.module(images)
+    torch.testing.assert_close(found, expected)
+    loss = captured.loss(found, captured.task.targets)
+    torch.testing.assert_close(gradients(module, loss), wanted)
+    torch.testing.assert_close(dict(module.state_dict()), updated)
+    assert updated["norm.num_batches_tracked"] == 1
+    torch.manual_seed(1)
+    module.load_state_dict(state)
+    torch.testing.assert_close(run_in_pieces(captured, images), [expected])
+
+
+def test_evaluation_graph_is_the_model_in_evaluation() -> None:
+    torch.manual_seed(0)
+    module, images = Everything(), torch.randn(2, 3, 5, 5)
+    captured = captured_from(module, images)
+    captured.module(images)
+    evaluated = captured.evaluation
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    found = evaluated(images)
+    torch.testing.assert_close(dict(module.state_dict()), before, rtol=0, atol=0)
+    torch.testing.assert_close(found, module.eval()(images))
+    names = {node.name for node in evaluated.graph.nodes if node.op == "call_function"}
+    assert names <= captured.operator_of.keys()
+
+
+def test_evaluation_refuses_randomness_that_it_cannot_judge() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.rand_like(x) if self.training else x
+
+    captured = captured_from(Noisy(), torch.randn(2, 3))
+    with pytest.raises(InvalidModel, match=r"rand_like.*draws random numbers"):
+        captured.evaluation  # noqa: B018 - refused when it is asked for
+
+
+def test_a_counter_stays_with_its_normalisation() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1))
+    captured = captured_from(module, torch.randn(2, 3, 4, 4))
+    assert types(captured) == ["conv2d", "batch_norm", "conv2d"]
+    assert captured.operator_of["add_"] == 1
+
+
+@dataclass
+class ModelOutput:
+    """What a library like transformers returns: a registered class with named tensors."""
+
+    logits: Tensor
+    hidden: list[Any]
+
+
+pytree.register_dataclass(ModelOutput)
+
+
+@pytest.mark.parametrize("kind", [dict, ModelOutput])
+def test_the_loss_reads_the_models_own_structure(kind: Callable[..., Any]) -> None:
+    class Structured(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Any:
+            return kind(hidden=[x * mask, None, mask], logits=self.linear(x * mask))
+
+    def read(outputs: Any) -> tuple[Tensor, Tensor]:
+        if isinstance(outputs, dict):
+            return outputs["logits"], outputs["hidden"][0]
+        return outputs.logits, outputs.hidden[0]
+
+    class_weights = torch.tensor([1.0, 2.0, 3.0])
+
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        logits, hidden = read(outputs)
+        return F.cross_entropy(logits, targets, weight=class_weights) + hidden.mean()
+
+    def score(outputs: Any, targets: Tensor) -> Tensor:
+        return (read(outputs)[0].argmax(1) == targets).float()
+
+    module = Structured()
+    inputs = torch.randn(5, 4), torch.randint(2, (5, 1)).bool()
+    targets = torch.randint(3, (5,))
+    captured = captured_from(module, *inputs, targets=targets, loss=loss, score=score)
+    outputs = module(*inputs)
+    flat = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
+    assert len(flat) == 3
+    torch.testing.assert_close(captured.loss(*flat, targets), loss(outputs, targets))
+    assert captured.score is not None
+    torch.testing.assert_close(captured.score(*flat, targets), score(outputs, targets))
+
+
+def test_without_a_loss_the_mean_square_stands_in() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return x * 2, x.sum(1), x > 0
+
+    x = torch.randn(3, 2)
+    captured = captured_from(Two(), x)
+    assert captured.task.targets is not None
+    assert captured.task.targets.shape == (3, 0)
+    assert captured.task.loss is None
+    expected = ((x * 2).square().sum() + x.sum(1).square().sum()) / 9
+    torch.testing.assert_close(captured.loss(*Two()(x), captured.task.targets), expected)
+
+
+def test_one_example_tensor_for_two_inputs_is_two_inputs() -> None:
+    class Difference(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x - 2 * y
+
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    captured = captured_from(Difference(), x, x)
+    torch.testing.assert_close(captured.module(x, y), x - 2 * y)
+
+
+def test_microbatches_share_the_weights() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, 2))
+    targets = torch.randint(2, (6,))
+    captured = captured_from(module, torch.randn(6, 4), targets=targets, loss=F.cross_entropy)
+    part = capture_microbatch(captured, 3)
+    assert part.task.batch_size == 2
+    assert part.graph.fingerprint == captured.graph.fingerprint
+    assert part.graph.operators[-1].outputs[0].shape == (2, 2)
+    for found, known in zip(part.module.parameters(), module.parameters(), strict=True):
+        assert found is known
+    assert part.loss(part.module(*part.task.inputs), part.task.targets).dim() == 0
+    for number in (4, 0):
+        with pytest.raises(InvalidInput, match=f"6 samples .* {number} equal"):
+            capture_microbatch(captured, number)
+
+
+def test_a_graph_that_follows_the_batch_size_has_no_microbatches() -> None:
+    class Unrolled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([row.exp() for row in x])
+
+    captured = captured_from(Unrolled(), torch.randn(4, 2))
+    with pytest.raises(InvalidModel, match="another graph for 2 samples than for 4"):
+        capture_microbatch(captured, 2)
+
+
+def test_lstm_gives_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        captured_from(nn.LSTM(3, 3), torch.randn(2, 2, 3))
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class Filtering(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x > 0]
+
+
+class Mixed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x.T
+
+
+class Broken(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.zeros(9)
+
+
+class Unregistered(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        return type("Result", (), {})()
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Branching(), r"data-dependent .* \(at test_capture.py:\d+\)"),
+        (Filtering(), "shape of .* depends on the values"),
+        (Mixed(), "wrap_with_autocast.*outside the model"),
+        (Broken(), r"size.* \(at test_capture.py:\d+\)"),
+        (Unregistered(), "Result"),
+        (nn.Identity(), "computes nothing"),
+        (nn.Linear(3, 3).eval(), r"evaluation mode; call module.train\(\)"),
+    ],
+)
+def test_what_cannot_be_captured_is_said_in_one_line(
+    module: nn.Module, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidModel, match=reason) as error:
+        captured_from(module, torch.randn(2, 3))
+    assert "\n" not in str(error.value)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ({"loss": lambda o, t: o.argmax()}, "one floating-point number"),
+        ({"loss": lambda o, t: o.square()}, "one floating-point number"),
+        ({"loss": lambda o, t: o if o.sum() > 0 else -o}, "the loss of .* cannot be captured"),
+        ({"loss": lambda o, t: o.sum(), "targets": None}, "no targets"),
+        ({"score": lambda o, t: (o, o)}, "the score of .* one tensor, not 2"),
+    ],
+)
+def test_a_loss_that_does_not_fit_is_refused(task: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidModel, match=reason):
+        captured_from(nn.Linear(3, 3), torch.randn(2, 3), **({"targets": torch.zeros(2)} | task))
+
+
+def test_a_model_without_floating_outputs_needs_a_loss() -> None:
+    class Integers(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.argmax(1)
+
+    with pytest.raises(InvalidModel, match="floating-point"):
+        captured_from(Integers(), torch.randn(2, 3))

@@ -1,0 +1,186 @@
+"""A graph that computes something else than its module is refused, whatever the cause."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from drlpp.capturing import capture as capturing
+from drlpp.capturing import module_check
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidModel
+from drlpp.models.task import Task
+from tests.support.captured_modules import REFERENCE, captured_from
+from tests.support.tiny_models import tiny
+
+
+def _check(captured: CapturedModel, module: nn.Module, loss: Callable[..., Tensor]) -> None:
+    """As if ``module`` were what had been captured."""
+    object.__setattr__(captured, "task", captured.task._replace(module=module))
+    module_check.check_gradients(captured, loss)
+
+
+class Net(nn.Module):
+    """Layers whose gradients tests can get wrong."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor] = lambda x: x) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.last = nn.Linear(4, 2)
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.dropout(self.norm(self.change(self.first(x))), 0.5, self.training))
+
+
+def _same_weights(*modules: nn.Module) -> None:
+    for module in modules[1:]:
+        for weight, other in zip(module.parameters(), modules[0].parameters(), strict=True):
+            weight.data = other.data
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        (lambda x: x, None),
+        (lambda x: x.detach(), "gradient of first.weight"),
+        (lambda x: 0.99 * x + 0.01 * x.detach(), "gradient of first.weight"),
+        (lambda x: x + 1e-9, None),
+    ],
+)
+def test_gradients_are_compared(change: Callable[[Tensor], Tensor], differs: str | None) -> None:
+    module, other = Net(), Net(change)
+    captured = captured_from(module, torch.randn(8, 4), targets=torch.randn(8, 2), loss=F.mse_loss)
+    shared = dict(captured.module.named_parameters())
+    # The module of the task has to hold the very parameters of the graph.
+    for name, weight in shared.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(other.get_submodule(owner), attribute, weight)
+    if differs is None:
+        _check(captured, other, F.mse_loss)
+    else:
+        with pytest.raises(InvalidModel, match=f"another {differs}"):
+            _check(captured, other, F.mse_loss)
+
+
+def test_another_loss_is_noticed() -> None:
+    module = Net()
+    captured = captured_from(module, torch.randn(8, 4), targets=torch.randn(8, 2), loss=F.mse_loss)
+    with pytest.raises(InvalidModel, match=r"another (loss|gradient)"):
+        _check(captured, module, lambda outputs, targets: F.mse_loss(outputs, targets) ** 2)
+
+
+def test_a_function_that_comes_into_being_in_the_forward_is_noticed() -> None:
+    """No class is known beforehand whose forward could be recorded."""
+
+    def rounded(x: Tensor) -> Tensor:
+        class Late(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: object, x: Tensor) -> Tensor:
+                return x.round()
+
+            @staticmethod
+            def backward(ctx: object, gradient: Tensor) -> Tensor:
+                return gradient
+
+        return Late.apply(x)
+
+    with pytest.raises(InvalidModel, match=r"gradient of .* than the module itself"):
+        captured_from(Net(rounded), torch.randn(8, 4))
+
+
+def test_a_gradient_that_is_noise_makes_no_difference() -> None:
+    """A bias before a normalisation has the gradient 0, of which rounding leaves some."""
+
+    class Reordered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(64, 64)
+            self.norm = nn.BatchNorm1d(64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.first(x))
+
+    module = Reordered()
+    expected = {"a": torch.tensor([3.0, 4.0]), "noise": torch.tensor([1e-8])}
+    found = {"a": torch.tensor([3.0, 4.0]), "noise": torch.tensor([-1e-8])}
+    assert not module_check._differences(expected, found)
+    assert module_check._differences(expected, {**found, "a": None}) == {"a": 1.0}
+    captured_from(module, torch.randn(8, 64))
+
+
+def test_nothing_of_the_model_changes() -> None:
+    module = Net()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    torch.manual_seed(3)
+    captured_from(module, torch.randn(8, 4))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(weight.grad is None for weight in module.parameters())
+    drawn = torch.rand(3)
+    torch.manual_seed(3)
+    torch.randn(8, 4)
+    assert torch.equal(torch.rand(3), drawn), "nor does the caller's generator"
+
+
+def test_a_model_that_cannot_run_is_refused_in_words() -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if not torch.compiler.is_exporting():
+            raise RuntimeError("no such thing")
+        return F.mse_loss(outputs, targets)
+
+    with pytest.raises(InvalidModel, match=r"cannot be trained: .* raise RuntimeError: no such"):
+        captured_from(Net(), torch.randn(8, 4), targets=torch.randn(8, 2), loss=loss)
+
+
+def test_what_takes_long_is_compared_on_two_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Task] = []
+    real = module_check.check_gradients
+
+    def check(captured: CapturedModel, loss: Callable[..., Tensor]) -> None:
+        compared.append(captured.task)
+        real(captured, loss)
+
+    monkeypatch.setattr(capturing, "check_gradients", check)
+    monkeypatch.setattr(capturing, "_LONG_CHECK_SECONDS", 0.0)
+    captured = capture(tiny("resnet50"))
+    assert captured.task.batch_size == 4
+    assert [task.batch_size for task in compared] == [2]
+    monkeypatch.setattr(capturing, "_LONG_CHECK_SECONDS", 1e9)
+    capture(tiny("resnet50"))
+    assert [task.batch_size for task in compared] == [2, 4]
+
+
+def test_it_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capturing, "check_gradients", lambda *_: pytest.fail("compared"))
+    module = nn.Linear(4, 4)
+    captured = capture(REFERENCE, Task(module, (torch.randn(2, 4),)), check=False)
+    assert isinstance(captured.module, fx.GraphModule)
+
+
+class Switching(nn.Module):
+    """What it does in evaluation is its own affair."""
+
+    def __init__(self, scale: float, leaves: int = 1) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 2), nn.BatchNorm1d(2)
+        self.scale, self.leaves = scale, leaves
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        x = self.norm(self.linear(x)) * (1.0 if self.training else self.scale)
+        return (x,) * self.leaves if self.training else x
+
+
+def test_an_evaluation_that_would_be_another_is_refused() -> None:
+    captured = captured_from(Switching(0.5), torch.randn(8, 4))
+    with pytest.raises(InvalidModel, match=r"in evaluation mode its module gives other outputs"):
+        captured.evaluation  # noqa: B018 - refused when it is asked for
+    assert captured.task.module.training
+
+
+@pytest.mark.parametrize(("scale", "leaves"), [(1.0, 1), (0.5, 2)])
+def test_the_same_evaluation_and_fewer_outputs_are_fine(scale: float, leaves: int) -> None:
+    captured = captured_from(Switching(scale, leaves), torch.randn(8, 4))
+    assert len(captured.evaluation(torch.randn(8, 4))) in (leaves, 8)

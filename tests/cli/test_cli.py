@@ -1,0 +1,158 @@
+"""The command line: what it prints, and that bad input is one line and exit code 2."""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import typer
+
+from drlpp.capturing.capture import capture
+from drlpp.cli.command_line import run_program, told_how_to_go_on
+from drlpp.cli.main import main
+from drlpp.io.documents import write_document
+from drlpp.models.task import ModelReference
+from tests.support.pipelines import in_a_row
+from tests.support.placement_files import file_of
+from tests.support.tiny_models import TINY
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["drlpp", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture
+def graph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    path = tmp_path / "graph.json"
+    assert run(monkeypatch, "capture", "tests.support.models:perceptron", "-o", str(path)) == 0
+    return path
+
+
+def test_capture_writes_a_graph_that_show_describes(
+    monkeypatch: pytest.MonkeyPatch, graph: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(monkeypatch, "show", str(graph)) == 0
+    shown = capsys.readouterr().out
+    assert "13 operators" in shown
+    assert "6.linear" in shown
+
+
+def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    arguments = ["capture", "tests.support.models:perceptron", "-o", str(path)]
+    assert run(monkeypatch, *arguments, "--model-option", "layers=2") == 0
+    assert len(json.loads(path.read_text())["operators"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["capture", "lenet", "-o", "x.json"], "not in the zoo; it has alexnet"),
+        (["capture", "no.such:thing", "-o", "x.json"], "importing 'no.such' raised"),
+        (
+            ["capture", "tests.support.models:perceptron", "-o", "x", "--model-option", "3"],
+            "KEY=VALUE",
+        ),
+        (["show", "missing.json"], "missing.json: no such file"),
+        (["train", "missing.json"], "missing.json: no such file"),
+        (["train", "missing.json", "--timeout", "0"], "a time limit of 0.0 s was given"),
+        (["timeline", "missing.json", "--timeout", "nan"], "a time limit of nan s was given"),
+        (["timeline", "missing.json", "--timeout", "9"], "--timeout is for --from run"),
+    ],
+)
+def test_bad_input_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    assert run(monkeypatch, *arguments) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("drlpp: error: ")
+    assert message in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", "PLACEMENT", "--data", "benchmarks.faults:samples", "--trust", "tests"],
+        ["timeline", "PLACEMENT", "--from", "run", "--trust", "tests"],
+        ["profile", "tests.support.models:perceptron", "--workers", "1", "-o", "profile.json"],
+    ],
+)
+def test_a_time_limit_holds_from_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: list[str],
+) -> None:
+    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    path = tmp_path / "placement.json"
+    write_document(path, file_of(captured, in_a_row(captured.graph, 0, 1)))
+    arguments = [str(path) if word == "PLACEMENT" else word for word in command]
+    assert run(monkeypatch, *arguments, "--timeout", "1e-6") == 1
+    told = capsys.readouterr().err
+    assert "give a longer time limit (--timeout, timeout_seconds)" in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "truncated or not well-formed"),
+        (lambda text: text.replace('"version": 1', '"version": 9'), "written by a newer drlpp"),
+        (lambda text: text.replace('"kind": "graph"', '"kind": "poem"'), "expected one of"),
+    ],
+)
+def test_damaged_files_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    graph: Path,
+    damage: object,
+    message: str,
+) -> None:
+    graph.write_text(damage(graph.read_text()))  # type: ignore[operator]
+    assert run(monkeypatch, "show", str(graph)) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("through_typer", [False, True])
+@pytest.mark.parametrize("how", [None, "go on with --resume"])
+def test_ctrl_c_says_how_to_go_on_where_one_can(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    through_typer: bool,
+    how: str | None,
+) -> None:
+    def interrupted() -> None:
+        with told_how_to_go_on(how) if how else nullcontext():
+            raise KeyboardInterrupt
+
+    program: Callable[[], object] = interrupted
+    if through_typer:
+        program = typer.Typer()
+        program.command()(interrupted)
+    monkeypatch.setattr(sys, "argv", ["drlpp"])
+    with pytest.raises(SystemExit) as stop:
+        run_program(program, "drlpp")
+    assert stop.value.code == 130
+    told = capsys.readouterr().err
+    assert told.splitlines() == [*([how] if how else []), "drlpp: interrupted"]
+
+
+def test_what_a_user_should_know_of_the_model_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {**TINY["bert48"], "tied": True, "layers": 1}
+    given = [f"--model-option={name}={value}" for name, value in options.items()]
+    assert run(monkeypatch, "capture", "bert48", *given, "-o", str(tmp_path / "graph.json")) == 0
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: the parameter ")
+    assert "one operator, which no placement can divide" in note

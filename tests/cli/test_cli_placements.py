@@ -1,0 +1,263 @@
+"""``drlpp train`` with placement files that somebody has edited: one line, exit code 2."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drlpp.capturing.capture import capture
+from drlpp.cli.main import main
+from drlpp.io.documents import write_document
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> str:
+    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    document = PlacementFile.create(
+        captured.reference,
+        captured.graph,
+        Placement.from_assignment([0, 0, 0, 1, 1], (0, 1)),
+        local_cluster(2, Link(bandwidth_bytes_per_second=1e9)),
+        method=Method(),
+        optimizer=OptimizerSpec(),
+        found_by="test",
+    )
+    path = tmp_path_factory.mktemp("placement") / "placement.json"
+    return write_document(path, document).read_text()
+
+
+@pytest.fixture
+def path(tmp_path: Path, content: str) -> Path:
+    """A placement file of the test's own."""
+    path = tmp_path / "placement.json"
+    path.write_text(content)
+    return path
+
+
+Train = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: Path) -> Train:
+    """Runs ``drlpp train`` with more options; gives its exit code, and what it told."""
+
+    def train(*more: str) -> tuple[int, Any]:
+        data = ["--data", "tests.support.models:separable", "--trust", "tests"]
+        monkeypatch.setattr(sys, "argv", ["drlpp", "train", str(path), *data, *more])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return int(stop.value.code or 0), capsys.readouterr()
+
+    return train
+
+
+def _empty_stage(file: dict[str, Any]) -> None:
+    file["stages"][1]["operators"], moved = [], file["stages"][1]["operators"]
+    file["stages"][0]["operators"] += moved
+
+
+def _swap_stages(file: dict[str, Any]) -> None:
+    first, second = (stage["operators"] for stage in file["stages"])
+    first[0], second[0] = second[0], first[0]
+
+
+def _change(*path: object, to: object) -> Callable[[dict[str, Any]], None]:
+    def change(file: dict[str, Any]) -> None:
+        inner: Any = file
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (_empty_stage, "stage 1 has no operators"),
+        (_swap_stages, "stages must form no cycle"),
+        (_change("stages", 1, "accelerators", to=[0]), "accelerator 0 is used twice"),
+        (_change("stages", 1, "accelerators", to=[5]), "names accelerator 5, but there are only"),
+        (_change("stages", 1, "accelerators", to=[]), "stage 1 has no accelerator"),
+        (_change("stages", 0, "operators", 0, to="0.0.liner"), "did you mean '0.0.linear'?"),
+        (_change("configuration", to="2"), "field 'configuration' is 2, but the stages are 1-1"),
+        (_change("model", "options", "layers", to=3), "field 'graph_fingerprint' is"),
+        (_change("model", "name", to="tests.support.models:nothing"), "no function 'nothing'"),
+        (
+            _change("model", "name", to="no.module:nothing"),
+            "and the file: --trust no (in Python",
+        ),
+        (_change("version", to=2), "written by a newer drlpp"),
+        (_change("kind", to="graph"), "expected a placement file, but it is a graph file"),
+        (_change("method", "policy", to="hope"), "field 'method.policy'"),
+        (_change("method", "schedule", to="gpipe"), "policy pipeoptim has no meaning on schedule"),
+        (
+            _change("optimizer", "options", to={"lr": -1.0}),
+            "field 'optimizer': optimizer sgd: Invalid learning rate: -1.0",
+        ),
+        (_change("cluster", "hosts", to=[]), "field 'cluster.hosts'"),
+    ],
+)
+def test_an_edited_placement_is_one_line(
+    train: Train,
+    path: Path,
+    edit: Callable[[dict[str, Any]], None],
+    message: str,
+) -> None:
+    edited = json.loads(path.read_text())
+    edit(edited)
+    path.write_text(json.dumps(edited))
+    status, told = train()
+    assert status == 2
+    assert told.err.startswith("drlpp: error: ")
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    # What is about to be imported is told before anything is.
+    assert re.fullmatch(r"(imports \S+ \(model\), as \S+ says\n)?", told.out)
+    assert not (path.parent / "training").exists()
+
+
+def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
+    path.write_text(path.read_text()[:-40])
+    status, told = train()
+    assert status == 2
+    assert "placement.json: truncated or not well-formed" in told.err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--workers", "6"], "6 workers were asked for, but the placement is for 2"),
+        (["--minibatches", "0"], "minibatches is 0; at least 1 is needed"),
+        (["--minibatches", "3"], "minibatches belongs to loaders; tests.support.models:separable"),
+        (["--seed", "99999999999999999999"], "seed is 99999999999999999999; a whole number"),
+        (["--epochs", "0"], "epochs is 0; at least 1 is needed"),
+        (["--optimizer", "lion"], "optimizer 'lion' is unknown"),
+        (["--lr", "-3"], "optimizer sgd: Invalid learning rate: -3.0"),
+        (["--optimizer-option", "momentum"], "optimizer option 'momentum': expected KEY=VALUE"),
+        (["--optimizer-option", "betas=[1"], "'betas=[1': expected KEY=VALUE, like weight_decay"),
+        (["--optimizer-option", "beta=1"], "optimizer sgd has no option 'beta'; it has lr"),
+        (["--lr", "1", "--optimizer-option", "lr=2"], "the learning rate is given twice: 1 and 2"),
+        (["--data", "tests.support.models:without_loss"], "its factory failed with TypeError"),
+        (["--policy", "gpipe"], "policy 'gpipe' is unknown; there are sync, vanilla, stash"),
+        (["--policy", "2bw"], "minibatches as are in flight, 2 with this placement; accumulate"),
+        (["--policy", "sync", "--method-option", "schedule=1f1b"], "policy sync cannot run a 1-1"),
+        (["--method-option", "policy=stash"], "policy is not an option of a method"),
+        (["--method-option", "microbatch=2"], "a method has no option 'microbatch'; it has sched"),
+        (["--method-option", "microbatches=2"], "schedule 1f1b has no microbatches"),
+        (
+            ["--method-option", "schedule=gpipe", "--method-option", "microbatches=3"],
+            "samples cannot be divided into 3 equal microbatches",
+        ),
+        (["--method-option", "precision=bfloat16"], "use recompute=true"),
+        (["--lr-schedule", "cosine"], "learning-rate schedule 'cosine' is unknown"),
+        (["--lr-schedule-option", "T_max=3"], "need its name: --lr-schedule"),
+        (
+            ["--lr-schedule", "exponential", "--lr-schedule-option", "gamma=-1"],
+            "gives the learning rate -",
+        ),
+        (["--checkpoint-every", "-5"], "checkpoint_every is -5"),
+        (["--early-stopping", "0"], "early stopping with patience 0: "),
+        (["--early-stopping-option", "min_delta=1"], "need its patience: --early-stopping"),
+        (
+            ["--early-stopping", "2", "--early-stopping-option", "delta=1"],
+            "early stopping has no option 'delta'; it has min_delta and monitor",
+        ),
+        (
+            ["--early-stopping", "2", "--early-stopping-option", "min_delta=-1e-3"],
+            "early stopping with min_delta '-1e-3': expected a number of 0 or more",
+        ),
+        (
+            ["--early-stopping", "2", "--early-stopping-option", "monitor=accuracy"],
+            "early stopping with monitor 'accuracy': expected score or loss",
+        ),
+    ],
+)
+def test_bad_options_are_one_line_and_claim_no_folder(
+    train: Train,
+    path: Path,
+    more: list[str],
+    message: str,
+) -> None:
+    status, told = train(*more)
+    assert status == 2
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert not (path.parent / "training").exists()
+
+
+@pytest.mark.timeout(60)
+def test_loaders_of_a_factory_are_trained_with(train: Train, path: Path) -> None:
+    options = ["--data", "tests.support.models:separable_loaders", "--epochs", "2"]
+    status, told = train(*options, "--early-stopping", "2")
+    assert status == 0, told.err
+    assert told.out.count("held-out loss") == 2
+    assert (path.parent / "training" / "best.pt").exists()
+
+
+@pytest.mark.timeout(60)
+def test_training_stops_early_by_what_is_asked_for(train: Train) -> None:
+    """A loss cannot fall by a thousand: two epochs more are waited for."""
+    options = ["monitor=loss", "min_delta=1e3"]
+    more = [part for option in options for part in ("--early-stopping-option", option)]
+    status, told = train("--epochs", "9", "--early-stopping", "2", *more)
+    assert status == 0, told.err
+    assert told.out.count("held-out loss") == 3
+
+
+@pytest.mark.timeout(60)
+def test_a_loader_without_end_has_epochs_of_a_given_length(train: Train) -> None:
+    options = ["--data", "tests.support.models:separable_without_end", "--epochs", "2"]
+    status, told = train(*options, "--minibatches", "5")
+    assert status == 0, told.err
+    assert "is read once" not in told.out
+    assert told.out.count("epoch ") == 2
+
+
+def test_a_file_in_the_way_of_the_output_folder(train: Train, path: Path) -> None:
+    for out in (path, path / "deeper"):
+        status, told = train("--out", str(out))
+        assert status == 2
+        assert told.err.count("\n") == 1
+
+
+def test_one_command_suits_a_loop_that_restarts_it(
+    tmp_path: Path, path: Path, train: Train
+) -> None:
+    """Killed before its first checkpoint, and between two; it says once that it begins."""
+    out = tmp_path / "out"
+    command = ["train", str(path), "--data", "tests.support.models:separable", "--out", str(out)]
+    command += ["--epochs", "3", "--resume", "--trust", "tests"]
+    for written in ("run.json", "checkpoint.safetensors"):
+        with subprocess.Popen(
+            [sys.executable, "-c", "from drlpp.cli.main import main; main()", *command],
+            stdout=subprocess.DEVNULL,
+        ) as killed:
+            while not (out / written).exists():
+                assert killed.poll() is None
+                time.sleep(0.01)
+            killed.kill()
+    epochs = ("--epochs", "3", "--out", str(out), "--resume")
+    code, printed = train(*epochs)
+    assert code == 0, printed.err
+    assert "epoch   3" in printed.out
+    assert "holds nothing to resume" not in printed.out
+    (out / "checkpoint.safetensors").unlink()
+    for file in ("model.pt", "evaluation.json"):
+        (out / file).unlink()
+    code, printed = train(*epochs)
+    assert code == 0, printed.err
+    assert " ".join(printed.out.split()).count("holds nothing to resume yet: the run begins") == 1
+    assert "epoch   1" in printed.out

@@ -1,0 +1,337 @@
+"""``drlpp plan``, ``profile`` and ``cluster describe``, as a user types them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drlpp.io.documents import write_document
+from drlpp.placement.placement_file import read_placement
+from drlpp.planners import PLANNERS
+from tests.support.public_data import INSTANCES, PROFILES, with_public_data
+from tests.support.random_graphs import chain_of
+from tests.support.shell import Shell
+
+CLUSTER = """\
+kind: cluster
+version: 1
+hosts:
+  - {name: fast, count: 2, accelerators: 2, device: cuda, memory_bytes: 16000000000}
+  - {name: slow, accelerators: 1, speed: 0.5, network: {bandwidth_bytes_per_second: 1.0e8}}
+within_host: {bandwidth_bytes_per_second: 1.2e10, latency_seconds: 5.0e-6}
+between_hosts: {bandwidth_bytes_per_second: 1.25e9, latency_seconds: 5.0e-5}
+"""
+
+GRAPH_TXT = """\
+node1 -- Input0 -- forward_compute_time=0.0, backward_compute_time=0.0, activation_size=0.0, parameter_size=0.0
+node2 -- Conv -- forward_compute_time=2.0, backward_compute_time=4.0, activation_size=8.0, parameter_size=4.0
+node3 -- Linear -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=8.0, parameter_size=400.0
+\tnode1 -- node2
+\tnode2 -- node3
+"""  # noqa: E501 - PipeDream's format
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    _, found = chain_of(seconds=[6, 3, 3], parameter_bytes=[4, 10, 400], output_bytes=[5, 7, 1])
+    return write_document(tmp_path / "profile.json", found)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER)
+    return path
+
+
+LINKS = ("--accelerators", 2, "--bandwidth", 10)
+
+
+def test_a_plan_is_explained(shell: Shell, profile: Path) -> None:
+    code, out, _ = shell("plan", "--profile", profile, *LINKS)
+    assert code == 0
+    assert "planned by exact" in out
+    assert "6.00 s per minibatch: compute of stage 0" in out
+    assert "memory: stage 1 needs the most" in out
+    assert "proven" in out
+    assert "next best by one change: op1 in stage 0 (1-1), 9.00 s (+50.0%)" in " ".join(out.split())
+
+
+def test_a_plan_as_data(shell: Shell, profile: Path) -> None:
+    found = shell.json("plan", "--profile", profile, *LINKS)
+    assert found["seconds_per_minibatch"] == pytest.approx(6)
+    assert found["configuration"] == "1-1"
+    assert [stage["operators"] for stage in found["stages"]] == [["op0"], ["op1", "op2"]]
+    assert [stage["accelerators"] for stage in found["stages"]] == [[0], [1]]
+    assert found["proven_optimal"] is True
+    assert found["lower_bound"] == pytest.approx(6)
+    assert found["planner_seconds"] > 0
+
+
+def test_a_plan_tells_how_workers_share_cores(shell: Shell, profile: Path, tmp_path: Path) -> None:
+    """Three operators of 6, 3 and 3 s; on one core they take 12 s, wherever they are."""
+    path = tmp_path / "cluster.yaml"
+    lines = CLUSTER.replace("  - {name: fast, count: 2, accelerators: 2, device: cuda", "  # {")
+    lines = lines.replace("{name: slow, accelerators: 1, speed: 0.5", "{name: a, accelerators: 3")
+    path.write_text(lines.replace("accelerators: 3,", "accelerators: 3, cores: 1,"))
+    given = ("plan", "--profile", profile, "--cluster", path)
+    code, out, _ = shell(*given)
+    assert code == 0
+    assert "cores rule: a has 1 core for 3 workers; 1 work, each on its own" in out
+    assert "proven" in out
+    code, out, _ = shell(*given, "--method", "gpipe")
+    text = " ".join(out.split())
+    assert "12.00 s per minibatch: cores of a" in text
+    assert "3 work, and compute 12.00 s for a minibatch together, which takes 12.00 s" in text
+    found = shell.json(*given, "--method", "gpipe")
+    assert found["cores"] == [{"host": "a", "cores": 1, "workers": 3, "seconds": 12.0}]
+
+
+def test_the_in_flight_depth_is_chosen_for_the_links(shell: Shell, profile: Path) -> None:
+    """On two stages of 6 s, messages of 5 s take part in a round trip of 22 s."""
+    links = ("--accelerators", 2, "--bandwidth", 1, "--no-replication")
+    found = shell.json("plan", "--profile", profile, *links, "--in-flight", "auto")
+    assert found["configuration"] == "1-1"
+    assert found["in_flight_per_link"] == 2
+    assert [stage["in_flight"] for stage in found["stages"]] == [4, 1]
+    times = [depth["seconds_per_minibatch"] for depth in found["depths"]]
+    assert times == pytest.approx([11, 22 / 3, 6, 6, 6])
+    named = shell.json("plan", "--profile", profile, *links, "--in-flight", 1)
+    assert [stage["in_flight"] for stage in named["stages"]] == [3, 1]
+    option = ("--method-option", "in_flight_per_link=1")
+    same = shell.json("plan", "--profile", profile, *links, *option)
+    assert same["stages"] == named["stages"]
+    code, out, _ = shell("plan", "--profile", profile, *links, "--in-flight", "auto")
+    assert code == 0
+    assert "beyond NOAM: 2 is enough (simulated, 0: 11.00 s, 1: 7.33 s, 2: 6.00 s" in " ".join(
+        out.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--memory", 1), "an accelerator misses"),
+        (("--policy", "2bw"), "as are in flight, 2 with this placement; accumulate is 1"),
+    ],
+)
+def test_no_depth_is_chosen_where_none_can_be_run(
+    shell: Shell, profile: Path, more: tuple[object, ...], message: str
+) -> None:
+    links = ("--accelerators", 2, "--bandwidth", 1, "--no-replication", "--method", "gpipe")
+    code, _, err = shell("plan", "--profile", profile, *links, "--in-flight", "auto", *more)
+    assert code == 2
+    assert "there is no in-flight depth to choose: with the least, 0 for each link" in err
+    assert message in err
+
+
+def test_all_planners_are_compared_by_one_rule(shell: Shell, profile: Path) -> None:
+    found = shell.json("plan", "--profile", profile, *LINKS, "--all")
+    assert [row["method"] for row in found] == list(PLANNERS)
+    best = next(row for row in found if row["method"] == "exact")
+    for row in found:
+        if row["runnable"]:
+            assert row["predicted_seconds_per_minibatch"] >= best[
+                "predicted_seconds_per_minibatch"
+            ] * (1 - 1e-9)
+    code, out, _ = shell("plan", "--profile", profile, *LINKS, "--all")
+    assert code == 0
+    assert all(name in out for name in PLANNERS)
+
+
+def test_pipedreams_profiles_and_unequal_accelerators(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "graph.txt"
+    path.write_text(GRAPH_TXT)
+    equal = shell.json("plan", "--profile", path, "--accelerators", 2, "--bandwidth", 1e5)
+    assert equal["seconds_per_minibatch"] == pytest.approx(0.0045)
+    assert equal["configuration"] == "2"
+    unequal = shell.json(
+        "plan", "--profile", path, "--accelerators", 2, "--bandwidth", 1e5, "--speeds", "0.5,1"
+    )
+    assert unequal["seconds_per_minibatch"] == pytest.approx(0.006)
+    assert [stage["accelerators"] for stage in unequal["stages"]] == [[1], [0]]
+    single = shell.json(
+        "plan", "--profile", path, "--accelerators", 3, "--bandwidth", 1e5, "--no-replication"
+    )
+    assert single["configuration"] == "1-1"
+
+
+@with_public_data
+@pytest.mark.parametrize(
+    ("model", "accelerators", "bandwidth", "milliseconds", "configuration"),
+    [
+        ("vgg16", 4, 1e9, 205.52, "3-1"),
+        ("alexnet", 16, 1.25e9, 15.10, "15-1"),
+        ("gnmt", 4, 1e9, 25.87, "1-1-1-1"),
+    ],
+)
+def test_published_plans(
+    shell: Shell,
+    model: str,
+    accelerators: int,
+    bandwidth: float,
+    milliseconds: float,
+    configuration: str,
+) -> None:
+    found = shell.json(
+        *("plan", "--profile", PROFILES / f"{model}.txt", "--method", "pipedream-code"),
+        *("--accelerators", accelerators, "--bandwidth", bandwidth),
+    )
+    assert round(1e3 * found["seconds_per_minibatch"], 2) == milliseconds
+    assert found["configuration"] == configuration
+
+
+@with_public_data
+def test_a_published_instance(shell: Shell) -> None:
+    path = INSTANCES / "bert24_training.json"
+    found = shell.json("plan", "--profile", path, "--method", "exact")
+    assert round(1e3 * found["seconds_per_minibatch"], 4) == 41.7458
+    fewer = shell.json("plan", "--profile", path, "--accelerators", 3, "--no-replication")
+    assert len(fewer["stages"]) <= 3
+
+
+def test_a_model_is_profiled_planned_and_exported(shell: Shell, tmp_path: Path) -> None:
+    model = "tests.support.models:perceptron"
+    profile, cluster = tmp_path / "profile.json", tmp_path / "cluster.yaml"
+    code, out, err = shell(
+        "profile", model, "-o", profile, "--cluster", cluster, "--workers", 2, "--repeats", 2
+    )
+    assert code == 0, err
+    assert "13 operators" in out
+    placement = tmp_path / "placement.json"
+    code, _, err = shell("plan", model, "--profile", profile, "--cluster", cluster, "-o", placement)
+    assert code == 0, err
+    assert read_placement(placement).found_by == "exact"
+    code, _, err = shell(
+        "plan", model, "--model-option", "layers=2", "--profile", profile, "--cluster", cluster
+    )
+    assert code == 2
+    assert "profile this model again" in err
+
+
+def test_a_cluster_is_described(shell: Shell, cluster: Path) -> None:
+    code, out, _ = shell("cluster", "describe", cluster)
+    assert code == 0
+    for text in ("fast-0 … fast-1", "0 to 3", "16.0 GB", "0.5", "5 accelerators on 3 hosts"):
+        assert text in out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("between_hosts: {bandwidth_bytes_per_second: 1.25e9, latency_seconds: 5.0e-5}", ""),
+         "the accelerators of 'fast-1' cannot be reached from 'fast-0'"),
+        (("1.2e10", "0"), "field 'within_host.bandwidth_bytes_per_second'"),
+        (("1.2e10", "-5"), "field 'within_host.bandwidth_bytes_per_second'"),
+        (("accelerators: 1,", "accelerators: 0,"), "field 'hosts.1.accelerators'"),
+        (("speed: 0.5", "speed: 0"), "field 'hosts.1.speed'"),
+        (("name: slow,", "name: slow, rack: far,"),
+         "of rack 'far' cannot be reached from hosts without a rack: several racks need"),
+        (("name: slow,", "name: fast-1,"), "host 'fast-1' is a line of its own, and one of the"),
+        (("name: slow,", "name: slow/er,"), "'slow/er' names no host"),
+        (("name: slow,", 'name: "slow\\ner",'), r"'hosts.1.name': has the control character '\n'"),
+        (("speed: 0.5", "speed: 0.5, speed: 1"), "field 'speed' is there twice"),
+        (("speed: 0.5", "speed: yes"), "field 'hosts.1.speed': expected a number, found true"),
+        (("16000000000", "many"), "field 'hosts.0.memory_bytes'"),
+    ],
+)  # fmt: skip
+def test_clusters_that_cannot_be(
+    shell: Shell, cluster: Path, change: tuple[str, str], message: str
+) -> None:
+    cluster.write_text(CLUSTER.replace(*change))
+    code, _, err = shell("cluster", "describe", cluster)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name what to plan: a MODEL, or --profile FILE"),
+        (["--profile", "none.json"], "none.json: no such file"),
+        (["--profile", "PROFILE"], "name the accelerators"),
+        (["--profile", "PROFILE", "--accelerators", 2], "name the accelerators"),
+        (["--profile", "PROFILE", *LINKS[:2], "--bandwidth", 0], "bandwidth is 0"),
+        (["--profile", "PROFILE", *LINKS[:2], "--bandwidth", "nan"], "bandwidth is nan"),
+        (["--profile", "PROFILE", *LINKS, "--speeds", "1,fast"], "separated by commas"),
+        (["--profile", "PROFILE", *LINKS, "--speeds", "1"], "1 speeds given for 2 accelerators"),
+        (["--profile", "PROFILE", *LINKS, "--speeds", "1,-1"], "must be a number above 0"),
+        (["--profile", "PROFILE", *LINKS, "--cluster", "CLUSTER"], "leave out --accelerators"),
+        (["--profile", "PROFILE", *LINKS, "--method", "magic"], "planner 'magic' is unknown"),
+        (["--profile", "PROFILE", *LINKS, "-o", "x.json"], "-o needs MODEL"),
+        (
+            ["--profile", "PROFILE", *LINKS, "--memory", 300, "--optimizer", "sgd"],
+            "misses 1,314 bytes: its stage 1 (op2 to op2) needs 1,614 bytes",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    shell: Shell, profile: Path, cluster: Path, arguments: list[object], message: str
+) -> None:
+    files = {"PROFILE": profile, "CLUSTER": cluster}
+    code, _, err = shell("plan", *(files.get(str(value), value) for value in arguments))
+    assert code == 2
+    assert err.startswith("drlpp: error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('"forward_seconds": 2.0', '"forward_seconds": -2.0'), "forward_seconds"),
+        (('"forward_seconds": 2.0', '"forward_seconds": NaN'), "forward_seconds"),
+        (('"forward_seconds": 2.0,', ""), "forward_seconds"),
+        (('"target": 1', '"target": 0'), "so that there is no cycle"),
+        (('"id": 1', '"id": 0'), "has id 0, expected 1"),
+        (('"name": "op1"', '"name": "op0"'), "two operators are named 'op0'"),
+    ],
+)
+def test_profiles_that_cannot_be(
+    shell: Shell, profile: Path, change: tuple[str, str], message: str
+) -> None:
+    text = profile.read_text()
+    assert change[0] in text
+    profile.write_text(text.replace(*change, 1))
+    code, _, err = shell("plan", "--profile", profile, *LINKS)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--accelerators", 10**12, "--bandwidth", 1),
+            "field 'accelerators': Input sh",
+        ),
+        (("--accelerators", 2, "--bandwidth", "1e-320"), "field 'bandwidth_bytes_per_second'"),
+        (("--accelerators", 2, "--bandwidth", 1, "--latency", "1e300"), "field 'latency_seconds'"),
+        (("--accelerators", 2, "--bandwidth", 1, "--memory", "1e300"), "field 'memory_bytes'"),
+        (("--accelerators", 1, "--bandwidth", 1, "--speeds", "1e300"), "from 1e-06 to 1e+06"),
+        (("--accelerators", 2, "--bandwidth", 1, "--in-flight", "9" * 5000), "expected auto, or a"),
+    ],
+)
+def test_numbers_out_of_reach(
+    shell: Shell, profile: Path, options: tuple[object, ...], message: str
+) -> None:
+    code, _, err = shell("plan", "--profile", profile, *options)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_profile_that_is_nested_without_end_is_told(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text('{"nodes":' * 100_000)
+    code, _, err = shell("plan", "--profile", path, *LINKS)
+    assert code == 2
+    assert "deep.json: truncated or not well-formed" in err

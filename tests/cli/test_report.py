@@ -1,0 +1,209 @@
+"""Placement files, and the tables that describe every file of the project."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.cli.tables import ComparisonRow, comparison_table, confidence_text, describe
+from drlpp.errors import InvalidFile, InvalidPlacement
+from drlpp.io.documents import Document, read_any_document, read_document, write_document
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.random_graphs import cluster_of, graph_of, graphs, placements, profile_of
+
+GRAPH = graph_of(
+    [(0, 1), (0, 2), (1, 3), (2, 3)],
+    parameter_bytes=[1000, 2000, 0, 4000],
+    output_bytes=[10, 20, 30, 40],
+)
+CLUSTER = Cluster(
+    hosts=(Host(name="box", accelerators=2), Host(name="other", accelerators=2, device="cuda")),
+    within_host=Link(bandwidth_bytes_per_second=2.5e9, latency_seconds=2e-5),
+    between_hosts=Link(bandwidth_bytes_per_second=1e8),
+)
+PROFILE = profile_of(GRAPH, [0.03, 0.06, 0.0, 0.01])
+
+
+def file_for(graph: OpGraph, placement: Placement, measured: bool = True) -> PlacementFile:
+    return PlacementFile.create(
+        ModelReference(name="alexnet", options={"width": 0.25}),
+        graph,
+        placement,
+        CLUSTER,
+        method=Method(policy="stash"),
+        optimizer=OptimizerSpec(name="adam", options={"lr": 0.01}),
+        found_by="pipedream",
+        measurement=Measurement(
+            seconds_per_minibatch=0.0367,
+            median_seconds=0.0366,
+            standard_deviation_seconds=0.0012,
+            minibatches=30,
+        )
+        if measured
+        else None,
+    )
+
+
+FILE = file_for(GRAPH, Placement.from_assignment([0, 0, 1, 1], [0, 0, 1, 1]))
+
+
+@given(st.data())
+def test_a_placement_survives_its_file(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    placement = data.draw(placements(graph, accelerators=4))
+    assert file_for(graph, placement).resolve(graph) == placement
+
+
+@pytest.mark.parametrize("name", ["placement.json", "placement.yaml"])
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_placement_file_is_read_as_written(tmp_path: Path, name: str, measured: bool) -> None:
+    file = file_for(GRAPH, FILE.resolve(GRAPH), measured)
+    path = write_document(tmp_path / name, file)
+    assert read_document(path, PlacementFile) == file
+    assert read_any_document(path) == file
+
+
+def test_a_placement_file_says_what_people_want_to_know(tmp_path: Path) -> None:
+    content = json.loads(write_document(tmp_path / "placement.json", FILE).read_text())
+    assert content["configuration"] == "2-2"
+    assert content["stages"][1] == {"operators": ["op2", "op3"], "accelerators": [2, 3]}
+    assert content["method"]["policy"] == "stash"
+    assert content["method"]["schedule"] == "1f1b"
+    assert set(content["versions"]) == {"drlpp", "torch", "python"}
+
+
+def stages(*written: tuple[str, list[int]]) -> list[dict[str, Any]]:
+    return [{"operators": ops.split(), "accelerators": a} for ops, a in written]
+
+
+@pytest.mark.parametrize(
+    ("edited", "problem"),
+    [
+        (stages(("op0 op1 opp2 op3", [0])), "'opp2', which is not in the graph; did you mean 'op2"),
+        (
+            stages(("op0 op1 op2 softmax", [0])),
+            "'softmax', which is not in the graph; `drlpp show`",
+        ),
+        (stages(("op0 op1 op2 op3", [0]), ("", [1])), "stage 1 has no operators"),
+        (stages(("op0 op1 op2 op3", [])), "stage 0 has no accelerator"),
+        (stages(("op0 op3", [0]), ("op1 op2", [1])), "stages must form no cycle"),
+        (stages(("op0 op1", [0]), ("op2 op3", [0])), "accelerator 0 is used twice"),
+        (stages(("op0 op1 op2 op3", [4])), "accelerator 4, but there are only 0 to 3"),
+        (stages(("op0 op1 op2", [0])), r"operator 3 \(op3\) is in no stage"),
+    ],
+)
+def test_mistakes_of_editing_by_hand(
+    tmp_path: Path, edited: list[dict[str, Any]], problem: str
+) -> None:
+    path = write_document(tmp_path / "placement.json", FILE)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "stages": edited}))
+    with pytest.raises(InvalidPlacement, match=problem) as caught:
+        read_document(path, PlacementFile).resolve(GRAPH)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_placement_file_that_lacks_a_field(tmp_path: Path) -> None:
+    path = write_document(tmp_path / "placement.json", FILE)
+    content = json.loads(path.read_text())
+    del content["stages"][0]["accelerators"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InvalidFile, match=r"field 'stages.0.accelerators': is missing"):
+        read_document(path, PlacementFile)
+
+
+def test_a_placement_for_another_model_is_refused() -> None:
+    other = graph_of([(0, 1)], parameter_bytes=[1, 1], output_bytes=[1, 1])
+    with pytest.raises(InvalidPlacement) as caught:
+        FILE.resolve(other)
+    for part in (GRAPH.fingerprint, other.fingerprint, "alexnet(width=0.25)", "made-up"):
+        assert part in str(caught.value)
+
+
+def test_only_valid_placements_are_written() -> None:
+    with pytest.raises(InvalidPlacement, match="in no stage"):
+        file_for(GRAPH, Placement.from_assignment([0, 0], [0]))
+
+
+def rendered(renderable: RenderableType) -> str:
+    console = Console(width=120, file=StringIO(), markup=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+@pytest.mark.parametrize(
+    ("document", "parts"),
+    [
+        (GRAPH, ["op3", "linear", "layers.3", "4.0 kB", "caller", "4 operators, 4 edges, 7.0 kB"]),
+        (PROFILE, ["20.00 ms", "40.00 ms", "60.0%", "4 operators, 100.00 ms per minibatch"]),
+        (CLUSTER, ["other", "cuda", "2 to 3", "2.5 GB/s, latency 20.00 µs", "100.0 MB/s"]),
+        (FILE, ["alexnet(width=0.25)", "2-2", "found by pipedream", "36.70 ms", "op2, op3"]),
+        (FILE, ["1f1b, stash", "lr=0.01", "betas=[0.9, 0.999]", GRAPH.fingerprint, "2 to 3"]),
+        (file_for(GRAPH, FILE.resolve(GRAPH), measured=False), ["not measured"]),
+    ],
+)
+def test_every_document_is_described(document: Document, parts: list[str]) -> None:
+    text = rendered(describe(document))
+    for part in parts:
+        assert part in text
+
+
+def test_other_kinds_of_documents_show_all_their_fields() -> None:
+    text = rendered(describe.dispatch(Document)(CLUSTER))
+    assert "bandwidth_bytes_per_second=2500000000.0" in text
+    assert "name='other'" in text
+
+
+def test_names_with_brackets_are_printed_as_they_are() -> None:
+    operator = GRAPH.operators[0].model_copy(update={"name": "[bold]layer"})
+    graph = GRAPH.model_copy(update={"operators": (operator, *GRAPH.operators[1:])})
+    assert "[bold]layer" in rendered(describe(graph))
+
+
+def test_the_comparison_gives_medians_ranges_and_speed_ups() -> None:
+    rows = [
+        ComparisonRow("agent", "2-1-1", (0.020, 0.010, 0.011)),
+        ComparisonRow("gpipe", "1-1-1-1", (0.022, 0.021, 0.033)),
+        ComparisonRow("data-parallel", "4", ()),
+        ComparisonRow("exact", "3-1", (0.009, 0.009)),
+    ]
+    table = comparison_table(rows, {"gpipe": rows[1].seconds, "data-parallel": ()})
+    cells = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+    assert cells["found by"] == ["agent", "gpipe", "data-parallel", "exact"]
+    assert cells["median"] == ["11.00 ms", "22.00 ms", "failed", "9.00 ms"]
+    assert cells["fastest"] == ["10.00 ms", "21.00 ms", "–", "9.00 ms"]
+    assert cells["slowest"] == ["20.00 ms", "33.00 ms", "–", "9.00 ms"]
+    assert cells["over\ngpipe"] == ["2.00×", "1.00×", "–", "2.44×"]
+    assert cells["over\ndata-parallel"] == ["–"] * 4
+    assert [row.style for row in table.rows] == ["bold green", None, None, None], (
+        "the last one dropped out"
+    )
+
+
+def test_confidence_is_not_rounded_up() -> None:
+    texts = [confidence_text(p) for p in (0.5, 0.974, 0.9962, 0.9999, 1.0)]
+    assert texts == ["50%", "97%", "99.6%", "over 99.9%", "over 99.9%"]
+
+
+def test_a_comparison_in_which_nothing_could_be_measured() -> None:
+    assert "failed" in rendered(comparison_table([ComparisonRow("agent", "4", ())], {}))
+
+
+def test_profiles_that_cost_nothing_are_described() -> None:
+    free = profile_of(GRAPH, [0, 0, 0, 0])
+    assert "–" in rendered(describe(free))
+    assert cluster_of(1).accelerators == 1

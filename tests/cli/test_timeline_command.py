@@ -1,0 +1,209 @@
+"""``drlpp timeline``, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drlpp.capturing.capture import capture
+from drlpp.io.documents import write_document
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.random_graphs import profile_of
+from tests.support.shell import Shell
+from tests.support.traces import checked
+
+MODEL = ModelReference.named("tests.support.models:perceptron", layers=2)
+LINK = Link(bandwidth_bytes_per_second=1e6)
+
+
+TIMELINE = ("timeline", "--trust", "tests")
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A placement on two hosts, a profile of its model, and one of another."""
+    folder = tmp_path_factory.mktemp("timeline")
+    hosts = tuple(Host(name=name, accelerators=1) for name in ("near", "far"))
+    graph = capture(MODEL).graph
+    placement = PlacementFile.create(
+        MODEL,
+        graph,
+        Placement.from_assignment([0, 0, 0, 1, 1], (0, 1)),
+        Cluster(hosts=hosts, within_host=LINK, between_hosts=LINK),
+        method=Method(),
+        optimizer=OptimizerSpec(),
+        found_by="test",
+    )
+    other = capture(ModelReference.named("tests.support.models:perceptron", layers=1)).graph
+    return {
+        "PLACEMENT": write_document(folder / "placement.json", placement),
+        "PROFILE": write_document(folder / "profile.json", profile_of(graph, [3e-3] * 5)),
+        "OTHER": write_document(folder / "other.json", profile_of(other, [3e-3] * 3)),
+    }
+
+
+def rows(printed: str) -> list[list[float]]:
+    """The numbers of a table's rows: worker, stage, shares."""
+    lines = [line.split() for line in printed.splitlines() if line.strip().endswith("%")]
+    return [[float(cell.rstrip("%")) for cell in line] for line in lines]
+
+
+def test_from_the_schedule(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    command = (*TIMELINE, files["PLACEMENT"], "--minibatches", 4, "-o", path)
+    code, out, err = shell(*command)
+    assert code == 0, err
+    assert "3 per minibatch" in out
+    # Worker, stage, forward, backward, utilisation, bubble.
+    assert rows(out) == [[0, 0, 33.3, 66.7, 100, 0], [1, 1, 33.3, 66.7, 100, 0]]
+    trace = path.read_text()
+    seconds = checked(json.loads(trace))
+    assert seconds[0]["forward"] == 4
+    assert seconds[1]["backward"] == 8
+    hosts = [e["args"]["name"] for e in json.loads(trace)["traceEvents"] if e["name"][:4] == "proc"]
+    assert hosts == ["near", "far"]
+    shell(*command)
+    assert path.read_text() == trace
+
+
+def test_with_another_method(shell: Shell, files: dict[str, Path]) -> None:
+    options = ("--policy", "sync", "--method-option", "microbatches=4")
+    code, out, err = shell(*TIMELINE, files["PLACEMENT"], *options)
+    assert code == 0, err
+    # Worker, stage, forward, backward, waiting, utilisation, bubble: a bubble of 1 / (4 + 2 - 1).
+    assert rows(out)[0] == [0, 0, 26.7, 53.3, 20, 80, 20]
+
+
+def test_from_the_simulator(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    command = (
+        *(*TIMELINE, files["PLACEMENT"], "--from", "simulator", "--profile", files["PROFILE"]),
+        *("-o", path),
+    )
+    code, out, err = shell(*command)
+    assert code == 0, err
+    assert "9.00 ms per minibatch" in out
+    trace = path.read_text()
+    seconds = checked(json.loads(trace))
+    for worker, _, forward, backward, waiting, utilisation, bubble in rows(out):
+        mine = seconds[int(worker)]
+        total = sum(mine.values())
+        assert forward == pytest.approx(100 * mine["forward"] / total, abs=0.06)
+        assert backward == pytest.approx(100 * mine["backward"] / total, abs=0.06)
+        assert waiting == pytest.approx(100 * mine["waiting"] / total, abs=0.06)
+        assert utilisation == pytest.approx(forward + backward, abs=0.11)
+        assert bubble == pytest.approx(waiting, abs=0.06)
+    shell(*command)
+    assert path.read_text() == trace
+    # A slow accelerator, and links that take longer than the passes.
+    for numbers in (
+        ("--speeds", "1,0.5"),
+        ("--accelerators", 2, "--bandwidth", 1e4),
+        ("--accelerators", 3, "--bandwidth", 1e6, "--speeds", "1,0.5,1"),
+    ):
+        code, changed, err = shell(*command, *numbers)
+        assert code == 0, err
+        assert rows(changed) != rows(out)
+
+
+@pytest.mark.parametrize(("ending", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_pictures(
+    shell: Shell, files: dict[str, Path], tmp_path: Path, ending: str, begin: bytes
+) -> None:
+    path = tmp_path / f"picture.{ending}"
+    code, out, err = shell(*TIMELINE, files["PLACEMENT"], "-o", path)
+    assert code == 0, err
+    assert "written to" in out
+    assert path.read_bytes().startswith(begin)
+
+
+@pytest.mark.timeout(100)
+def test_from_a_run(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    code, out, err = shell(*TIMELINE, files["PLACEMENT"], "--from", "run", "-o", path)
+    assert code == 0, err
+    assert "prediction" in out
+    seconds = checked(json.loads(path.read_text()))
+    for worker in (0, 1):
+        for kind in ("forward", "backward", "update", "sending", "waiting"):
+            assert seconds[worker][kind] > 0
+    assert seconds[0]["prediction"] > 0
+    assert seconds[1]["prediction"] == 0, "the last stage has nothing to predict"
+    assert [row[:2] for row in rows(out)] == [[0, 0], [1, 1]]
+
+
+SIMULATOR = ["PLACEMENT", "--from", "simulator"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.json"], "nothing.json: no such file"),
+        (["PROFILE"], "expected a placement file, but it is a profile file"),
+        (["PLACEMENT", "-o", "x.pdf"], "x.pdf: the ending says what to write: .png or .svg"),
+        (["PLACEMENT", "-o", "x"], ".json a trace for Perfetto"),
+        (["PLACEMENT", "-o", "PLACEMENT"], "is the placement itself"),
+        (["PLACEMENT", "--profile", "PROFILE"], "--profile is for --from simulator"),
+        (["PLACEMENT", "--speeds", "1,1"], "--speeds is for --from simulator and --from run"),
+        (["PLACEMENT", "--from", "run", "--bandwidth", 1], "not for --from run"),
+        (["PLACEMENT", "--from", "run", "--speeds", "1,2"], "speed"),
+        (["PLACEMENT", "--policy", "hope"], "policy 'hope' is unknown"),
+        (["PLACEMENT", "--policy", "2bw"], "as are in flight, 2 with this placement; accumulate"),
+        (
+            [*SIMULATOR, "--profile", "PROFILE", "--policy", "2bw"],
+            "as are in flight, 2 with this placement; accumulate is 1",
+        ),
+        (
+            ["PLACEMENT", "--method-option", "in_flight_per_link=101"],
+            "field 'in_flight_per_link': Input should be less than or equal to 100",
+        ),
+        (
+            ["PLACEMENT", "--method-option", "in_flight_per_link=true"],
+            "field 'in_flight_per_link': expected a number, found true",
+        ),
+        (SIMULATOR, "needs what operators cost: --profile profile.json"),
+        ([*SIMULATOR, "--profile", "OTHER"], "but PLACEMENT is a placement of"),
+        ([*SIMULATOR, "--profile", "nothing.json"], "nothing.json: no such file"),
+        ([*SIMULATOR, "--profile", "PROFILE", "--accelerators", 2], "name the accelerators"),
+        (
+            [*SIMULATOR, "--profile", "PROFILE", "--accelerators", 1, "--bandwidth", 1e9],
+            "names accelerator 1, but there are only",
+        ),
+        (
+            [*SIMULATOR, "--profile", "PROFILE", "--accelerators", 2, "--bandwidth", -1],
+            "bandwidth is -1; it must be a number above 0",
+        ),
+        ([*SIMULATOR, "--profile", "PROFILE", "--speeds", "fast"], "separated by commas"),
+        ([*SIMULATOR, "--profile", "PROFILE", "--speeds", "1"], "1 speeds given for 2"),
+    ],
+)
+def test_bad_input_is_one_line(
+    shell: Shell, files: dict[str, Path], arguments: list[object], message: str
+) -> None:
+    code, _, err = shell(*TIMELINE, *(files.get(str(value), value) for value in arguments))
+    assert code == 2
+    assert err.startswith("drlpp: error: ")
+    assert message.replace("PLACEMENT", str(files["PLACEMENT"])) in err
+    assert err.count("\n") == 1
+
+
+def test_a_placement_that_was_edited(shell: Shell, files: dict[str, Path], tmp_path: Path) -> None:
+    content = json.loads(files["PLACEMENT"].read_text())
+    content["model"]["options"]["layers"] = 3
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(content))
+    code, _, err = shell(*TIMELINE, path)
+    assert code == 2
+    assert f"{path}: field 'graph_fingerprint' is" in err

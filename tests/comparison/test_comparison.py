@@ -1,0 +1,313 @@
+"""Rivals qualify, contenders race, and what was measured is never measured again."""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from drlpp.cli.tables import describe
+from drlpp.comparison.race import RaceRules
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import read_document
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.runtime import PLAIN, Comparison, Contender, Heat, compare
+from drlpp.schedule.method import Method
+
+PIPELINE = Method()
+SYNC = Method(schedule="gpipe", policy="sync")
+HALVES = Placement.from_assignment([0, 0, 1, 1], [0, 1])
+SAME_HALVES = Placement(
+    stages=tuple(
+        stage.model_copy(update={"operators": stage.operators[::-1]}) for stage in HALVES.stages
+    )
+)
+WHOLE = Placement.from_assignment([0] * 4, [0, 0])
+UNEVEN = Placement.from_assignment([0, 1, 1, 1], [0, 1])
+
+Key = tuple[Placement, Method] | int
+"""What ran: a placement and its method, or the threads of plain PyTorch."""
+
+
+class FakeSession:
+    """Seconds by what runs, a little more in every round; dies at a given run."""
+
+    def __init__(self, seconds: dict[Key, float], dies_at: int = -1) -> None:
+        self.captured = SimpleNamespace(reference="made-up")
+        self.seconds = seconds
+        self.dies_at = dies_at
+        self.measured: list[Key] = []
+
+    def measure(self, candidate: Candidate, minibatches: int) -> Outcome:
+        return self.outcome((candidate.placement.canonical, candidate.method), minibatches)
+
+    def outcome(self, key: Key, minibatches: int) -> Outcome:
+        if len(self.measured) == self.dies_at:
+            raise KeyboardInterrupt
+        if self.seconds[key] < 0:
+            raise InvalidInput("a minibatch of 3 cannot be divided into 2 microbatches")
+        if self.seconds[key] == 0:
+            return FailedMeasurement(failure="worker lost", reason="worker 1 was killed")
+        self.measured.append(key)
+        seconds = self.seconds[key] * (1 + 0.001 * (self.measured.count(key) % 3))
+        return Measurement(
+            seconds_per_minibatch=seconds,
+            median_seconds=seconds,
+            standard_deviation_seconds=0.0,
+            minibatches=minibatches,
+        )
+
+
+CONTENDERS = [
+    Contender(found_by="tuned", placement=HALVES, method=PIPELINE),
+    Contender(found_by="tuned", placement=UNEVEN, method=PIPELINE),
+    Contender(found_by="data-parallel", placement=WHOLE, method=SYNC),
+    Contender(found_by="gpipe", placement=HALVES, method=SYNC),
+    Contender(found_by="exact", placement=SAME_HALVES, method=PIPELINE),
+]
+SECONDS = {
+    (HALVES, PIPELINE): 1.0,
+    (UNEVEN, PIPELINE): 1.2,
+    (WHOLE, SYNC): 2.0,
+    (HALVES, SYNC): 3.0,
+}
+
+
+class FakePlain:
+    """Plain PyTorch in the place of the real one."""
+
+    def __init__(self, session: FakeSession) -> None:
+        self.session = session
+
+    def __enter__(self) -> "FakePlain":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def measure(self, threads: int, minibatches: int, method: Method) -> Outcome:
+        return self.session.outcome(threads, minibatches)
+
+
+@pytest.fixture(autouse=True)
+def _fake_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drlpp.comparison.compare.PlainPyTorch", FakePlain)
+
+
+def compared(
+    session: FakeSession,
+    path: Path,
+    rounds: int = 5,
+    contenders: Sequence[Contender] = (),
+    heats: Sequence[Heat] = (),
+) -> Comparison:
+    return compare(
+        session,  # type: ignore[arg-type]
+        contenders or CONTENDERS,
+        heats,
+        rules=RaceRules(rounds=rounds),
+        minibatches=7,
+        path=path,
+    )
+
+
+def shown(comparison: Comparison) -> str:
+    console = Console(width=120, file=io.StringIO(), markup=False)
+    console.print(describe(comparison))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_alike_contenders_are_measured_once_for_all(tmp_path: Path) -> None:
+    session = FakeSession(SECONDS)
+    comparison = compared(session, tmp_path / "comparison.json")
+    keys = list(SECONDS)
+    assert session.measured == [*keys, *keys[::-1], *keys, *keys[:2][::-1]]
+    assert [len(c.measurements) for c in comparison.contenders] == [4, 4, 3, 3, 4]
+    assert comparison.contenders[0].measurements == comparison.contenders[4].measurements
+    verdict = comparison.verdict
+    assert verdict is not None
+    assert comparison.contender(verdict.fastest) == comparison.contenders[0]
+    # The exact planner found the agent's placement, so the agent gains nothing over it.
+    assert "1.00× over the best rival: tuned and exact (1-1), the same placement" in shown(
+        comparison
+    )
+
+
+@pytest.mark.parametrize("dies_at", range(1, 14))
+def test_an_interrupted_comparison_goes_on(tmp_path: Path, dies_at: int) -> None:
+    path = tmp_path / "comparison.json"
+    first = FakeSession(SECONDS, dies_at)
+    with pytest.raises(KeyboardInterrupt):
+        compared(first, path)
+    second = FakeSession(SECONDS)
+    second.measured = list(first.measured)
+    whole = FakeSession(SECONDS)
+    assert compared(second, path) == compared(whole, tmp_path / "whole.json")
+    assert second.measured == whole.measured
+
+
+def test_a_complete_comparison_is_not_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "comparison.json"
+    before = compared(FakeSession(SECONDS), path)
+    written = path.read_text()
+    assert compared(FakeSession({}), path) == before
+    assert path.read_text() == written
+
+
+def test_what_fails_or_cannot_run_drops_out(tmp_path: Path) -> None:
+    path = tmp_path / "comparison.json"
+    session = FakeSession(SECONDS | {(HALVES, PIPELINE): 0.0, (HALVES, SYNC): -1.0})
+    comparison = compared(session, path)
+    verdict = comparison.verdict
+    assert verdict is not None
+    assert comparison.contender(verdict.fastest).placement == UNEVEN
+    reasons = [contender.failure for contender in comparison.contenders]
+    assert reasons[0] == reasons[4] == "worker 1 was killed"
+    assert "exact: worker 1 was killed" in shown(comparison)
+    assert "cannot be divided" in (reasons[3] or "")
+    again = FakeSession({})
+    assert compared(again, path) == comparison
+    nothing = compared(FakeSession(dict.fromkeys(SECONDS, 0.0)), tmp_path / "nothing.json")
+    assert nothing.verdict is None
+    assert "best rival," not in shown(nothing)
+
+
+def test_one_round_gives_no_confidence(tmp_path: Path) -> None:
+    seconds = SECONDS | {(HALVES, PIPELINE): 1.3}
+    text = shown(compared(FakeSession(seconds), tmp_path / "comparison.json", rounds=1))
+    assert "1.08× over the best rival, tuned and exact (1-1), in too few rounds" in text
+
+
+GPIPES = [
+    Contender(
+        found_by="gpipe",
+        placement=HALVES,
+        method=Method(schedule="gpipe", policy="sync", microbatches=microbatches),
+    )
+    for microbatches in (1, 2, 4)
+]
+HEATS = [
+    Heat(
+        candidates=tuple(
+            Contender(found_by=PLAIN, method=PIPELINE, threads=threads) for threads in (1, 2)
+        )
+    ),
+    Heat(candidates=tuple(GPIPES)),
+    Heat(candidates=(Contender(found_by="exact", placement=UNEVEN, method=PIPELINE),)),
+]
+OWN = CONTENDERS[:1]
+ALL_SECONDS: dict[Key, float] = {
+    **SECONDS,
+    **{
+        (HALVES, gpipe.method): seconds
+        for gpipe, seconds in zip(GPIPES, (3.0, 2.5, 4.0), strict=True)
+    },
+    1: 1.8,
+    2: 1.1,
+}
+
+
+def with_heats(session: FakeSession, path: Path) -> Comparison:
+    return compared(session, path, contenders=OWN, heats=HEATS)
+
+
+def test_the_best_of_every_kind_enters_the_race(tmp_path: Path) -> None:
+    session = FakeSession(ALL_SECONDS)
+    comparison = with_heats(session, tmp_path / "comparison.json")
+    assert [c.found_by for c in comparison.contenders] == ["tuned", PLAIN, "gpipe", "exact"]
+    assert [c.configuration for c in comparison.contenders] == [
+        "1-1",
+        "2 threads",
+        "1-1, M = 2",
+        "1-1",
+    ]
+    threads = [key for key in session.measured if isinstance(key, int)]
+    assert threads[:6] == [1, 2, 2, 1, 1, 2], "in turns"
+    # One that is alone qualifies without running.
+    assert not comparison.heats[2].candidates[0].measurements
+    text = " ".join(shown(comparison).split())
+    assert (
+        "1.10× (1.10–1.10, over 99.9% confidence) over the best rival, plain PyTorch (2 threads): "
+        "tuned (1-1)" in text
+    )
+    assert "tried as plain PyTorch: 2 threads: 1.10 s; 1 thread: 1.80 s" in text
+    table = shown(comparison).split("tuned")[1].splitlines()[0]
+    assert table.split()[-2:] == ["1.10×", "1.10×"], "over the best rival, over plain PyTorch"
+
+
+def test_what_a_heat_measured_does_not_count_in_the_race(tmp_path: Path) -> None:
+    session = FakeSession(ALL_SECONDS)
+    comparison = with_heats(session, tmp_path / "comparison.json")
+    in_heats = sum(len(c.measurements) for heat in comparison.heats for c in heat.candidates)
+    in_race = sum(len(c.measurements) for c in comparison.contenders)
+    assert in_heats + in_race == len(session.measured)
+    assert {m.minibatches for c in comparison.contenders for m in c.measurements} == {7}
+    assert {m.minibatches for c in comparison.heats[0].candidates for m in c.measurements} == {2}
+
+
+@pytest.mark.parametrize("dies_at", range(1, 27, 2))
+def test_interrupted_heats_go_on(tmp_path: Path, dies_at: int) -> None:
+    path = tmp_path / "comparison.json"
+    first = FakeSession(ALL_SECONDS, dies_at)
+    with pytest.raises(KeyboardInterrupt):
+        with_heats(first, path)
+    second = FakeSession(ALL_SECONDS)
+    second.measured = list(first.measured)
+    whole = FakeSession(ALL_SECONDS)
+    assert with_heats(second, path) == with_heats(whole, tmp_path / "whole.json")
+    assert second.measured == whole.measured
+    written = path.read_text()
+    assert with_heats(FakeSession({}), path) == read_document(path, Comparison)
+    assert path.read_text() == written
+
+
+def test_a_kind_that_fails_altogether_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "comparison.json"
+    comparison = with_heats(FakeSession(ALL_SECONDS | {1: 0.0, 2: 0.0}), path)
+    (plain,) = (c for c in comparison.contenders if c.found_by == PLAIN)
+    assert (plain.seconds, plain.failure) == ((), "worker 1 was killed")
+    assert "plain PyTorch: worker 1 was killed" in shown(comparison)
+    assert "over the best rival, exact (1-1)" in " ".join(shown(comparison).split())
+    assert with_heats(FakeSession({}), path) == comparison
+
+
+def test_other_candidates_are_another_comparison(tmp_path: Path) -> None:
+    path = tmp_path / "comparison.json"
+    with_heats(FakeSession(ALL_SECONDS), path)
+    session = FakeSession(ALL_SECONDS)
+    compared(session, path, contenders=OWN, heats=HEATS[1:])
+    assert len(session.measured) > 10
+
+
+def test_comparisons_of_before_there_were_heats_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "comparison.json"
+    compared(FakeSession(SECONDS), path)
+    written = json.loads(path.read_text())
+    written.pop("heats", None)
+    for contender in written["contenders"]:
+        contender.pop("threads", None)
+    path.write_text(json.dumps(written))
+    known = read_document(path, Comparison)
+    assert "over the best rival" in shown(known)
+    assert compared(FakeSession({}), path) == known
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"best": 7}, "best is 7 of 2"), ({"best": -1}, "best"), ({"candidates": []}, "candidates")],
+)
+def test_heats_that_cannot_be_are_refused(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "comparison.json"
+    with_heats(FakeSession(ALL_SECONDS), path)
+    written = json.loads(path.read_text())
+    written["heats"][0] |= change
+    path.write_text(json.dumps(written))
+    with pytest.raises(InvalidInput, match=message):
+        read_document(path, Comparison)

@@ -1,0 +1,126 @@
+"""What a learned placement has to beat: every kind, and of each the most promising candidates."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drlpp.comparison.rivals import MOST_CANDIDATES
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.runtime import PLAIN, RIVALS, Heat, rival_heats
+from drlpp.schedule.method import Method
+from drlpp.simulator import simulate
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.random_graphs import chain_of
+
+FAST = Link(bandwidth_bytes_per_second=1e9)
+
+
+def profile() -> Profile:
+    return chain_of(seconds=[1.0] * 8, parameter_bytes=[1] * 8, output_bytes=[1] * 8)[1]
+
+
+def session(speeds: tuple[float, ...] = (1.0,) * 4, batch_size: int = 12) -> Any:
+    return SimpleNamespace(
+        method=Method(),
+        optimizer=OptimizerSpec.parse("adam"),
+        captured=SimpleNamespace(task=SimpleNamespace(batch_size=batch_size)),
+        speeds=speeds,
+    )
+
+
+def heats_on(cluster: Cluster, **options: Any) -> dict[str, Heat]:
+    heats = rival_heats(session(**options), profile(), cluster)
+    assert [heat.kind for heat in heats] == [
+        kind for kind in RIVALS if kind in {heat.kind for heat in heats}
+    ]
+    return {heat.kind: heat for heat in heats}
+
+
+def configurations(heat: Heat) -> list[str]:
+    return [candidate.configuration for candidate in heat.candidates]
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads"),
+    [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])],
+)
+def test_plain_pytorch_has_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, cores: int, threads: list[int]
+) -> None:
+    monkeypatch.setattr("drlpp.comparison.rivals.available_cores", lambda: list(range(cores)))
+    plain = heats_on(local_cluster(4, FAST))[PLAIN]
+    assert [candidate.threads for candidate in plain.candidates] == threads
+    assert all(candidate.placement is None for candidate in plain.candidates)
+
+
+def test_on_gpus_threads_do_not_matter_and_an_emulated_accelerator_is_one() -> None:
+    host = Host(name="host", accelerators=2, device="cuda")
+    plain = heats_on(Cluster(hosts=(host,), within_host=FAST))[PLAIN]
+    assert configurations(plain) == ["one GPU"]
+    emulated = local_cluster(2, FAST, speeds=[0.4, 0.2])
+    assert configurations(heats_on(emulated, speeds=(0.4, 0.2))[PLAIN]) == ["1 thread"]
+
+
+def test_there_are_all_kinds_with_any_number_of_workers() -> None:
+    heats = heats_on(local_cluster(4, FAST, cores=2))
+    assert tuple(heats) == RIVALS
+    assert configurations(heats["data-parallel"]) == ["1", "2", "3", "4"]
+    for kind in ("gpipe", "1f1b-flush"):
+        found = heats[kind].candidates
+        assert len(found) == MOST_CANDIDATES
+        assert {c.method.schedule for c in found} == {kind}
+        assert {c.method.policy for c in found} == {"sync"}
+        assert all(12 % c.method.microbatches == 0 for c in found)
+        assert all(c.placement and len(c.placement.stages) > 1 for c in found)
+    (exact,) = heats["exact"].candidates
+    assert exact.placement is not None
+    assert len(exact.placement.accelerators) == 2, "it knows of two cores"
+    for heat in heats.values():
+        keys = [c.key for c in heat.candidates]
+        assert len(set(keys)) == len(keys)
+
+
+def test_the_simulator_ranks_what_is_too_much() -> None:
+    """All splits in 2, 3 and 4 stages with all of 1, 2, 3, 4, 6 and 12 microbatches, played."""
+    cluster = local_cluster(4, FAST, cores=2)
+    chosen = heats_on(cluster)["gpipe"].candidates
+    every = {}
+    for stages in (2, 3, 4):
+        part = heats_on(local_cluster(stages, FAST), speeds=(1.0,) * stages, batch_size=1)
+        split = next(
+            c.placement
+            for c in part["gpipe"].candidates
+            if c.placement and len(c.placement.stages) == stages
+        )
+        for microbatches in (1, 2, 3, 4, 6, 12):
+            method = Method(schedule="gpipe", policy="sync", microbatches=microbatches)
+            workload = Workload.of(profile(), method)
+            memory = MemoryModel.of(method, OptimizerSpec.parse("adam"))
+            played = simulate(workload, cluster, split, method, 12, memory)
+            every[split.canonical, method] = played.seconds_per_minibatch
+    worst = max(every[c.placement.canonical, c.method] for c in chosen if c.placement)
+    left_out = set(every) - {(c.placement.canonical, c.method) for c in chosen if c.placement}
+    assert len(left_out) == 18 - MOST_CANDIDATES
+    assert all(every[key] >= worst * (1 - 1e-9) for key in left_out)
+
+
+def test_a_single_worker_has_no_pipelines() -> None:
+    heats = heats_on(local_cluster(1, FAST), speeds=(1.0,))
+    assert tuple(heats) == (PLAIN, "data-parallel", "pipedream", "exact")
+
+
+def test_fewer_workers_are_those_that_are_in_nobodys_way() -> None:
+    host = Host(name="host", count=2, accelerators=2, cores=1)
+    heats = heats_on(Cluster(hosts=(host,), within_host=FAST, between_hosts=FAST))
+    used = [c.placement.accelerators for c in heats["data-parallel"].candidates if c.placement]
+    assert used == [(0,), (0, 2), (0, 1, 2), (0, 1, 2, 3)]
+    unequal = local_cluster(3, FAST, speeds=[0.5, 1.0, 1.0])
+    heats = heats_on(unequal, speeds=(1.0,) * 3)
+    used = [c.placement.accelerators for c in heats["data-parallel"].candidates if c.placement]
+    assert used == [(1,), (1, 2), (0, 1, 2)], "the fastest first"

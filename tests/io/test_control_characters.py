@@ -1,0 +1,190 @@
+"""Control characters of files are refused when read, and no terminal ever gets one."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from benchmarks.documents import every_document, measurement_lines
+from benchmarks.number_fuzzing import Path_, fields_of, with_value
+from drlpp.cli.command_line import build_console
+from drlpp.cli.measurements_table import describe_measurements
+from drlpp.cli.tables import describe
+from drlpp.costs.pipedream_profile import read_pipedream_profile
+from drlpp.envs.measurements_file import read_measurements
+from drlpp.errors import InvalidFile, InvalidInput, RunFailure
+from drlpp.file_content import problem_of_text, visible
+from drlpp.io.documents import read_any_document, write_document
+from drlpp.io.run_folder import RunRecord
+from drlpp.planners.milp.partitioning_instance import PartitioningInstance
+
+DANGEROUS = [
+    *("\x00", "\x07", "\x1b[2J", "\n", "\r", "\x7f", "\x9b31m"),
+    *("\u202e", "\u2066", "\u200b", "\u2028", "\ud800"),
+]
+STRING = frozenset({str})
+KINDS = [
+    "graph",
+    "profile",
+    "cluster",
+    "placement",
+    "run",
+    "comparison",
+    "trust",
+]
+
+
+@pytest.fixture(scope="module")
+def contents() -> dict[str, tuple[dict[str, Any], list[Path_]]]:
+    """Of every kind of document the content, and where text stands in it."""
+    found = {}
+    for kind, document in every_document().items():
+        content = json.loads(document.model_dump_json(exclude_none=True))
+        content = {"kind": kind, "version": document.current_version, **content}
+        found[kind] = content, list(fields_of(STRING, type(document), content))
+    assert set(KINDS) == {kind for kind, (_, fields) in found.items() if fields}
+    return found
+
+
+def text_field(path: Path_) -> str:
+    return ".".join(map(str, path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ending", [".json", ".yaml"])
+def test_every_text_of_every_document(
+    contents: dict[str, tuple[dict[str, Any], list[Path_]]], tmp_path: Path, kind: str, ending: str
+) -> None:
+    content, fields = contents[kind]
+    path = (tmp_path / "file").with_suffix(ending)
+    for field in fields:
+        for dangerous in DANGEROUS:
+            # JSON with escapes is YAML as well.
+            path.write_text(with_value(content, field, json.dumps(f"a{dangerous}b")) + "\n")
+            with pytest.raises(InvalidFile) as told:
+                read_any_document(path)
+            assert f"{path}: field '{text_field(field)}'" in str(told.value), field
+            assert str(told.value).isprintable()
+    # Names of fields are text too.
+    path.write_text(json.dumps({**content, "\x1b[2J": 1}) + "\n")
+    with pytest.raises(InvalidFile, match="control character") as told:
+        read_any_document(path)
+    assert str(told.value).isprintable()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_markup_is_shown_as_it_stands(
+    contents: dict[str, tuple[dict[str, Any], list[Path_]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    content, fields = contents[kind]
+    path = tmp_path / "file.json"
+    console = build_console()
+    console.width = 2000
+    shown = 0
+    for field in fields:
+        path.write_text(with_value(content, field, json.dumps("[red]q:q[/red]")))
+        try:
+            document = read_any_document(path)
+        except InvalidFile:
+            continue
+        console.file = StringIO()
+        console.print(describe(document))
+        text = "".join(console.file.getvalue().split())
+        if "q:q" in text:
+            assert "[red]q:q[/red]" in text, field
+            shown += 1
+    assert shown or kind == "cluster"
+
+
+def test_lines_of_measurements(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    records = measurement_lines()
+    lines = [record.model_dump(mode="json") for record in records]
+    tried = 0
+    for index, record in enumerate(records):
+        for field in fields_of(STRING, type(record), lines[index]):
+            texts = [json.dumps(line) for line in lines]
+            texts[index] = with_value(lines[index], field, json.dumps("a\x1b[31mb"))
+            path.write_text("".join(f"{text}\n" for text in texts))
+            with pytest.raises(InvalidFile, match=f"line {index + 1}: field '{text_field(field)}'"):
+                list(read_measurements(path)[1])
+            tried += 1
+    assert tried >= 4
+    texts = [json.dumps(line).replace("why", "[red]why[/red]") for line in lines]
+    path.write_text("".join(f"{text}\n" for text in texts))
+    console = build_console()
+    console.file = StringIO()
+    console.print(describe_measurements(path))
+    assert "[red]why[/red]" in console.file.getvalue()
+
+
+_PROFILE = (
+    "node1 -- Conv2d(3, 64) -- forward_compute_time=0.5, backward_compute_time=1.1, "
+    "activation_size=64.0, parameter_size=7168.0"
+)
+
+
+@pytest.mark.parametrize("dangerous", [one for one in DANGEROUS if one not in "\n\r\ud800"])
+def test_pipedreams_profiles(tmp_path: Path, dangerous: str) -> None:
+    path = tmp_path / "graph.txt"
+    path.write_text(f"{_PROFILE}\r\nnode2{_PROFILE[5:]}\n\tnode1 -- node2\n")
+    assert len(read_pipedream_profile(path).graph) == 2
+    path.write_text(_PROFILE.replace("Conv2d", f"Conv{dangerous}2d"))
+    with pytest.raises(InvalidFile, match=r"line 1: has the (control|invisible) character") as told:
+        read_pipedream_profile(path)
+    assert str(told.value).isprintable()
+
+
+def test_instances(tmp_path: Path) -> None:
+    node = {"id": 0, "fpgaLatency": 1, "supportedOnFpga": True, "isBackwardNode": False}
+    content = {"maxFPGAs": 1, "maxSizePerFPGA": 1, "edges": []}
+    path = tmp_path / "instance.json"
+    for wrong in ({**node, "name": "a\x1bb"}, {**node, "of no interest": "a\x1bb"}):
+        path.write_text(json.dumps({**content, "nodes": [wrong]}))
+        with pytest.raises(InvalidFile, match=r"field 'nodes\.0\.(name|of no interest)': has the"):
+            PartitioningInstance.read(path)
+
+
+def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    record = RunRecord(command="drlpp train", settings={"model": {"name": "a\x1bb"}})
+    with pytest.raises(InvalidFile, match=r"cannot be written: field 'settings\.model\.name'"):
+        write_document(tmp_path / "run.json", record)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [InvalidInput, InvalidFile, RunFailure])
+def test_errors_are_one_line_that_a_terminal_may_show(error: Any) -> None:
+    told = str(error("a\x1b[2J\nname\u202e \udcff of a file"))
+    assert told == r"a\x1b[2J name\u202e \udcff of a file"
+    told.encode()
+
+
+@given(st.text())
+def test_text_is_refused_exactly_where_it_is_made_visible(text: str) -> None:
+    refused = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    dangerous = any(unicodedata.category(one) in refused for one in text)
+    problem = problem_of_text(text)
+    assert (problem is not None) == dangerous
+    assert (visible(text) != text) == dangerous
+    for safe in (visible(text), problem or ""):
+        assert not any(unicodedata.category(one) in refused for one in safe)
+
+
+@given(st.text(st.characters(categories=["L", "M", "N", "P", "S", "Zs"])))
+def test_text_of_any_language_is_text(text: str) -> None:
+    assert problem_of_text(text) is None
+    console = Console(file=StringIO(), markup=False, emoji=False, width=10_000, soft_wrap=True)
+    console.print(text)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().rstrip("\n") == text

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.errors import InvalidFile
+from drlpp.io.documents import read_any_document, read_document, write_document
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.random_graphs import cluster_of, graphs
+
+TWO_HOSTS = Cluster(
+    hosts=(Host(name="a", accelerators=2), Host(name="b", accelerators=3, device="cuda")),
+    within_host=Link(bandwidth_bytes_per_second=100.0, latency_seconds=0.5),
+    between_hosts=Link(bandwidth_bytes_per_second=10.0),
+)
+
+
+@pytest.mark.parametrize("name", ["cluster.json", "cluster.yaml", "deep/er/cluster.yml"])
+def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
+    path = write_document(tmp_path / name, TWO_HOSTS)
+    assert read_document(path, Cluster) == TWO_HOSTS
+    assert read_any_document(path) == TWO_HOSTS
+    assert os.listdir(path.parent) == [path.name]
+
+
+@given(graphs())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+def test_every_graph_is_read_as_it_was(tmp_path: Path, graph: OpGraph) -> None:
+    path = write_document(tmp_path / "graph.json", graph)
+    found = read_document(path, OpGraph)
+    assert found == graph
+    assert found.fingerprint == graph.fingerprint
+
+
+def test_a_cluster_written_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "kind: cluster\nversion: 1\nhosts:\n- {name: box, accelerators: 4}\n"
+        "within_host: {bandwidth_bytes_per_second: 1.0e+9}\n"
+    )
+    cluster = read_document(path, Cluster)
+    assert cluster.accelerators == 4
+    assert cluster.link(0, 3).seconds(5e8) == 0.5
+
+
+def damaged(**change: object) -> str:
+    content = {"kind": "cluster", "version": 1, **TWO_HOSTS.model_dump(mode="json"), **change}
+    return json.dumps({name: value for name, value in content.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (damaged()[:-20], "truncated or not well-formed"),
+        ("", "is empty"),
+        (f'{{"version": 1, {damaged()[1:]}', "field 'version' is there twice"),
+        (damaged(version=0), "field 'version' is 0, expected 1"),
+        (damaged(version=True), "field 'version' is True, expected 1"),
+        ("[1]", "expected fields with names, found list"),
+        (damaged(kind=None), "has no field 'kind'"),
+        (damaged(kind="profile"), "expected a cluster file, but it is a profile file"),
+        (damaged(version=None), "field 'version' is None, expected 1"),
+        (damaged(version=2), "written by a newer drlpp"),
+        (
+            damaged(colour="red"),
+            "field 'colour' is unknown; a cluster file has the fields hosts, within_host",
+        ),
+        (damaged(hosts=[]), "field 'hosts': expected a list that is not empty"),
+        (damaged(hosts={"a": 1}), "field 'hosts': expected a list, found {'a': 1}"),
+        (damaged(hosts=[{"name": "a", "gpus": 1}]), "field 'hosts.0.accelerators': is missing"),
+        (
+            damaged(hosts=[{"name": "a", "accelerators": 1, "gpus": 1}]),
+            "field 'hosts.0.gpus': is unknown here",
+        ),
+        (
+            damaged(hosts=[{"name": 7, "accelerators": 1}]),
+            "field 'hosts.0.name': expected text, found 7; put quotes around it",
+        ),
+        (
+            damaged(hosts=[{"name": "a", "accelerators": True}]),
+            "field 'hosts.0.accelerators': expected a number, found true",
+        ),
+        (damaged(hosts=[{"name": "a", "accelerators": 0}]), "field 'hosts.0.accelerators'"),
+        (damaged(between_hosts=None), "several hosts need 'between_hosts'"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name_and_field(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(text)
+    with pytest.raises(InvalidFile) as caught:
+        read_document(path, Cluster)
+    assert problem in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="no such file"):
+        read_document(tmp_path / "none.json", Cluster)
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidFile, match="cannot be read"):
+        read_document(tmp_path / "binary.json", Cluster)
+    with pytest.raises(InvalidFile, match="cannot be read"):
+        read_document(tmp_path, Cluster)
+
+
+@pytest.mark.parametrize("kind", [None, "elephant", ["cluster"]])
+def test_an_unknown_kind_lists_the_known_ones(tmp_path: Path, kind: object) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps({"kind": kind}))
+    with pytest.raises(InvalidFile, match=r"expected one of: .*cluster"):
+        read_any_document(path)
+
+
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_document(tmp_path / "cluster.json", TWO_HOSTS)
+
+    def no_space(descriptor: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="no space"):
+        write_document(path, cluster_of(1))
+    assert read_document(path, Cluster) == TWO_HOSTS
+    assert os.listdir(tmp_path) == ["cluster.json"]
+
+
+def test_accelerators_are_numbered_along_the_hosts() -> None:
+    assert TWO_HOSTS.accelerators == 5
+    assert TWO_HOSTS.host_of == (0, 0, 1, 1, 1)
+    assert TWO_HOSTS.link(0, 1) == TWO_HOSTS.link(4, 2) == TWO_HOSTS.within_host
+    assert TWO_HOSTS.link(1, 2) == TWO_HOSTS.between_hosts
+    assert TWO_HOSTS.within_host.seconds(50) == 1.0
+    with pytest.raises(IndexError):
+        TWO_HOSTS.link(5, 0)

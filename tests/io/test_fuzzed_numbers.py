@@ -1,0 +1,77 @@
+"""Every number of every document at its extremes: a result, or one readable line, in bounds.
+
+`python -m benchmarks.number_fuzzing` says how. Each child process has a limit of memory, and each
+document one of time.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from benchmarks.documents import every_document
+from benchmarks.number_fuzzing import NUMBERS, fields_of, with_value
+from drlpp.io.documents import Document, Record, document_kinds
+
+ROOT = Path(__file__).parents[2]
+CHILDREN = (
+    ("run", "evaluation", "trust", "measurements", "comparison", "graph"),
+    ("hyperparameters", "guided-hyperparameters", "profile", "cluster"),
+    ("placement",),
+)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kinds", CHILDREN)
+def test_numbers_at_their_extremes(kinds: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.number_fuzzing", *kinds],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=590,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+
+
+def test_every_kind_is_tried() -> None:
+    shipped = {k for k, one in document_kinds().items() if one.__module__.startswith("drlpp.")}
+    assert shipped == set(every_document())
+    assert shipped | {"measurements"} == {kind for kinds in CHILDREN for kind in kinds}
+
+
+def test_fields_with_numbers_are_found_by_themselves() -> None:
+    class Inner(Record):
+        seconds: float | None = None
+        name: str = ""
+
+    class Made(Record):
+        inner: Inner
+        pairs: tuple[tuple[int, str], ...] = ()
+        count: int = Field(default=1, ge=1)
+        several: dict[str, Inner | float] = Field(default_factory=dict)
+        mixed: bool | int | str | list[float] = 1
+
+    content = {"inner": {}, "several": {"a": {"seconds": 1.0}}}
+    found = list(fields_of(NUMBERS, Made, content))
+    assert found == [
+        ("inner", "seconds"),
+        ("pairs", 0, 0),
+        ("count",),
+        ("several", "a"),
+        ("several", "a", "seconds"),
+        ("mixed",),
+        ("mixed", 0),
+    ]
+    for path in found:
+        made = json.loads(with_value(content, path, "123456789"))
+        for part in path:
+            made = made[part]
+        assert made == 123456789
+    with pytest.raises(ValueError, match="inner: a document to try numbers in has to have it"):
+        list(fields_of(NUMBERS, Made, {}))
+    assert not issubclass(Made, Document)

@@ -1,0 +1,273 @@
+"""A folder belongs to one run."""
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.io.documents import replacing
+from drlpp.io.folder_lock import LOCK_NAME
+from drlpp.io.run_folder import open_run_folder
+
+SETTINGS = {"model": "alexnet", "seed": 0}
+
+
+def run(
+    folder: Path,
+    command: str,
+    settings: Mapping[str, Any],
+    *,
+    resume: bool,
+    restarted: bool = False,
+) -> Path:
+    """One that ends at once."""
+    with open_run_folder(folder, command, settings, resume=resume, restarted=restarted) as lent:
+        assert (lent / LOCK_NAME).exists()
+    return lent
+
+
+def test_a_new_folder_is_claimed_and_resumed_by_the_same_run(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    run(folder, "train", SETTINGS, resume=False)
+    run(folder, "train", SETTINGS, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "resume", "message"),
+    [
+        ("train", SETTINGS, False, "holds a run already .*--resume"),
+        ("train", {**SETTINGS, "seed": 1}, True, "seed = 0; it cannot be resumed with 1"),
+        ("learn", SETTINGS, True, "a run of train, which learn cannot resume"),
+    ],
+)
+def test_a_taken_folder_is_refused(
+    tmp_path: Path, command: str, settings: dict[str, object], resume: bool, message: str
+) -> None:
+    run(tmp_path / "run", "train", SETTINGS, resume=False)
+    (tmp_path / "run" / "checkpoint.safetensors").touch()
+    with pytest.raises(InvalidInput, match=message):
+        run(tmp_path / "run", command, settings, resume=resume)
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InvalidInput, match="not empty and holds no run"):
+        run(tmp_path, "train", SETTINGS, resume=False)
+
+
+def _nothing(folder: Path) -> None: ...
+
+
+def _an_empty_folder(folder: Path) -> None:
+    folder.mkdir()
+
+
+def _a_killed_claim(folder: Path) -> None:
+    folder.mkdir()
+    (folder / LOCK_NAME).touch()
+    (folder / ".tmpA1b2C3").touch()
+    (folder / ".run.json.a1b2.drlpp-temporary").write_text('{"kind"')
+
+
+def _a_run_before_its_first_checkpoint(folder: Path) -> None:
+    run(folder, "train", {**SETTINGS, "seed": 1}, resume=False)
+    (folder / "events.out.tfevents.1").touch()
+    (folder / LOCK_NAME).touch()
+
+
+def _a_lost_record(folder: Path) -> None:
+    """As some file systems leave it after a power cut."""
+    folder.mkdir()
+    (folder / "run.json").touch()
+
+
+def _a_record_of_zeros(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "run.json").write_bytes(bytes(200))
+    (folder / "events.out.tfevents.1").touch()
+
+
+NOTHING_YET = [
+    _nothing,
+    _an_empty_folder,
+    _a_killed_claim,
+    _a_run_before_its_first_checkpoint,
+    _a_lost_record,
+    _a_record_of_zeros,
+]
+
+
+@pytest.mark.parametrize("left", NOTHING_YET)
+@pytest.mark.parametrize("resume", [False, True])
+def test_where_there_is_nothing_to_resume_a_run_begins(
+    tmp_path: Path, left: Callable[[Path], None], resume: bool
+) -> None:
+    folder, notes = tmp_path / "run", []
+    left(folder)
+    with open_run_folder(folder, "train", SETTINGS, resume=resume, note=notes.append):
+        (folder / "checkpoint.safetensors").touch()
+    begins = f"{folder} holds nothing to resume yet: the run begins"
+    assert notes == ([begins] if resume else [])
+    assert {file.name for file in folder.iterdir()} == {"run.json", "checkpoint.safetensors"}
+    # Then the same command resumes, without a word.
+    with open_run_folder(folder, "train", SETTINGS, resume=True, note=notes.append):
+        assert (folder / "checkpoint.safetensors").exists()
+    assert len(notes) == resume
+
+
+def test_resuming_overwrites_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InvalidInput, match="not empty and holds no run"):
+        run(tmp_path, "train", SETTINGS, resume=True)
+    for record in (b"", bytes(50)):
+        (tmp_path / "run.json").write_bytes(record)
+        with pytest.raises(InvalidFile, match=r"run.json: is empty, as a power cut .* put the run"):
+            run(tmp_path, "train", SETTINGS, resume=True)
+    for record in (b"{}", b'{"kind": "ru', b"my notes"):
+        (tmp_path / "run.json").write_bytes(record)
+        (tmp_path / "thesis.tex").unlink(missing_ok=True)
+        with pytest.raises(InvalidFile):
+            run(tmp_path, "train", SETTINGS, resume=True)
+        assert (tmp_path / "run.json").read_bytes() == record
+
+
+def test_a_lost_record_can_be_put_back(tmp_path: Path) -> None:
+    """As the refusal says: by the one that the same command writes elsewhere."""
+    folder = run(tmp_path / "run", "train", SETTINGS, resume=False)
+    (folder / "checkpoint.safetensors").touch()
+    (folder / "run.json").write_bytes(b"")
+    other = run(tmp_path / "other", "train", SETTINGS, resume=False)
+    (folder / "run.json").write_bytes((other / "run.json").read_bytes())
+    run(folder, "train", SETTINGS, resume=True)
+
+
+def test_another_attempt_begins_the_run_or_goes_on_with_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        run(tmp_path / "run", "train", SETTINGS, resume=False, restarted=True)
+    with pytest.raises(InvalidInput, match="a run of train"):
+        run(tmp_path / "run", "learn", SETTINGS, resume=False, restarted=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_kept_nothing_is_begun_anew(tmp_path: Path, resume: bool) -> None:
+    folder = run(tmp_path / "run", "train", SETTINGS, resume=False)
+    (folder / "events.out.tfevents.1").touch()
+    other = {**SETTINGS, "seed": 1}
+    run(folder, "train", other, resume=resume)
+    assert [file.name for file in folder.iterdir()] == ["run.json"]
+    (folder / "checkpoint.safetensors").touch()
+    run(folder, "train", other, resume=True)
+    with pytest.raises(InvalidInput, match="seed = 1; it cannot be resumed with 0"):
+        run(folder, "train", SETTINGS, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_nobody_comes_between_a_run_and_its_folder(tmp_path: Path, resume: bool) -> None:
+    """Not even where it has kept nothing yet: its events and its record stay as they are."""
+    with open_run_folder(tmp_path, "train", SETTINGS, resume=False):
+        events, record = tmp_path / "events.out.tfevents.1", tmp_path / "run.json"
+        events.touch()
+        before = record.read_bytes()
+        told = rf"another process writes there \(pid {os.getpid()} on .*another --out"
+        with (
+            pytest.raises(InvalidInput, match=told),
+            open_run_folder(tmp_path, "train", {**SETTINGS, "seed": 1}, resume=resume),
+        ):
+            pass
+        assert events.exists()
+        assert record.read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} == {events.name, record.name}
+
+
+def test_a_foreign_folder_gets_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    tmp_path.chmod(0o500)
+    with pytest.raises(InvalidInput, match="not empty"):
+        run(tmp_path, "train", SETTINGS, resume=False)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_killed_runs_have_left_is_removed(tmp_path: Path, kept: bool) -> None:
+    """Temporary names of ours and of safetensors, and nothing else."""
+    run(tmp_path, "train", SETTINGS, resume=False)
+    left = [tmp_path / ".tmpA1b2C3"]
+    for name in ("checkpoint.safetensors", "best.pt") if kept else ():
+        with replacing(tmp_path / name) as temporary:
+            left.append(temporary)
+    for path in left:
+        path.touch()
+    mine = [tmp_path / name for name in (".tmp", ".tmpA1b2C3d", ".best.pt", "x.drlpp-temporary")]
+    for path in mine if kept else []:
+        path.touch()
+    run(tmp_path, "train", SETTINGS, resume=kept)
+    found = {path.name for path in tmp_path.iterdir()}
+    wanted = {"checkpoint.safetensors", "best.pt", *(path.name for path in mine)} if kept else set()
+    assert found == wanted | {"run.json"}
+
+
+def test_temporary_files_of_a_killed_claim_do_not_make_a_folder_foreign(tmp_path: Path) -> None:
+    (tmp_path / ".tmpA1b2C3").touch()
+    (tmp_path / LOCK_NAME).touch()
+    run(tmp_path, "train", SETTINGS, resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_setting_that_an_older_version_did_not_record_is_not_compared(tmp_path: Path) -> None:
+    run(tmp_path, "train", {**SETTINGS, "rate": None}, resume=False)
+    (tmp_path / "checkpoint.safetensors").touch()
+    run(tmp_path, "train", {**SETTINGS, "rate": None, "samples_fingerprint": "1f"}, resume=True)
+    with pytest.raises(InvalidInput, match="with rate = None; it cannot be resumed with 0"):
+        run(tmp_path, "train", {**SETTINGS, "rate": 0.1}, resume=True)
+    with pytest.raises(InvalidInput, match="a run with seed = 0; it cannot be resumed with None"):
+        run(tmp_path, "train", {"model": "alexnet", "rate": None}, resume=True)
+
+
+def test_a_folder_that_may_not_be_searched_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the system does for everybody but its administrator."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(InvalidInput, match=r"run: cannot be used \(Permission denied\)"):
+        run(tmp_path / "run", "train", SETTINGS, resume=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["measurements.jsonl", "checkpoint.safetensors", "run.json", ".lock", "events.out"]
+)
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("resume", [True, False])
+def test_nothing_is_written_where_a_link_leads(
+    tmp_path: Path, name: str, there: bool, resume: bool
+) -> None:
+    """A folder from a stranger may hold links to files of the user, or to where some would be."""
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    with open_run_folder(folder, "train", SETTINGS, resume=False):
+        (folder / "kept").touch()
+    if there:
+        elsewhere.write_text("no line end")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(elsewhere)
+    with (
+        pytest.raises(InvalidInput, match=f"{name} is a symbolic link"),
+        open_run_folder(folder, "train", SETTINGS, resume=resume),
+    ):
+        pass
+    assert elsewhere.exists() == there
+    if there:
+        assert elsewhere.read_text() == "no line end"
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "storage")
+    with open_run_folder(tmp_path / "run", "train", SETTINGS, resume=False):
+        pass
+    assert (tmp_path / "storage" / "run.json").exists()

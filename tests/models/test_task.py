@@ -1,0 +1,141 @@
+"""Finding and building models by name, and what is said when that fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from drlpp.errors import InvalidModel
+from drlpp.models.task import ModelReference, Task
+
+FACTORIES = """
+import torch
+from torch import nn
+
+def pair(width=3): return nn.Linear(width, 2), torch.randn(4, width)
+def whole(): return (*pair(), torch.zeros(4), lambda o, t: o.sum(), lambda o, t: o[:, 0])
+def raises(): raise RuntimeError("no weights here")
+def alone(): return nn.Linear(3, 2)
+def too_long(): return (*whole(), 1)
+def no_module(): return (lambda x: x), torch.randn(4, 3)
+def no_inputs(): return nn.Linear(3, 2), ()
+def scalar(): return nn.Linear(3, 2), (torch.tensor(1.0),)
+def number(): return nn.Linear(3, 2), 3
+def uneven(): return nn.Linear(3, 2), (torch.randn(4, 3), torch.randn(5, 3))
+def uneven_targets(): return *pair(), torch.zeros(5)
+CONSTANT = 3
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module of factories in the current folder."""
+    (tmp_path / "models_of_test_task.py").write_text(FACTORIES)
+    (tmp_path / "broken_of_test_task.py").write_text("import no_such_library")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "models_of_test_task", raising=False)
+    return "models_of_test_task"
+
+
+def test_a_users_factory_in_the_current_folder(models: str) -> None:
+    task = ModelReference.named(f"{models}:pair", width=5).build()
+    assert isinstance(task, Task)
+    assert isinstance(task.module, nn.Linear)
+    assert [value.shape for value in task.inputs] == [(4, 5)]
+    assert task.batch_size == 4
+    assert task.targets is None
+    assert task.loss is None
+
+
+def test_all_five_elements_arrive(models: str) -> None:
+    task = ModelReference.named(f"{models}:whole").build()
+    assert task.targets is not None
+    assert task.loss is not None
+    assert task.score is not None
+
+
+def test_building_leaves_the_random_state_alone(models: str) -> None:
+    reference = ModelReference.named(f"{models}:pair")
+    before = torch.random.get_rng_state()
+    first, second, other = reference.build(1), reference.build(1), reference.build(2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(first.module.weight, second.module.weight)
+    assert not torch.equal(first.module.weight, other.module.weight)
+
+
+@pytest.mark.parametrize(
+    ("factory", "reason"),
+    [
+        ("raises", "raised RuntimeError: no weights here"),
+        ("alone", r"returned Linear; expected \(module, inputs\)"),
+        ("too_long", "returned tuple; expected"),
+        ("no_module", "first element is a function"),
+        ("no_inputs", "batch as first dimension"),
+        ("scalar", "batch as first dimension"),
+        ("number", "example inputs are int, expected tensors"),
+        ("uneven", r"batch sizes \[4, 5\]"),
+        ("uneven_targets", "targets"),
+        ("CONSTANT", "no function 'CONSTANT'"),
+        ("missing", "no function 'missing'"),
+    ],
+)
+def test_factories_that_do_not_fit(models: str, factory: str, reason: str) -> None:
+    with pytest.raises(InvalidModel, match=reason) as error:
+        ModelReference.named(f"{models}:{factory}").build()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("lenet", "'lenet' is not in the zoo; it has alexnet, .*'package.module:factory'"),
+        ("no_such_package:f", "importing 'no_such_package' raised ModuleNotFoundError"),
+        ("broken_of_test_task:f", "No module named 'no_such_library'"),
+        (":f", r"expected 'package\.module:name'"),
+        ("../outside:f", r"expected 'package\.module:name'"),
+        (".models:f", r"expected 'package\.module:name'"),
+        ("models:f.__globals__", r"expected 'package\.module:name'"),
+    ],
+)
+def test_names_that_lead_nowhere(models: str, name: str, reason: str) -> None:
+    with pytest.raises(InvalidModel, match=reason):
+        ModelReference.named(name).build()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("awd_lm", {"layers": 10**9}, "model awd_lm: layers is 1000000000; 1000 is the most"),
+        ("awd_lm", {"sequence_length": 10**12}, "sequence_length is 1000000000000; 10000 is"),
+        ("awd_lm", {"hidden": 10**6}, r"take [\d,.]+ GB, more than the [\d,.]+ GB of this machine"),
+        ("vgg16", {"width": 1000.0}, "GB of this machine"),
+        ("alexnet", {"batch_size": 10**9}, "GB of this machine"),
+        ("alexnet", {"batch_size": 10**30}, "its factory raised"),
+    ],
+)
+def test_a_model_of_the_zoo_that_does_not_fit_is_not_built(
+    name: str, options: dict[str, float], reason: str
+) -> None:
+    with pytest.raises(InvalidModel, match=reason):
+        ModelReference.named(name, **options).build()
+
+
+def test_an_unknown_option_is_named(models: str) -> None:
+    with pytest.raises(InvalidModel, match="unexpected keyword argument 'depth'"):
+        ModelReference.named(f"{models}:pair", depth=3).build()
+
+
+def test_a_reference_reads_like_a_call() -> None:
+    assert str(ModelReference(name="vgg16")) == "vgg16"
+    assert str(ModelReference(name="vgg16", options={"width": 0.5})) == "vgg16(width=0.5)"
+
+
+def test_options_may_have_any_name(models: str) -> None:
+    """As in ``--model-option name=vit_tiny``, which timm's factories take."""
+    reference = ModelReference.named("mymodels:f", "published", name="vit", size=3)
+    assert reference.options == {"name": "vit", "size": 3}

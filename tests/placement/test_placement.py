@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drlpp.capturing.graph import Edge, OpGraph
+from drlpp.errors import InvalidPlacement
+from drlpp.placement.placement import Placement, Stage
+from drlpp.schedule.pipeline import Pipeline, StageEdge
+from tests.support.random_graphs import graph_of, graphs, placements
+
+DIAMOND = graph_of(
+    [(0, 1), (0, 2), (1, 3), (2, 3)], parameter_bytes=[1, 2, 3, 4], output_bytes=[10, 20, 30, 40]
+)
+
+
+def place(*stages: tuple[list[int], list[int]]) -> Placement:
+    return Placement(
+        stages=tuple(Stage(operators=tuple(o), accelerators=tuple(a)) for o, a in stages)
+    )
+
+
+def changed(**change: Any) -> OpGraph:
+    fields: dict[str, Any] = {name: getattr(DIAMOND, name) for name in OpGraph.model_fields}
+    return OpGraph(**{**fields, **change})
+
+
+@pytest.mark.parametrize(
+    ("placement", "problem"),
+    [
+        (place(), "has no stages"),
+        (place(([0, 1, 2, 3], [])), "stage 0 has no accelerator"),
+        (place(([0, 1, 2, 3], [4])), r"stage 0 names accelerator 4, but there are only 0 to 3"),
+        (place(([0, 1], [0]), ([2, 3], [0])), "accelerator 0 is used twice, by stage 0 and"),
+        (place(([0, 1, 2, 3], [0]), ([], [1])), "stage 1 has no operators"),
+        (place(([0, 1, 2, 4], [0])), "names operator 4, but the graph of made-up has only 0 to 3"),
+        (place(([0, 1], [0]), ([1, 2, 3], [1])), r"operator 1 \(op1\) is in stage 0 and in stage"),
+        (place(([0, 1], [0])), r"operator 2 \(op2\) is in no stage, nor are 1 others"),
+        (place(([0, 3], [0]), ([1, 2], [1])), r"operator 3 \(op3\) in stage 0 reads operator 1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(placement: Placement, problem: str) -> None:
+    with pytest.raises(InvalidPlacement, match=problem) as caught:
+        placement.validate_for(DIAMOND, accelerators=4)
+    assert "\n" not in str(caught.value)
+
+
+def test_pipeline_has_an_edge_for_every_pair_of_stages_that_exchange_tensors() -> None:
+    placement = place(([0], [1, 2]), ([1], [3]), ([2], [0]), ([3], [4]))
+    placement.validate_for(DIAMOND, accelerators=5)
+    assert placement.configuration == "2-1-1-1"
+    assert placement.accelerators == (0, 1, 2, 3, 4)
+    assert placement.pipeline(DIAMOND) == Pipeline(
+        stages=((1, 2), (3,), (0,), (4,)),
+        edges=(StageEdge(0, 1), StageEdge(0, 2), StageEdge(1, 3), StageEdge(2, 3)),
+    )
+
+
+def test_edges_of_integers_carry_no_gradients() -> None:
+    graph = graph_of(
+        [(0, 1)], parameter_bytes=[0, 0], output_bytes=[8, 4], dtypes=["int64", "float32"]
+    )
+    pipeline = place(([0], [0]), ([1], [1])).pipeline(graph)
+    assert pipeline.edges == (StageEdge(0, 1, differentiable=False),)
+
+
+def test_outputs_of_the_model_go_to_the_last_stage() -> None:
+    graph = DIAMOND.model_copy(update={"outputs": ((1, 0), (3, 0))})
+    pipeline = place(([0, 1], [0]), ([2], [1]), ([3], [2])).pipeline(graph)
+    assert StageEdge(0, 2) in pipeline.edges
+    two_heads = graph_of([(0, 1), (0, 2)], parameter_bytes=[0] * 3, output_bytes=[1] * 3)
+    pipeline = place(([0], [0]), ([1], [1]), ([2], [2])).pipeline(two_heads)
+    assert StageEdge(1, 2) in pipeline.edges
+
+
+@given(st.data())
+def test_valid_placements_are_accepted_and_give_pipelines_that_only_lead_forward(
+    data: st.DataObject,
+) -> None:
+    graph = data.draw(graphs())
+    placement = data.draw(placements(graph, accelerators=4))
+    placement.validate_for(graph, accelerators=4)
+    pipeline = placement.pipeline(graph)
+    assert pipeline.workers == placement.accelerators
+    assert all(edge.source < edge.target for edge in pipeline.edges)
+    # No stage is left aside: every one but the last sends something on.
+    assert {edge.source for edge in pipeline.edges} == set(range(len(pipeline.stages) - 1))
+
+
+@given(st.data())
+def test_assignment_round_trip(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    placement = data.draw(placements(graph, accelerators=4))
+    stage_of = placement.stage_of_operator(len(graph))
+    holds = [
+        next(k for k, stage in enumerate(placement.stages) if accelerator in stage.accelerators)
+        for accelerator in range(4)
+    ]
+    # Gaps in the numbering do not matter.
+    spread = Placement.from_assignment([3 * k for k in stage_of], [3 * k for k in holds])
+    assert spread.stage_of_operator(len(graph)) == stage_of
+    assert [sorted(s.accelerators) for s in spread.stages] == [
+        sorted(s.accelerators) for s in placement.stages
+    ]
+
+
+def test_a_tensor_crosses_to_a_stage_once() -> None:
+    assert DIAMOND.crossing_bytes([0, 1, 1, 1]) == {(0, 1): 10}
+    assert DIAMOND.crossing_bytes([0, 1, 2, 3]) == {(0, 1): 10, (0, 2): 10, (1, 3): 20, (2, 3): 30}
+    assert DIAMOND.crossing_bytes([0, 0, 0, 0]) == {}
+
+
+def test_neighbours_and_totals() -> None:
+    assert DIAMOND.predecessors == ((), (0,), (0,), (1, 2))
+    assert DIAMOND.successors == ((1, 2), (3,), (3,), ())
+    assert DIAMOND.parameter_bytes == 10
+    assert set(DIAMOND.to_networkx().edges) == {(0, 1), (0, 2), (1, 3), (2, 3)}
+
+
+def test_the_fingerprint_follows_the_model_and_not_the_batch_size() -> None:
+    def with_first(**change: Any) -> OpGraph:
+        first = DIAMOND.operators[0].model_copy(update=change)
+        operators = (first, *DIAMOND.operators[1:])
+        return changed(operators=operators)
+
+    larger_batch = DIAMOND.operators[1].outputs
+    assert with_first(outputs=larger_batch).fingerprint == DIAMOND.fingerprint
+    assert with_first(parameter_bytes=2).fingerprint != DIAMOND.fingerprint
+    assert with_first(type="conv2d").fingerprint != DIAMOND.fingerprint
+    assert changed(edges=DIAMOND.edges[:3]).fingerprint != DIAMOND.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"operators": ()}, "at least one operator"),
+        ({"operators": DIAMOND.operators[::-1]}, "'op3' has id 3, expected 0"),
+        ({"edges": (Edge(source=2, target=1, outputs=(0,)),)}, "edge 2 -> 1: expected"),
+        ({"edges": (Edge(source=0, target=1, outputs=(1,)),)}, r"reads outputs \(1,\), but"),
+        ({"outputs": ((3, 1),)}, "returns output 1 of operator 3"),
+        ({"outputs": ((4, 0),)}, "returns output 0 of operator 4"),
+    ],
+)
+def test_graphs_that_contradict_themselves(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        changed(**change)

@@ -1,0 +1,73 @@
+"""The planners without a formula, and what holds for all."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.planners.baselines import data_parallel, gpipe
+from tests.support.random_graphs import chain_of, cluster_of, graphs, profiles
+
+
+def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:
+    return PlanningProblem(Workload.of(profile), cluster_of(accelerators))
+
+
+@given(data=st.data(), accelerators=st.integers(1, 5))
+@settings(deadline=None)
+def test_gpipe_is_the_most_even_split(data: st.DataObject, accelerators: int) -> None:
+    graph = data.draw(graphs())
+    profile = data.draw(profiles(graph))
+    placement = gpipe(problem_of(profile, accelerators)).placement
+    placement.validate_for(graph, accelerators)
+    stages = min(accelerators, len(graph))
+    assert placement.configuration == "-".join(["1"] * stages)
+
+    def seconds(cuts: tuple[int, ...]) -> list[float]:
+        ends = [0, *cuts, len(graph)]
+        return [sum(profile.seconds[ends[k] : ends[k + 1]]) for k in range(stages)]
+
+    def evenness(cuts: tuple[int, ...]) -> tuple[float, float]:
+        return round(max(seconds(cuts)), 9), round(sum(s * s for s in seconds(cuts)), 6)
+
+    cuts = tuple(stage.operators[0] for stage in placement.stages[1:])
+    assert [op for stage in placement.stages for op in stage.operators] == list(range(len(graph)))
+    assert evenness(cuts) == min(map(evenness, combinations(range(1, len(graph)), stages - 1)))
+
+
+def test_gpipe_spreads_what_is_left() -> None:
+    _, profile = chain_of(seconds=[10, 1, 1, 1, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5)
+    placement = gpipe(problem_of(profile, 3)).placement
+    assert [stage.operators for stage in placement.stages] == [(0,), (1, 2), (3, 4)]
+
+
+def test_gpipe_minds_the_slowest_stage_before_evenness() -> None:
+    # 2, 2, 5 has the same sum of squares and an earlier cut, but a slower stage than 4, 4, 1.
+    _, profile = chain_of(seconds=[1, 1, 2, 4, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5)
+    placement = gpipe(problem_of(profile, 3)).placement
+    assert [stage.operators for stage in placement.stages] == [(0, 1, 2), (3,), (4,)]
+
+
+def test_data_parallel_is_one_stage() -> None:
+    graph, profile = chain_of(seconds=[1, 2], parameter_bytes=[0, 0], output_bytes=[1, 1])
+    placement = data_parallel(problem_of(profile, 3)).placement
+    placement.validate_for(graph, 3)
+    assert placement.configuration == "3"
+    assert placement.stages[0].operators == (0, 1)
+
+
+@pytest.mark.parametrize("name", sorted(set(PLANNERS) - {"non-contiguous"}))
+def test_large_graphs_are_planned(name: str) -> None:
+    count = 200
+    graph, profile = chain_of(
+        seconds=[1 + i % 7 for i in range(count)],
+        parameter_bytes=[i % 11 for i in range(count)],
+        output_bytes=[1 + i % 5 for i in range(count)],
+    )
+    PLANNERS[name](problem_of(profile, 8)).placement.validate_for(graph, 8)

@@ -1,0 +1,256 @@
+"""Calibration against clusters whose true costs are known."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import FAMILIES, generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.measurement import Measurement, WorkerUsage
+from drlpp.placement.placement import Placement
+from drlpp.planners.model_based.calibration import Calibration, Spread, merged
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.search.random_search import random_placement
+from drlpp.simulator import SimulatedCluster
+from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
+
+LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=5e-5)
+
+
+def scaled(profile: Profile, factors: list[float]) -> Profile:
+    return profile.model_copy(
+        update={
+            "operators": tuple(
+                o.model_copy(
+                    update={
+                        "forward_seconds": o.forward_seconds * f,
+                        "backward_seconds": o.backward_seconds * f,
+                    }
+                )
+                for o, f in zip(profile.operators, factors, strict=True)
+            )
+        }
+    )
+
+
+def measure(measurer: SimulatedCluster, placement: Placement) -> Measurement:
+    outcome = measurer.measure(placement)
+    assert isinstance(outcome, Measurement)
+    return outcome
+
+
+def random_placements(workload: Workload, cluster: Cluster, count: int) -> list[Placement]:
+    draw = random.Random(0)
+    problem = PlanningProblem(workload, cluster)
+    return [random_placement(problem, draw) for _ in range(count)]
+
+
+def test_without_measurements_what_was_declared_is_believed() -> None:
+    workload = Workload.of(generate("blocks", 20, 0))
+    cluster = local_cluster(4, LINK, speeds=[1, 1, 0.5, 0.5])
+    fitted = Calibration(workload, cluster).fit()
+    assert fitted.workload.seconds == pytest.approx(workload.seconds)
+    assert fitted.cluster.speeds == pytest.approx(cluster.speeds)
+    assert fitted.cluster.within_host == LINK
+
+
+def test_one_data_parallel_measurement_tells_undeclared_speeds() -> None:
+    profile = generate("chain", 12, 0)
+    truth = SimulatedCluster(profile, local_cluster(4, LINK, speeds=[1, 1, 0.5, 0.25]))
+    calibration = Calibration(Workload.of(profile), local_cluster(4, LINK))
+    everything = Placement.from_assignment([0] * 12, [0] * 4)
+    calibration.observe(everything, measure(truth, everything))
+
+    speeds = numpy.array(calibration.fit().cluster.speeds)
+    assert speeds / speeds[0] == pytest.approx([1, 1, 0.5, 0.25], rel=0.03)
+    # Those that are equal are told to be.
+    assert speeds[0] == speeds[1]
+
+
+@given(family=st.sampled_from(list(FAMILIES)), seed=st.integers(0, 1000))
+@settings(deadline=None, max_examples=15)
+def test_wrong_operator_times_are_corrected(family: str, seed: int) -> None:
+    profile = generate(family, 16, seed)
+    factors = numpy.random.default_rng(seed).lognormal(0.0, 0.3, 16).tolist()
+    workload = Workload.of(scaled(profile, factors))
+    truth = SimulatedCluster(profile, local_cluster(4, LINK))
+    calibration = Calibration(workload, local_cluster(4, LINK))
+    placements = random_placements(workload, truth.cluster, 40)
+    for placement in placements[:30]:
+        calibration.observe(placement, measure(truth, placement))
+
+    fitted, true = calibration.fit(), Workload.of(profile)
+
+    def errors(placement: Placement) -> list[tuple[float, float]]:
+        """Of every stage on each of its accelerators: corrected, and as declared."""
+        # Operator by operator the scale is shared with the speeds; stages on accelerators are not.
+        found = []
+        for stage in placement.stages:
+            chosen = list(stage.operators)
+            wanted = true.seconds[chosen].sum()
+            for accelerator in stage.accelerators:
+                corrected = fitted.workload.seconds[chosen].sum()
+                corrected /= fitted.cluster.speeds[accelerator]
+                declared = workload.seconds[chosen].sum()
+                found.append((numpy.log(corrected / wanted), numpy.log(declared / wanted)))
+        return found
+
+    for placement in placements[:30]:
+        assert max(abs(corrected) for corrected, _ in errors(placement)) < 0.1
+    unseen = numpy.array([pair for placement in placements[30:] for pair in errors(placement)])
+    corrected, declared = numpy.sqrt((unseen**2).mean(axis=0))
+    assert corrected < 0.5 * declared
+
+
+def test_a_profile_that_is_off_as_a_whole_is_not_taken_for_speeds() -> None:
+    profile = generate("chain", 12, 5)
+    workload = Workload.of(scaled(profile, [0.01] * 12))
+    truth = SimulatedCluster(profile, local_cluster(4, LINK))
+    calibration = Calibration(workload, local_cluster(4, LINK))
+    placement = Placement.from_assignment([0] * 4 + [1] * 4 + [2] * 4, [0, 1, 2, 3])
+    calibration.observe(placement, measure(truth, placement))
+
+    fitted = calibration.fit()
+    speeds = numpy.array(fitted.cluster.speeds)
+    # Nothing is known of the accelerator that was idle.
+    assert speeds == pytest.approx([speeds[3]] * 4, rel=0.15)
+    for stage in placement.stages:
+        chosen = list(stage.operators)
+        found = fitted.workload.seconds[chosen].sum() / speeds[stage.accelerators[0]]
+        assert found == pytest.approx(Workload.of(profile).seconds[chosen].sum(), rel=0.03)
+
+
+def test_links_are_corrected_by_single_messages() -> None:
+    profile = generate("chain", 12, 1)
+    slow = Link(bandwidth_bytes_per_second=2e8, latency_seconds=2e-4)
+    truth = SimulatedCluster(profile, local_cluster(4, slow))
+    calibration = Calibration(Workload.of(profile), local_cluster(4, LINK))
+    for placement in random_placements(calibration.workload, truth.cluster, 6):
+        calibration.observe(placement, measure(truth, placement))
+
+    found = calibration.fit().cluster.within_host
+    assert found.bandwidth_bytes_per_second == pytest.approx(2e8, rel=0.05)
+    assert found.seconds(1e6) == pytest.approx(slow.seconds(1e6), rel=0.05)
+
+
+def test_links_of_every_level_are_corrected_on_their_own() -> None:
+    profile = generate("chain", 12, 1)
+    hosts = (Host(name="a", accelerators=2), Host(name="b", accelerators=2))
+    declared = Cluster(hosts=hosts, within_host=LINK, between_hosts=LINK)
+    slow = Link(bandwidth_bytes_per_second=1e8, latency_seconds=5e-5)
+    truth = SimulatedCluster(profile, Cluster(hosts=hosts, within_host=LINK, between_hosts=slow))
+    calibration = Calibration(Workload.of(profile), declared)
+    for placement in random_placements(calibration.workload, declared, 10):
+        calibration.observe(placement, measure(truth, placement))
+
+    found = calibration.fit().cluster
+    assert found.within_host.bandwidth_bytes_per_second == pytest.approx(1e9, rel=0.05)
+    assert found.between_hosts is not None
+    assert found.between_hosts.bandwidth_bytes_per_second == pytest.approx(1e8, rel=0.05)
+
+
+def test_sharing_cores_is_not_taken_for_work() -> None:
+    profile = generate("chain", 12, 4)
+    cluster = local_cluster(4, LINK, cores=2)
+    truth = SimulatedCluster(profile, cluster)
+    calibration = Calibration(Workload.of(profile), cluster)
+    placements = random_placements(calibration.workload, cluster, 12)
+    for placement in placements:
+        calibration.observe(placement, measure(truth, placement))
+
+    fitted = calibration.fit()
+    for placement in placements:
+        for stage in placement.stages:
+            chosen = list(stage.operators)
+            for accelerator in stage.accelerators:
+                found = fitted.workload.seconds[chosen].sum() / fitted.cluster.speeds[accelerator]
+                wanted = calibration.workload.seconds[chosen].sum()
+                assert found == pytest.approx(wanted, rel=0.08)
+
+
+def test_memory_limits_become_those_of_the_formula() -> None:
+    profile = generate("chain", 12, 2)
+    cluster = local_cluster(2, LINK, memory_bytes=1e9)
+    calibration = Calibration(Workload.of(profile), cluster)
+    truth = SimulatedCluster(profile, local_cluster(2, LINK))
+    for placement in random_placements(calibration.workload, cluster, 8):
+        outcome = measure(truth, placement)
+        workers = tuple(
+            u.model_copy(update={"peak_memory_bytes": int(1.5 * u.peak_memory_bytes + 2e8)})
+            for u in outcome.workers
+        )
+        calibration.observe(placement, outcome.model_copy(update={"workers": workers}))
+
+    # (1e9 − 2e8) / 1.5
+    assert calibration.fit().cluster.memory_bytes == pytest.approx([5.33e8] * 2, rel=0.02)
+
+
+def test_samples_vary_where_nothing_was_measured_and_agree_where_much_was() -> None:
+    profile = generate("chain", 8, 3)
+    truth = SimulatedCluster(profile, local_cluster(2, LINK))
+    calibration = Calibration(Workload.of(profile), local_cluster(2, LINK))
+    halves = Placement.from_assignment([0] * 4 + [1] * 4, [0, 1])
+    for _ in range(5):
+        calibration.observe(halves, measure(truth, halves))
+    draw = numpy.random.default_rng(0)
+    sums, singles = [], []
+    for _ in range(200):
+        sample = calibration.sample(draw)
+        seconds = sample.workload.seconds / sample.cluster.speeds[0]
+        overhead = sample.workload.forward_overhead_seconds
+        overhead += sample.workload.backward_overhead_seconds
+        sums.append(numpy.log(seconds[:4].sum() + overhead / sample.cluster.speeds[0]))
+        singles.append(numpy.log(seconds[0]))
+    assert numpy.std(sums) < 0.08
+    assert numpy.std(singles) > 3 * numpy.std(sums)
+
+
+def test_a_measurement_without_workers_tells_nothing() -> None:
+    workload = Workload.of(generate("chain", 8, 3))
+    calibration = Calibration(workload, local_cluster(2, LINK))
+    bare = Measurement(
+        seconds_per_minibatch=1.0,
+        median_seconds=1.0,
+        standard_deviation_seconds=0.0,
+        minibatches=30,
+    )
+    calibration.observe(Placement.from_assignment([0] * 8, [0, 0]), bare)
+    assert calibration.fit().workload.seconds == pytest.approx(workload.seconds)
+
+
+def test_a_worker_that_was_never_busy_is_left_out() -> None:
+    workload = Workload.of(generate("chain", 8, 3))
+    calibration = Calibration(workload, local_cluster(2, LINK), spread=replace(Spread(), noise=0.1))
+    idle = Measurement(
+        seconds_per_minibatch=1.0,
+        median_seconds=1.0,
+        standard_deviation_seconds=0.0,
+        minibatches=30,
+        workers=(
+            WorkerUsage(
+                worker=0,
+                stage=0,
+                busy_seconds=0.0,
+                waiting_seconds=1.0,
+                peak_memory_bytes=1,
+                bytes_sent=0,
+            ),
+        ),
+    )
+    calibration.observe(Placement.from_assignment([0] * 8, [0, 1]), idle)
+    assert numpy.isfinite(calibration.fit().workload.seconds).all()
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12))
+def test_merged_speeds_stay_close_and_in_order(speeds: list[float]) -> None:
+    found = merged(numpy.array(speeds))
+    assert found == pytest.approx(speeds, rel=0.031)
+    order = numpy.argsort(speeds, kind="stable")
+    assert (numpy.diff(found[order]) >= -1e-12).all()

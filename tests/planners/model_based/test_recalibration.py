@@ -1,0 +1,172 @@
+"""Measure, recalibrate, plan again: against the optimum that only the truth tells."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.costs.profile import Profile
+from drlpp.costs.synthetic_profiles import generate
+from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.planners.model_based.recalibration import Options, Recalibration
+from drlpp.planners.model_based.surrogate import Discrepancy, Surrogate
+from drlpp.planners.search.evolution import evolve
+from drlpp.schedule.method import Method
+from drlpp.simulator import SimulatedCluster
+from drlpp.specs.cluster import Link, local_cluster
+
+SLOW = Link(bandwidth_bytes_per_second=2.5e8, latency_seconds=5e-5)
+DECLARED = Link(bandwidth_bytes_per_second=5e8, latency_seconds=5e-5)
+
+
+def wrong(profile: Profile, seed: int) -> Profile:
+    factors = numpy.random.default_rng(seed).lognormal(0.0, 0.3, len(profile.operators))
+    return profile.model_copy(
+        update={
+            "operators": tuple(
+                o.model_copy(
+                    update={
+                        "forward_seconds": o.forward_seconds * float(f),
+                        "backward_seconds": o.backward_seconds * float(f),
+                    }
+                )
+                for o, f in zip(profile.operators, factors, strict=True)
+            )
+        }
+    )
+
+
+def search(
+    truth: SimulatedCluster, declared: PlanningProblem, measurements: int, options: Options
+) -> Recalibration:
+    found = Recalibration(declared, options=options)
+    while len(found.measured) < measurements:
+        proposals = found.propose(min(4, measurements - len(found.measured)))
+        if not proposals:
+            break
+        for candidate in proposals:
+            assert candidate not in found.measured
+            plan = ExecutionPlan.of(candidate, truth.graph, truth.accelerators)
+            found.tell(candidate, truth.measure(plan))
+    return found
+
+
+@given(seed=st.integers(0, 100))
+@settings(deadline=None, max_examples=4)
+def test_proposals_are_valid_new_and_no_worse_than_planners(seed: int) -> None:
+    profile = generate("layered", 14, seed)
+    truth = SimulatedCluster(profile, local_cluster(3, SLOW))
+    declared = PlanningProblem(Workload.of(wrong(profile, seed)), local_cluster(3, DECLARED))
+    found = search(truth, declared, 12, Options(evaluations=60))
+    best = found.best(1)[0][1]
+    for name in ("exact", "pipedream", "data-parallel"):
+        outcome = truth.measure(PLANNERS[name](declared).placement)
+        assert isinstance(outcome, Measurement)
+        assert best <= outcome.seconds_per_minibatch * (1 + 1e-12)
+
+
+def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements() -> None:
+    profile = generate("blocks", 24, 1)
+    truth = SimulatedCluster(profile, local_cluster(4, SLOW))
+    declared = PlanningProblem(Workload.of(wrong(profile, 0)), local_cluster(4, DECLARED))
+
+    def seconds(placement: Placement) -> float:
+        outcome = truth.measure(placement)
+        assert isinstance(outcome, Measurement)
+        return outcome.seconds_per_minibatch
+
+    told = PlanningProblem(Workload.of(profile), truth.cluster)
+    thorough = min(evolve(told, 1500, seconds).seconds)
+    found = search(truth, declared, 24, Options())
+    assert found.best(1)[0][1] <= thorough * 1.01
+    blind = search(truth, declared, 24, Options(calibrate=False, discrepancy=False))
+    assert found.best(1)[0][1] <= blind.best(1)[0][1] * (1 + 1e-12)
+
+
+def test_undeclared_speeds_are_found_as_well_as_if_they_were_told() -> None:
+    profile = generate("chain", 20, 2)
+    speeds = [1.0, 1.0, 0.5, 0.5]
+    truth = SimulatedCluster(profile, local_cluster(4, SLOW), speeds)
+    workload = Workload.of(profile)
+    told = PLANNERS["exact"](PlanningProblem(workload, truth.cluster)).placement
+    found = search(truth, PlanningProblem(workload, local_cluster(4, SLOW)), 16, Options())
+    outcome = truth.measure(told)
+    assert isinstance(outcome, Measurement)
+    assert found.best(1)[0][1] <= outcome.seconds_per_minibatch * (1 + 1e-12)
+
+
+def test_failed_placements_are_not_proposed_again_and_never_best() -> None:
+    profile = generate("chain", 10, 0)
+    declared = PlanningProblem(Workload.of(profile), local_cluster(3, SLOW))
+    found = Recalibration(declared, options=Options(evaluations=40))
+    failed = set()
+    for _ in range(4):
+        for candidate in found.propose(2):
+            assert candidate not in failed
+            failed.add(candidate)
+            found.tell(candidate, FailedMeasurement(failure="timeout", reason="it hangs"))
+    assert failed
+    assert found.best(3) == []
+
+
+def test_what_another_method_took_says_nothing_of_this_one() -> None:
+    profile = generate("chain", 6, 0)
+    found = Recalibration(PlanningProblem(Workload.of(profile), local_cluster(3, SLOW)))
+    placement = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 1])
+    other = Candidate(placement, Method(schedule="gpipe", policy="sync", microbatches=2))
+    own = Candidate(placement, Method())
+    truth = SimulatedCluster(profile, local_cluster(3, SLOW))
+    before = found.surrogate(placement)
+    found.tell(other, truth.measure(other))
+    assert (found.measured, found.surrogate(placement)) == ({}, before)
+    found.tell(own, truth.measure(own))
+    assert list(found.measured) == [own]
+
+
+def test_equal_accelerators_are_not_told_apart() -> None:
+    problem = PlanningProblem(Workload.of(generate("chain", 6, 0)), local_cluster(3, SLOW))
+    found = Recalibration(problem)
+    one = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 1])
+    other = Placement.from_assignment([0, 0, 0, 1, 1, 1], [1, 0, 1])
+    third = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1])
+    key = found.surrogate.key
+    assert key(one) == key(other) != key(third)
+
+
+def test_a_search_of_a_tiny_model_ends() -> None:
+    problem = PlanningProblem(Workload.of(generate("chain", 2, 0)), local_cluster(1, SLOW))
+    truth = SimulatedCluster(generate("chain", 2, 0), local_cluster(1, SLOW))
+    found = search(truth, problem, 50, Options(evaluations=20))
+    assert len(found.measured) == 1
+
+
+def test_the_discrepancy_learns_what_shapes_cost() -> None:
+    placements = [
+        Placement.from_assignment([0, 0, 1, 1], [0, 0, 1, 1]),
+        Placement.from_assignment([0, 1, 2, 3], [0, 1, 2, 3]),
+        Placement.from_assignment([0, 0, 0, 0], [0, 0, 0, 0]),
+    ]
+    ratios = {p: 0.05 * (len(p.stages) - 1) + 0.02 for p in placements}
+    learned = Discrepancy.of(ratios)
+    for placement, ratio in ratios.items():
+        assert numpy.log(learned.factor(placement)) == pytest.approx(ratio, abs=0.01)
+    assert Discrepancy.of({}).factor(placements[0]) == 1.0
+
+
+def test_screening_never_overrates_what_is_slow_nor_hides_what_is_fast() -> None:
+    problem = PlanningProblem(Workload.of(generate("layered", 16, 0)), local_cluster(4, SLOW))
+    surrogate = Recalibration(problem).surrogate
+    fresh = Surrogate(problem, Recalibration(problem).calibration.fit(), surrogate._method, 30)
+    run = evolve(problem, 80, surrogate)
+    limit = min(run.seconds)
+    for placement, seconds in zip(run.placements, run.seconds, strict=True):
+        screened = fresh.screen(placement, limit)
+        # Above the limit it is the simulator's word, or a lower bound that is above it as well.
+        assert screened == pytest.approx(seconds) or limit < screened <= seconds * 1.05

@@ -1,0 +1,44 @@
+"""The fast form of the rule against the formulas of ``predict``."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.costs.analytic_model import predict
+from drlpp.planners.problem.objective import AnalyticObjective
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.planners.search.random_search import random_placement
+from tests.support.random_problems import problems
+
+
+@given(
+    problem=problems(max_operators=8, max_accelerators=6, hosts=3, cores=True),
+    seed=st.integers(0, 9),
+)
+@settings(deadline=None)
+def test_it_is_what_predict_says(problem: PlanningProblem, seed: int) -> None:
+    placement = random_placement(problem, random.Random(seed))
+    prediction = predict(
+        problem.workload, problem.cluster, placement, problem.costs, problem.memory
+    )
+    objective = AnalyticObjective(problem)
+    seconds, missing = objective.seconds_and_missing(placement)
+    assert seconds == pytest.approx(prediction.seconds_per_minibatch)
+    limits = [
+        min(
+            (problem.cluster.memory_bytes[a] or float("inf") for a in stage.accelerators),
+        )
+        for stage in prediction.stages
+    ]
+    assert missing == pytest.approx(
+        sum(
+            max(0.0, -stage.spare_bytes) / limit
+            for stage, limit in zip(prediction.stages, limits, strict=True)
+            if stage.spare_bytes is not None
+        )
+    )
+    assert objective.fits(objective(placement)) == (prediction.missing_bytes == 0)

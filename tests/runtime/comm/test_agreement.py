@@ -1,0 +1,135 @@
+"""Workers that expect other messages than they get say so before the first minibatch."""
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.graph import TensorSpec
+from drlpp.errors import RunFailure
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.comm.agreement import contents_of
+from drlpp.runtime.ipc.commands import Deploy, Run
+from drlpp.runtime.session import session
+from drlpp.runtime.stage.stages import StageProgram, cut_stages
+from drlpp.schedule.schedule import Message, Receive
+from tests.support.forked import order, placements, samples
+
+Specs = tuple[tuple[int, TensorSpec], ...]
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:forked"))
+
+
+@pytest.fixture(scope="module")
+def workers(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4, device="cpu") as workers:
+        workers.use_samples(*samples())
+        yield workers
+
+
+@pytest.fixture
+def straight(captured: CapturedModel) -> Placement:
+    return placements(captured)["straight"]
+
+
+def with_dtype(specs: Specs) -> Specs:
+    return tuple((index, spec.model_copy(update={"dtype": "float32"})) for index, spec in specs)
+
+
+def with_shape(specs: Specs) -> Specs:
+    """Shorter, which Gloo would not notice."""
+    return tuple(
+        (index, spec.model_copy(update={"shape": (spec.shape[0] - 1, *spec.shape[1:])}))
+        for index, spec in specs
+    )
+
+
+def fewer(specs: Specs) -> Specs:
+    return specs[:-1]
+
+
+@pytest.mark.parametrize("change", [with_dtype, with_shape, fewer])
+def test_shapes_types_and_numbers_of_tensors(
+    workers: ClusterSession,
+    straight: Placement,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Specs], Specs],
+) -> None:
+    build = session.deployment_commands
+
+    def tampered(*args: Any, **options: Any) -> dict[int, Deploy]:
+        """What worker 2 gets from worker 1 changes on one side."""
+        commands = build(*args, **options)
+        program, loss = pickle.loads(commands[2].stage)
+        receives = {**program.receives, 1: change(program.receives[1])}
+        stage = pickle.dumps((replace(program, receives=receives), loss))
+        return {**commands, 2: replace(commands[2], stage=stage)}
+
+    monkeypatch.setattr(session, "deployment_commands", tampered)
+    _fails(workers, straight)
+
+
+def swapped(actions: list[Any]) -> list[Any]:
+    """The first two messages from worker 1 in the other order."""
+    first, second = [i for i, a in enumerate(actions) if isinstance(a, Receive) and a.sender == 1][
+        :2
+    ]
+    actions[first], actions[second] = actions[second], actions[first]
+    return actions
+
+
+def without_the_last(actions: list[Any]) -> list[Any]:
+    last = max(i for i, a in enumerate(actions) if isinstance(a, Receive) and a.sender == 1)
+    del actions[last]
+    return actions
+
+
+@pytest.mark.parametrize("change", [swapped, without_the_last])
+def test_number_and_order_of_messages(
+    workers: ClusterSession,
+    straight: Placement,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[list[Any]], list[Any]],
+) -> None:
+    build = session.run_commands
+
+    def tampered(*args: Any, **options: Any) -> Iterator[Mapping[int, Run]]:
+        for commands in build(*args, **options):
+            actions = tuple(change(list(commands[2].actions)))
+            yield {**commands, 2: replace(commands[2], actions=actions)}
+
+    monkeypatch.setattr(session, "run_commands", tampered)
+    _fails(workers, straight)
+
+
+def _fails(workers: ClusterSession, placement: Placement) -> None:
+    deployment = workers.deploy(placement)
+    with pytest.raises(
+        RunFailure, match=r"^worker 2 expects other messages from worker 1 than that"
+    ):
+        workers.run(deployment, 6, RunOptions(order=order(6)))
+
+
+def test_both_ends_name_the_same_contents(captured: CapturedModel) -> None:
+    """For every edge of a branching placement, activations and gradients."""
+    placement = placements(captured)["branching"]
+    programs: tuple[StageProgram, ...] = cut_stages(captured, placement)
+    edges = [(program.stage, target) for program in programs for target in program.sends]
+    assert len(edges) > 4
+    for source, target in edges:
+        there = Message("activation", source, target, 0, 0)
+        back = Message("gradient", target, source, 0, 0)
+        for message in (there, back):
+            assert contents_of(programs[source], message) == contents_of(programs[target], message)
+        assert contents_of(programs[source], there) == [
+            spec for _, spec in programs[source].sends[target]
+        ]
+        assert all(spec.differentiable for spec in contents_of(programs[source], back))

@@ -1,0 +1,258 @@
+"""Every way to exchange tensors trains to the same weights; devices decide which one it is."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime.comm.transport import (
+    DirectedLinks,
+    Staging,
+    TaggedLinks,
+    Transport,
+    build_links,
+    build_sum_group,
+    transport_of,
+)
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.forked import SHAPES, largest_difference, order, placements, samples
+from tests.support.pipelines import in_a_row
+from tests.support.random_graphs import pipelines
+
+MINIBATCHES = 15
+PROCESSOR = DeviceFacts()
+SPEC = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
+DIRECTED, STAGED = Transport(directed=True), Transport(staged=True)
+
+
+def gpu(number: int) -> DeviceFacts:
+    return DeviceFacts("cuda", "Some GPU", f"uuid-{number}", 2**34)
+
+
+@pytest.mark.parametrize(
+    ("found", "transport"),
+    [
+        ([PROCESSOR], Transport()),
+        ([PROCESSOR] * 4, Transport()),
+        ([gpu(0), gpu(1)], Transport("nccl", directed=True)),
+        ([gpu(2), gpu(0), gpu(1)], Transport("nccl", directed=True)),
+        ([gpu(0), gpu(0)], STAGED),
+        ([gpu(0), gpu(1), gpu(0)], STAGED),
+        ([gpu(0), PROCESSOR], STAGED),
+        # Alone there is nobody to talk to.
+        ([gpu(0)], STAGED),
+    ],
+)
+def test_nccl_where_every_worker_has_a_gpu_of_its_own(
+    found: list[DeviceFacts], transport: Transport
+) -> None:
+    assert transport_of(found) == transport
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:forked"))
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4, device="cpu") as session:
+        session.use_samples(*samples())
+        yield session
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Transport], None]:
+    """Let sessions use a transport that no CPU worker would choose."""
+
+    def use(transport: Transport) -> None:
+        monkeypatch.setattr(
+            "drlpp.runtime.session.session_workers.transport_of", lambda devices: transport
+        )
+
+    return use
+
+
+METHODS = {
+    "pipeoptim": Method(policy="pipeoptim"),
+    "stash-deeper": Method(policy="stash", in_flight_per_link=1),
+    "clipped": Method(
+        schedule="1f1b-flush", policy="sync", microbatches=4, clip_norm=0.5, recompute=True
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("transport", "shape", "method"),
+    [
+        *((DIRECTED, shape, "pipeoptim") for shape in SHAPES),
+        *((STAGED, shape, "pipeoptim") for shape in SHAPES),
+        (DIRECTED, "straight", "stash-deeper"),
+        (DIRECTED, "replicated", "clipped"),
+        (STAGED, "replicated", "clipped"),
+    ],
+    ids=str,
+)
+def test_weights_equal_the_reference(
+    captured: CapturedModel,
+    session: ClusterSession,
+    use: Callable[[Transport], None],
+    transport: Transport,
+    shape: str,
+    method: str,
+) -> None:
+    use(transport)
+    placement = placements(captured)[shape]
+    options = RunOptions(order=order(MINIBATCHES))
+    reference = run_reference(
+        captured,
+        placement,
+        Minibatches(*samples()),
+        MINIBATCHES,
+        method=METHODS[method],
+        optimizer=SPEC,
+        options=options,
+    )
+    deployment = session.deploy(placement, METHODS[method], SPEC)
+    session.run(deployment, MINIBATCHES, options)
+    session.evaluate(deployment, 3, RunOptions(order=order(3)))
+    state, _ = session.collect(deployment)
+    assert largest_difference(state, reference.state) < 1e-9
+
+
+@pytest.mark.parametrize("transport", [DIRECTED, STAGED], ids=["directed", "staged"])
+def test_links_are_timed_and_profiled_as_they_are_used(
+    use: Callable[[Transport], None], transport: Transport
+) -> None:
+    use(transport)
+    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    placement = in_a_row(captured.graph, 0, 0, 1)
+    with ClusterSession(captured, 3, device="cpu") as session:
+        outcome = session.measure(placement, minibatches=4)
+        assert isinstance(outcome, Measurement), outcome
+        ways = {(link.sender, link.receiver) for link in outcome.links}
+        assert ways == {(0, 2), (1, 2), (2, 0), (2, 1), (0, 1), (1, 0)}
+        profile, cluster = session.profile(repeats=1)
+    assert profile.device == "cpu"
+    assert cluster.accelerators == 3
+
+
+def test_many_tensors_in_a_row_arrive_in_order_without_tags() -> None:
+    """What a group of NCCL does, and one of Gloo does as well."""
+
+    class Group:
+        def __init__(self) -> None:
+            self.given: list[tuple[str, torch.Size, int]] = []
+
+        def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> None:
+            self.given.append(("send", tensors[0].shape, rank))
+
+        def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> None:
+            self.given.append(("recv", tensors[0].shape, rank))
+
+    there, back = Group(), Group()
+    groups: Any = {(3, 5): there, (5, 3): back}
+    links = DirectedLinks(groups, 3, torch.device("cpu"))
+    links.send([torch.ones(1), torch.ones(2, dtype=torch.complex64)], 5)
+    links.send([torch.ones(4)], 5)
+    # NCCL has no complex numbers.
+    assert [(what, tuple(shape)) for what, shape, _ in there.given] == [
+        ("send", (1,)),
+        ("send", (2, 2)),
+        ("send", (4,)),
+    ]
+    assert {rank for *_, rank in there.given} == {1}
+    assert back.given == []
+
+
+class Recorder:
+    """Stands for a group: notes what it is told."""
+
+    def __init__(self, log: list[tuple[int, str]], worker: int, name: str) -> None:
+        self._note = lambda: log.append((worker, name))
+
+    def send(self, tensors: Sequence[torch.Tensor], rank: int, tag: int) -> "Recorder":
+        self._note()
+        return self
+
+    def recv(self, tensors: Sequence[torch.Tensor], rank: int, tag: int) -> "Recorder":
+        self._note()
+        tensors[0].fill_(1)
+        return self
+
+    def allreduce(self, tensors: Sequence[torch.Tensor]) -> "Recorder":
+        self._note()
+        return self
+
+    def wait(self) -> None:
+        """Done at once."""
+
+
+@given(pipelines())
+@settings(deadline=None)
+def test_groups_are_connected_in_an_order_that_all_workers_share(pipeline: Pipeline) -> None:
+    """So that no two workers wait for each other, in whatever time they take."""
+    log: list[tuple[int, str]] = []
+    for worker in pipeline.workers:
+
+        def build(name: str, workers: Iterable[int], backend: str, worker: int = worker) -> Any:
+            assert worker in workers
+            return Recorder(log, worker, name)
+
+        everyone: Any = None
+        device = torch.device("cpu")
+        transport = Transport("nccl", directed=True)
+        build_links(
+            transport, "d", everyone, pipeline.workers, pipeline.ways, worker, device, build
+        )
+        stage = pipeline.stage_of(worker)
+        if len(pipeline.stages[stage]) > 1:
+            build_sum_group(transport, f"s-{stage}", pipeline.stages[stage], device, build)
+    orders = {w: [name for worker, name in log if worker == w] for w in pipeline.workers}
+    # Whoever is first in everybody's list can be done; in the end all are.
+    while any(orders.values()):
+        firsts = {names[0] for names in orders.values() if names}
+        ready = [
+            name
+            for name in firsts
+            if all(names[0] == name for names in orders.values() if name in names)
+        ]
+        assert ready, orders
+        for names in orders.values():
+            if names and names[0] in ready:
+                names.pop(0)
+    expected = {f"d/{sender}-to-{receiver}" for sender, receiver in pipeline.ways}
+    assert {name for _, name in log if name.startswith("d/")} == expected
+
+
+def test_one_group_with_tags_is_all_that_processors_need() -> None:
+    def build(*_: object) -> Any:
+        raise AssertionError("no group is needed")
+
+    everyone: Any = object()
+    links = build_links(
+        Transport(), "d", everyone, (0, 1), ((0, 1),), 0, torch.device("cpu"), build
+    )
+    assert isinstance(links, TaggedLinks)
+
+
+def test_staging_copies() -> None:
+    staging = Staging(torch.device("cpu"))
+    value = torch.arange(6.0).view(2, 3)
+    (host,) = staging.to_host([value.t()])
+    torch.testing.assert_close(host, value.t())
+    value += 1
+    assert host[0, 0] == 0, "what is sent must not change when the device goes on"
+    (there,) = staging.to_device([host])
+    host += 1
+    assert there[0, 0] == 0
+    assert there.device == value.device

@@ -1,0 +1,202 @@
+"""What a worker computes on, and what follows from it; GPUs are stood in for."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from multiprocessing import forkserver
+
+import pytest
+import torch
+
+from drlpp.errors import InvalidInput
+from drlpp.models.task import ModelReference
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.device import devices
+from drlpp.runtime.device.devices import (
+    Gpu,
+    Processor,
+    accelerator_of,
+    device_among,
+    is_out_of_memory,
+    moved,
+)
+from drlpp.runtime.stage import randomness
+
+PERCEPTRON = ModelReference.named("tests.support.models:perceptron")
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What torch tells of a GPU."""
+
+    name: str
+    uuid: str
+    total_memory: int
+
+
+@pytest.fixture(autouse=True)
+def no_choice_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the environment as it was."""
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "")
+    monkeypatch.delenv("CUDA_MODULE_LOADING")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A host with two GPUs, as far as it is asked; returns the current device, if any."""
+    chosen: list[object] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: Properties("Some GPU", f"uuid-{device.index}", 16 * 2**30),
+    )
+    return chosen
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize("choice", ["auto", "cuda"])
+@pytest.mark.parametrize(("place", "index"), [(0, 0), (1, 1), (2, 0), (5, 1)])
+def test_workers_of_a_host_take_its_gpus_in_turns(
+    two_gpus: list[object], choice: str, place: int, index: int
+) -> None:
+    accelerator = accelerator_of(choice, place)
+    assert isinstance(accelerator, Gpu)
+    assert accelerator.device == torch.device("cuda", index)
+    assert two_gpus == [accelerator.device]
+    assert accelerator.facts == devices.DeviceFacts("cuda", "Some GPU", f"uuid-{index}", 16 * 2**30)
+
+
+def test_kernels_are_loaded_before_anything_waits_on_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA reads the variable when it is first asked; a user's own choice stays."""
+    asked: list[str | None] = []
+
+    def is_available() -> bool:
+        asked.append(os.environ.get("CUDA_MODULE_LOADING"))
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    accelerator_of("auto", 0)
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+    accelerator_of("auto", 0)
+    assert asked == ["EAGER", "LAZY"]
+
+
+def test_a_processor_where_it_is_asked_for_or_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert isinstance(accelerator_of("cpu", 0), Processor)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert isinstance(accelerator_of("auto", 3), Processor)
+
+
+def test_a_gpu_that_is_not_there(no_gpu: None) -> None:
+    with pytest.raises(InvalidInput, match="device is cuda, but PyTorch finds no GPU on this host"):
+        accelerator_of("cuda", 0)
+
+
+def test_a_device_that_no_worker_can_be() -> None:
+    with pytest.raises(InvalidInput, match="device is 'tpu'; expected auto, cpu or cuda"):
+        ClusterSession(PERCEPTRON, device="tpu")
+
+
+def test_slower_accelerators_are_emulated_by_processors() -> None:
+    with pytest.raises(InvalidInput, match="speeds emulate slower accelerators with CPU workers"):
+        ClusterSession(PERCEPTRON, 2, speeds=[1, 0.5], device="cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_workers_say_that_there_is_no_gpu() -> None:
+    """What the user asked for in vain is no failure of a trial."""
+    with (
+        ClusterSession(PERCEPTRON, 1, device="cuda") as session,
+        pytest.raises(InvalidInput, match="device is cuda, but PyTorch finds no GPU"),
+    ):
+        session.profile()
+
+
+_WATCHED = """
+import torch.cuda
+for name in ("is_available", "device_count", "_lazy_init", "current_device", "init"):
+    def fail(*args, name=name, **kwargs):
+        raise SystemExit(f"torch.cuda.{name} was called")
+    setattr(torch.cuda, name, fail)
+for module in MODULES:
+    __import__(module)
+assert not torch.cuda.is_initialized()
+"""
+
+
+def test_nothing_looks_for_gpus_before_the_fork() -> None:
+    """CUDA refuses to work in the child of a process that has counted the GPUs."""
+    with ClusterSession(PERCEPTRON, 1, device="cpu") as session:
+        session.profile(repeats=1)
+        preloaded = forkserver._forkserver._preload_modules  # type: ignore[attr-defined]
+    assert "drlpp.runtime.worker.worker_process" in preloaded
+    code = _WATCHED.replace("MODULES", repr(preloaded))
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    ],
+)
+def test_lack_of_memory_is_recognised(error: Exception) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize("error", [ValueError("out of memory"), RuntimeError("CUDA error: 700")])
+def test_other_errors_are_no_lack_of_memory(error: Exception) -> None:
+    assert not is_out_of_memory(error)
+
+
+def test_moving_keeps_the_shape_of_what_is_moved() -> None:
+    value = torch.ones(3)
+    tree = {(1, 0): [value, None, 2.0], "of": {"weights": (value, "text")}}
+    there = moved(tree, torch.device("meta"))
+    assert there[1, 0][0].device.type == "meta"  # type: ignore[index]
+    assert there[1, 0][1:] == [None, 2.0]  # type: ignore[index]
+    assert there["of"]["weights"][0].is_meta  # type: ignore[index, call-overload]
+    assert moved(tree, torch.device("cpu"))[1, 0][0] is value  # type: ignore[index]
+
+
+def test_an_operator_works_where_its_arguments_say() -> None:
+    here, there = torch.ones(1), torch.ones(1, device="meta")
+    assert device_among([0.5, there, here]) == there.device
+    assert device_among([(2,), torch.device("cuda", 1)]) == torch.device("cuda", 1)
+    assert device_among([0.5, None]) == torch.device("cpu")
+
+
+def test_random_numbers_come_from_the_generator_of_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generators = [torch.Generator(), torch.Generator()]
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    before = torch.default_generator.get_state()
+    drawn = []
+    for _ in range(2):
+        randomness.begin_pass(seed=1, part=(2, 0))
+        randomness.seeded("mask", lambda device: None, torch.device("cuda", 1))
+        drawn.append(torch.rand(4, generator=generators[1]))
+    torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=0)
+    assert torch.equal(torch.default_generator.get_state(), before)
+    assert generators[0].initial_seed() != generators[1].initial_seed()

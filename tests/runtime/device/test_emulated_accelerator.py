@@ -1,0 +1,92 @@
+"""How an emulated accelerator rests, on a clock of the test's own."""
+
+import pytest
+
+from drlpp.runtime.device import emulation
+from drlpp.runtime.device.emulation import EmulatedAccelerator
+
+
+class Clock:
+    """Seconds that pass, and those of the processor, as the test says."""
+
+    now = 0.0
+    used = 0.0
+    wakes_late = 0.0
+
+    def compute(self, seconds: float, *, delayed: float = 0.0) -> None:
+        """Use the processor, which others use for ``delayed`` seconds."""
+        self.now += seconds + delayed
+        self.used += seconds
+
+    def wait(self, seconds: float) -> None:
+        """For a message."""
+        self.now += seconds
+
+    def perf_counter(self) -> float:
+        """As in ``time``."""
+        return self.now
+
+    def thread_time(self) -> float:
+        """As in ``time``."""
+        return self.used
+
+    def sleep(self, seconds: float) -> None:
+        """As ``time.sleep``."""
+        self.now += seconds + self.wakes_late
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(emulation, "time", clock)
+    return clock
+
+
+def compute(
+    accelerator: EmulatedAccelerator, clock: Clock, seconds: float, delayed: float = 0.0
+) -> float:
+    """Compute and rest; returns when that ended."""
+    accelerator.begin()
+    clock.compute(seconds, delayed=delayed)
+    assert accelerator.rest() == pytest.approx(seconds)
+    return clock.now
+
+
+def test_computing_takes_as_long_as_the_speed_says(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(0.25)
+    assert compute(accelerator, clock, 1) == pytest.approx(4)
+    clock.wait(3)
+    assert compute(accelerator, clock, 1) == pytest.approx(11)
+    assert compute(accelerator, clock, 2) == pytest.approx(19)
+
+
+def test_full_speed_never_rests(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(1.0)
+    assert compute(accelerator, clock, 1) == pytest.approx(1)
+    assert compute(accelerator, clock, 1, delayed=2) == pytest.approx(4)
+
+
+def test_delays_of_the_emulation_are_made_up_for(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(0.5)
+    assert compute(accelerator, clock, 1, delayed=3) == pytest.approx(4), "2 late"
+    assert compute(accelerator, clock, 1) == pytest.approx(5), "cannot be faster than that"
+    assert compute(accelerator, clock, 1) == pytest.approx(6)
+    assert compute(accelerator, clock, 1) == pytest.approx(8), "nothing is left to make up for"
+
+
+def test_late_wakes_do_not_add_up(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(0.5)
+    clock.wakes_late = 0.1
+    for number in range(1, 10):
+        assert compute(accelerator, clock, 1) == pytest.approx(2 * number + 0.1)
+
+
+def test_what_was_waited_for_makes_up_for_delays_first(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(0.5)
+    compute(accelerator, clock, 1, delayed=3)
+    clock.wait(1.5)
+    # 2 late, of which half a second is left.
+    assert compute(accelerator, clock, 1) == pytest.approx(5.5 + 1.5)
+    clock.compute(1)
+    # Work between two actions is no waiting, and is not made up for either.
+    assert compute(accelerator, clock, 1) == pytest.approx(8 + 2)

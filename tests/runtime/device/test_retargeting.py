@@ -1,0 +1,164 @@
+"""Stages that are loaded for a GPU make nothing on the processor; torch's fake tensors tell."""
+
+import pickle
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.placement import Placement
+from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.stages import (
+    Argument,
+    Buffer,
+    ModelInput,
+    StageOutput,
+    Weight,
+    cut_stages,
+    portable,
+)
+from tests.support.tiny_models import MODELS, tiny
+
+GPU = torch.device("cuda", 0)
+contiguous = torch.ops.aten.contiguous.default
+
+
+@pytest.fixture(autouse=True)
+def generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "default_generators", (torch.Generator(),))
+    # The method asks CUDA for the device before the tensor, real or fake, has a say.
+    monkeypatch.setattr(Tensor, "contiguous", lambda tensor: contiguous(tensor))
+
+
+class Maker(nn.Module):
+    """Tensors from nothing, conversions, constants and random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.ones(4), persistent=False)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.ones(4, 4, dtype=torch.bool).tril()
+        position = torch.arange(4, device=x.device)
+        scale = torch.tensor([0.5, 1.0, 2.0, 4.0])
+        there = torch.zeros(4).to("cpu", torch.float32) + torch.full((4,), 2.0, device="cpu")
+        noise = F.dropout(torch.ones(4), 0.5, self.training) + torch.rand(4)
+        y = self.linear(x).masked_fill(~mask[position], 0.0) * scale + self.offset
+        with torch.autocast("cuda", enabled=False):
+            y = y @ torch.eye(4)
+        return y + there + noise
+
+
+def maker() -> CapturedModel:
+    return capture(
+        ModelReference.named("tests:maker"),
+        Task(Maker(), (torch.rand(4, 4),), torch.rand(4), lambda y, t: F.mse_loss(y[0], t)),
+    )
+
+
+def even(captured: CapturedModel, stages: int) -> Placement:
+    count = len(captured.graph)
+    return Placement.from_assignment(
+        [stages * i // count for i in range(count)], tuple(range(stages))
+    )
+
+
+def devices_in(module: fx.GraphModule) -> set[str]:
+    """Of all arguments of a graph that are devices."""
+    leaves = (pytree.tree_leaves((n.args, n.kwargs)) for n in module.graph.nodes)
+    return {value.type for values in leaves for value in values if isinstance(value, torch.device)}
+
+
+def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -> list[Tensor]:
+    """The outputs of the model, as workers load and call its stages, on fake tensors."""
+    graph = captured.evaluation if evaluation else None
+    programs = cut_stages(captured, even(captured, min(3, len(captured.graph))), graph)
+    programs = pickle.loads(pickle.dumps(programs))
+    for program in programs:
+        retarget(program.function, device)
+    state = captured.state | captured.constants
+    sent: dict[StageOutput, Tensor] = {}
+
+    def fake(like: Tensor) -> Tensor:
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+
+    def value(argument: Argument) -> Tensor:
+        match argument:
+            case Weight(name) | Buffer(name):
+                return fake(state[name])
+            case ModelInput(index):
+                return fake(captured.task.inputs[index])
+            case StageOutput():
+                return sent[argument]
+
+    begin_pass(seed=0, part=(0, 0))
+    # Autograd cannot work on a GPU that is not there.
+    with FakeTensorMode(), torch.no_grad():
+        for program in programs:
+            outputs = program.function(*(value(argument) for argument in program.arguments))
+            for index, output in enumerate(outputs):
+                sent[StageOutput(program.stage, index)] = output
+        results = [value(result) for result in programs[-1].results]
+        if captured.loss is not None:
+            loss = pickle.loads(pickle.dumps(portable(captured.loss)))
+            retarget(loss, device)
+            results.append(loss(*results, fake(captured.task.targets)))
+    return [*results, *sent.values()]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_the_zoo_stay_on_the_gpu(name: str) -> None:
+    captured = capture(tiny(name))
+    for evaluation in (False, True):
+        graph = captured.evaluation if evaluation else None
+        (program,) = cut_stages(captured, even(captured, 1), graph)
+        retarget(program.function, GPU)
+        assert devices_in(program.function) <= {"cuda"}
+        # Statistics are updated by a copy, which even fake tensors make on the GPU itself.
+        normalizes = any("batch_norm" in str(node.target) for node in program.function.graph.nodes)
+        if evaluation or not normalizes:
+            for tensor in run_on(GPU, captured, evaluation=evaluation):
+                assert tensor.device == GPU
+
+
+def test_tensors_from_nothing_are_made_on_the_gpu() -> None:
+    for tensor in run_on(GPU, maker(), evaluation=False):
+        assert tensor.device == GPU
+
+
+def test_without_retargeting_they_would_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the tests above can fail."""
+    monkeypatch.setattr(sys.modules[__name__], "retarget", lambda module, device: None)
+    with pytest.raises(RuntimeError, match="on the same device"):
+        run_on(GPU, maker(), evaluation=False)
+
+
+def test_factories_that_name_no_device_get_one() -> None:
+    graph = fx.Graph()
+    made = graph.call_function(torch.ops.aten.zeros.default, ([2, 3],))
+    like = graph.call_function(torch.ops.aten.zeros_like.default, (made,))
+    graph.output((made, like))
+    module = fx.GraphModule(nn.Module(), graph)
+    retarget(module, torch.device("meta"))
+    assert all(tensor.is_meta for tensor in module())
+    kwargs: list[Any] = [n.kwargs for n in module.graph.nodes if isinstance(n.target, OpOverload)]
+    assert kwargs == [{"device": torch.device("meta")}, {}]
+
+
+def test_on_a_processor_a_graph_stays_as_it_is() -> None:
+    captured = maker()
+    (program,) = cut_stages(captured, even(captured, 1))
+    before = program.function.code
+    retarget(program.function, torch.device("cpu"))
+    assert program.function.code == before
+    retarget(None, GPU)

@@ -1,0 +1,182 @@
+"""Who may join a launch, and what sessions of a launch share."""
+
+import os
+import struct
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import HostLost, InvalidInput
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession, leave_launch
+from drlpp.runtime.hosts import launch as launch_module
+from drlpp.runtime.hosts import launch_store
+from drlpp.runtime.hosts.launch import (
+    Controller,
+    Launch,
+    join_launch,
+    keep_workers,
+    usual_workers,
+)
+from drlpp.runtime.hosts.session_hosts import hosts_for
+from tests.support.launched import connect, launched
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:forked"))
+
+
+def test_strangers_are_turned_away(captured: CapturedModel) -> None:
+    with launched([0, 0]) as controller:
+        talker, liar = connect(controller), connect(controller)
+        talker.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        # A pickled object instead of the answer to the challenge is never unpickled.
+        liar.sendall(struct.pack("!i", 30) + b"cos\nsystem\n(S'exit'\ntR." + b" " * 7)
+        with ClusterSession(captured) as session:
+            placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
+            assert isinstance(session.measure(placement, 4), Measurement)
+        for stranger in (talker, liar):
+            stranger.close()
+
+
+def test_stranger_that_says_nothing_does_not_hold_up_the_others(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_module, "_HANDSHAKE_SECONDS", 1)
+    monkeypatch.setattr(launch_module, "GATHERING_SECONDS", 2)
+    with launched([0]) as controller, connect(controller):
+        controller.launch = replace(controller.launch, size=2)
+        with pytest.raises(HostLost, match=r"ranks \[1\] of 2 have not reached"):
+            ClusterSession(captured)
+
+
+def test_keeper_with_another_token_is_told(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch_module, "GATHERING_SECONDS", 2)
+    with (
+        launched([0, 1], keeper_token=b"some other secret of length"),
+        pytest.raises(
+            HostLost, match=r"ranks \[1\] .* from 127\.0\.0\.1 was turned away, .* DRLPP_TOKEN"
+        ),
+    ):
+        ClusterSession(captured)
+    assert "has another DRLPP_TOKEN" in capfd.readouterr().err
+
+
+def test_hosts_with_other_versions_are_refused(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter(["drlpp 9.9, torch 1.0, Python 3.9"])
+    ours = launch_module.versions()
+    monkeypatch.setattr(launch_module, "versions", lambda: next(told, ours))
+    with (
+        launched([0, 1]),
+        pytest.raises(InvalidInput, match=r"at 127\.0\.0\.1 has drlpp 9\.9.*and this one drlpp 0"),
+    ):
+        ClusterSession(captured)
+
+
+def test_a_session_that_is_closed_again_leaves_the_next_alone(captured: CapturedModel) -> None:
+    placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
+    with launched([0, 1]):
+        with ClusterSession(captured) as first:
+            first.close()
+            second = ClusterSession(captured)
+        with second:
+            assert isinstance(second.measure(placement, 4), Measurement)
+            with pytest.raises(InvalidInput, match="of another session"):
+                ClusterSession(captured)
+
+
+def test_a_launch_has_one_session_at_a_time(captured: CapturedModel) -> None:
+    placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
+    with launched([0, 1]):
+        with ClusterSession(captured) as first:
+            with pytest.raises(InvalidInput, match="workers of another session"):
+                ClusterSession(captured)
+            assert isinstance(first.measure(placement, 4), Measurement)
+        with ClusterSession(captured) as second:
+            assert isinstance(second.measure(placement, 4), Measurement)
+
+
+def test_more_workers_than_processes_are_refused(captured: CapturedModel) -> None:
+    with launched([0, 0]):
+        assert usual_workers() == 2
+        with pytest.raises(InvalidInput, match="torchrun has started 2 processes"):
+            ClusterSession(captured, workers=3)
+
+
+def test_launch_needs_a_token_and_to_be_joined(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert Launch.from_environment() is None
+    join_launch()
+    assert usual_workers() == 4
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GROUP_RANK", "0")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(InvalidInput, match="DRLPP_TOKEN is not set"):
+        join_launch()
+    monkeypatch.setenv("DRLPP_TOKEN", "short")
+    with pytest.raises(InvalidInput, match="DRLPP_TOKEN is too short"):
+        join_launch()
+    # What is read from /dev/urandom is no text.
+    monkeypatch.setenv("DRLPP_TOKEN", os.fsdecode(b"\xff\xfe" * 10))
+    assert (found := Launch.from_environment()) is not None
+    assert found.token == b"\xff\xfe" * 10
+    monkeypatch.setenv("DRLPP_TOKEN", "0123456789abcdef")
+    with pytest.raises(InvalidInput, match="call drlpp"):
+        usual_workers()
+    # Each process would train alone, on its own host.
+    with pytest.raises(InvalidInput, match="call drlpp"):
+        hosts_for(2, tmp_path)
+
+
+@pytest.mark.parametrize("exit_code", [None, 3])
+def test_the_others_learn_the_exit_code_of_a_program(
+    monkeypatch: pytest.MonkeyPatch, exit_code: int | None
+) -> None:
+    store = dist.HashStore()
+    first = Launch(rank=0, size=2, node=0, controller="127.0.0.1", token=b"a secret" * 2)
+    codes: list[int] = []
+    keeper = threading.Thread(
+        target=lambda: codes.append(keep_workers(replace(first, rank=1), store))
+    )
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    monkeypatch.setattr(launch_module, "_controller", Controller(first, store))
+    keeper.start()
+    try:
+        controller = launch_module.controller()
+        assert controller is not None
+        controller.keepers()
+    finally:
+        leave_launch(exit_code)
+        keeper.join(30)
+    assert codes == [exit_code or 0]
+
+
+def test_a_controller_out_of_reach_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, answer = dist.HashStore(), threading.Event()
+
+    class CutOff(dist.Store):
+        def get(self, key: str) -> bytes:
+            answer.wait(30)
+            return store.get(key)
+
+    monkeypatch.setattr(launch_store, "_ASKING_SECONDS", 0.1)
+    assert launch_store.exit_code_of_controller(CutOff()) is None
+    answer.set()
+    store.set("drlpp/controller", "1234")
+    assert launch_store.exit_code_of_controller(CutOff()) is None, "it still runs"
+    store.set("drlpp/controller", "ended 3")
+    assert launch_store.exit_code_of_controller(CutOff()) == 3

@@ -1,0 +1,56 @@
+"""Minibatches that are loaded while a run goes on reach workers of other hosts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
+from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.hosts import keeper as keeper_module
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Samples
+from tests.support.forked import order, placements, samples
+from tests.support.launched import launched
+from tests.support.loading import same
+from tests.support.placement_files import ADAM
+
+MINIBATCHES = 60
+
+
+def _minibatches() -> Iterator[Samples]:
+    inputs, targets = samples()
+    for indices in order(MINIBATCHES):
+        yield Samples(tuple(values[indices] for values in inputs), targets[indices])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("shape", ["straight", "replicated"])
+def test_workers_of_several_hosts_get_the_same_minibatches(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers on the controller's host, two on another; a file for every minibatch."""
+    monkeypatch.setattr("drlpp.runtime.session.session_workers.chunk_minibatches", lambda bytes_: 1)
+    captured = capture(ModelReference.named("tests.support.models:forked"))
+    written: list[Path] = []
+    write = keeper_module.write_file
+
+    def noting(path: Path, chunks: Iterator[bytes]) -> None:
+        write(path, chunks)
+        written.append(path)
+
+    monkeypatch.setattr(keeper_module, "write_file", noting)
+    with launched([0, 0, 1, 1]), ClusterSession(captured) as session:
+        session.use_samples(*samples())
+        found = []
+        for options in (RunOptions(order=order(MINIBATCHES)), RunOptions(loaded=_minibatches())):
+            deployment = session.deploy(placements(captured)[shape], Method(policy="stash"), ADAM)
+            session.run(deployment, MINIBATCHES, options)
+            found.append(session.collect(deployment)[0])
+        assert same(*found)
+        streamed = [path for path in written if "stream" in path.name]
+        assert len(streamed) == MINIBATCHES
+        # The other host has removed them before it answers the next request.
+        session.collect(deployment)
+        assert not any(path.exists() for path in streamed)

@@ -1,0 +1,49 @@
+"""How the server begins that workers are forked from."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_PROGRAM = """
+import re, signal
+from multiprocessing import forkserver
+from pathlib import Path
+from drlpp.runtime.hosts.local_host import warm_up
+
+before = signal.getsignal(signal.SIGINT)
+warm_up()
+server = forkserver._forkserver._forkserver_pid
+status = Path(f"/proc/{server}/status").read_text()
+ignored = int(re.search(r"SigIgn:\\s*(\\w+)", status)[1], 16)
+print(bool(ignored & 1 << signal.SIGINT - 1), signal.getsignal(signal.SIGINT) is before)
+"""
+
+
+def test_the_server_ignores_ctrl_c_from_its_beginning() -> None:
+    """Also while it imports, which takes longer than reading this here."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_a_folder_with_too_long_a_name_for_sockets_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    program = """
+from drlpp.errors import InvalidInput
+from drlpp.runtime.hosts.local_host import warm_up
+try:
+    warm_up()
+except InvalidInput as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+    assert "set TMPDIR to a shorter one" in done.stdout, done.stderr

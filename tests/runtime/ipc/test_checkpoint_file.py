@@ -1,0 +1,216 @@
+"""Trees of tensors come back as they were, and whatever else is in a file is told."""
+
+import errno
+import json
+import os
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor
+
+from drlpp.errors import InvalidFile
+from drlpp.runtime.ipc.tensor_file import (
+    in_memory,
+    read_checkpoint,
+    write_checkpoint,
+    write_tree,
+)
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.text(),
+)
+KEYS = st.recursive(PLAIN, lambda inner: st.tuples(inner, inner), max_leaves=4)
+DTYPES = st.sampled_from(
+    [
+        *(torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.complex128),
+        *(torch.int64, torch.bool),
+    ]
+)
+TENSORS = st.builds(
+    lambda shape, dtype: torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype),
+    st.lists(st.integers(0, 3), max_size=4),
+    DTYPES,
+)
+TREES = st.recursive(
+    st.one_of(PLAIN, TENSORS),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(KEYS, inner, max_size=4),
+    ),
+    max_leaves=20,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in values, types and layout."""
+    if isinstance(one, Tensor):
+        return (
+            one.dtype == other.dtype and one.stride() == other.stride() and torch.equal(one, other)
+        )
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@given(tree=TREES)
+def test_a_tree_comes_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, tree: object
+) -> None:
+    path = tmp_path_factory.mktemp("trees") / "tree.safetensors"
+    write_checkpoint(path, tree)
+    assert same(read_checkpoint(path), tree)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_the_layout_of_a_tensor_belongs_to_it(tmp_path: Path) -> None:
+    images = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    spectrum = torch.randn(3, 2, dtype=torch.complex128).mH
+    tree = [images, torch.randn(4, 6).T, torch.randn(3).expand(2, 3), spectrum]
+    write_tree(tmp_path / "tree", tree)
+    channels_last, transposed, expanded, conjugate = read_checkpoint(tmp_path / "tree")
+    assert same(channels_last, images)
+    assert same(transposed, tree[1])
+    assert torch.equal(expanded, tree[2])
+    assert same(conjugate, spectrum)
+
+
+def test_what_stands_in_several_places_is_written_once(tmp_path: Path) -> None:
+    weight = torch.randn(1000, 100)
+    # Halves of one memory, as gradients in a bucket are, and the whole of it.
+    tree = {"weight": weight, "tied": weight, "halves": list(weight.split(500)), "all": weight[:]}
+    write_tree(tmp_path / "tree", tree)
+    found = read_checkpoint(tmp_path / "tree")
+    assert found["tied"] is found["weight"]
+    assert all(torch.equal(*pair) for pair in zip(found["halves"], tree["halves"], strict=True))
+    assert 2 * weight.nbytes < (tmp_path / "tree").stat().st_size < 2 * weight.nbytes + 2000
+
+
+def test_tensors_have_storages_of_their_own_and_writing_changes_no_file(tmp_path: Path) -> None:
+    write_tree(tmp_path / "tree", [torch.ones(5), torch.zeros(3)])
+    ones, zeros = read_checkpoint(tmp_path / "tree")
+    assert ones.untyped_storage().data_ptr() != zeros.untyped_storage().data_ptr()
+    assert ones.untyped_storage().nbytes() == ones.nbytes
+    ones.zero_()
+    assert torch.equal(read_checkpoint(tmp_path / "tree")[0], torch.ones(5))
+
+
+def test_reading_a_large_file_reads_little_of_it(tmp_path: Path) -> None:
+    write_tree(tmp_path / "tree", {"large": torch.zeros(2**26), "small": torch.ones(3)})
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    tree = read_checkpoint(tmp_path / "tree")
+    assert tree["small"].sum() == 3
+    assert resident() - before < 2**26
+
+
+def test_what_no_checkpoint_can_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="cannot hold a set"):
+        write_checkpoint(tmp_path / "tree", [{1, 2}])
+    deep: list[Any] = []
+    for _ in range(40):
+        deep = [deep]
+    with pytest.raises(TypeError, match="more than 32 deep"):
+        write_checkpoint(tmp_path / "tree", deep)
+    assert not list(tmp_path.iterdir())
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path("trapped").touch, ())
+
+
+def _with_structure(path: Path, structure: str) -> None:
+    save_file({"0": torch.zeros(2)}, path, {"format": "drlpp tree 1", "structure": structure})
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        "",
+        "{",
+        '{"tensor": "1"}',
+        '{"tensor": ["0"]}',
+        '{"tensor": "0", "order": [1]}',
+        '{"tensor": "0", "order": [0, 0]}',
+        '{"set": []}',
+        '{"dict": [[1]]}',
+        '{"dict": [[{"list": []}, 1]]}',
+        '{"list": [{"list"',
+        "[" * 100_000,
+        '{"list":[' * 1000 + "]}" * 1000,
+        '{"dict": [1, 2]}',
+        "9" * 10_000,
+    ],
+)
+def test_a_structure_that_is_none_is_told(tmp_path: Path, structure: str) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    _with_structure(path, structure)
+    with pytest.raises(InvalidFile, match="not a checkpoint, or a damaged one") as caught:
+        read_checkpoint(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_files_are_told_and_run_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    save_file({"0": torch.zeros(2)}, path)
+    with pytest.raises(InvalidFile, match="found 'no format'"):
+        read_checkpoint(path)
+    huge = json.dumps({"0": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}})
+    torch.save(_Trap(), tmp_path / "trap.pt")
+    for content in (
+        b"",
+        b"\x00" * 7,
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", len(huge)) + huge.encode(),
+        pickle.dumps(_Trap()),
+        (tmp_path / "trap.pt").read_bytes(),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(InvalidFile, match="not a checkpoint, or a damaged one"):
+            read_checkpoint(path)
+    assert not (tmp_path / "trapped").exists()
+    with pytest.raises(InvalidFile, match="no such file"):
+        read_checkpoint(tmp_path / "nothing")
+
+
+def test_in_memory_everything_is_aligned_as_torch_aligns(tmp_path: Path) -> None:
+    tree = {"list": [torch.randn(3), None], "tuple": (torch.randn(5), 1)}
+    write_tree(tmp_path / "tree", tree)
+    found = in_memory(read_checkpoint(tmp_path / "tree"))
+    assert same(found, tree)
+    assert all(value.data_ptr() % 64 == 0 for value in (found["list"][0], found["tuple"][0]))
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path / "checkpoint", {})
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(InvalidFile, match=r"cannot be read \(Permission denied\)"):
+        read_checkpoint(tmp_path / "checkpoint")

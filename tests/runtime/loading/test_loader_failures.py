@@ -1,0 +1,136 @@
+"""Loaders that raise, are slow or die: each is told as what it is, and no worker is left."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import DataError, TrialTimeout
+from drlpp.models.task import ModelReference
+from drlpp.runtime import ClusterSession, PipelineTrainer, RunOptions
+from drlpp.runtime.session.feed import Feed
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data, Samples
+from tests.support.loading import data_for, placement_file
+from tests.support.pipelines import in_a_row
+
+STASH = Method(policy="stash")
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+
+
+class Breaking(Dataset[tuple[Tensor, Tensor]]):
+    """Samples of which one cannot be read."""
+
+    def __init__(self, data: Data, broken: int, how: Callable[[], Any]) -> None:
+        self.data, self.broken, self.how = data, broken, how
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.broken:
+            self.how()
+        return self.data.train.inputs[0][index], self.data.train.targets[index]
+
+
+def _unreadable() -> None:
+    raise OSError("picture 70 is damaged:\n  it ends after 12 bytes")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_loader_that_raises_ends_training_and_its_workers(
+    captured: CapturedModel, tmp_path: Path, processes: int
+) -> None:
+    seen: list[list[int]] = []
+    start = ClusterSession.deploy
+
+    def deploy(session: ClusterSession, *args: Any, **options: Any) -> object:
+        deployment = start(session, *args, **options)
+        seen.append(session.process_ids)
+        return deployment
+
+    loader = DataLoader(Breaking(data_for(captured), 70, _unreadable), 8, num_workers=processes)
+    trainer = PipelineTrainer(placement_file(captured, 0, 1, method=STASH), out=tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterSession, "deploy", deploy)
+        with pytest.raises(
+            DataError, match=r"raised OSError after 8 .*: picture 70 is damaged: it ends"
+        ):
+            trainer.fit(loader, epochs=1)
+    assert len(seen[0]) == 2
+    assert not any(Path(f"/proc/{process}").exists() for process in seen[0])
+
+
+def _slowly(data: Data, minibatches: int, seconds: float) -> Iterator[Samples]:
+    for index in range(minibatches):
+        time.sleep(seconds)
+        rows = slice(8 * index, 8 * index + 8)
+        yield Samples((data.train.inputs[0][rows],), data.train.targets[rows])
+
+
+@pytest.mark.timeout(60)
+def test_a_slow_loader_is_not_taken_for_a_hang(captured: CapturedModel) -> None:
+    data = data_for(captured)
+    with ClusterSession(captured, 2, method=STASH) as session:
+        deployment = session.deploy(in_a_row(captured.graph, 0, 1))
+        # From here on: starting and deploying may take its time.
+        session._workers._timeout_seconds = 3
+        session._workers._pool.longest_silence_seconds = 0.0
+        session.run(deployment, 2, RunOptions(loaded=_slowly(data, 2, seconds=4)))
+        assert len(session.process_ids) == 2
+        assert session._workers._pool.longest_silence_seconds < 4, (
+            "it would count for later timeouts"
+        )
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_hangs_is_noticed_while_data_is_there(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = data_for(captured)
+    monkeypatch.setattr(Feed, "heard", lambda feed, worker, reading: None)
+    monkeypatch.setattr("drlpp.runtime.session.feed._AHEAD", -1)
+    with ClusterSession(captured, 2, method=STASH) as session:
+        deployment = session.deploy(in_a_row(captured.graph, 0, 1))
+        session._workers._timeout_seconds = 1.5
+        with pytest.raises(TrialTimeout, match="did not answer within"):
+            session.run(deployment, 6, RunOptions(loaded=_slowly(data, 6, seconds=0)))
+
+
+class Mortal(TensorDataset):
+    """The process that loads a certain sample of it is killed, as for want of memory."""
+
+    last = 60
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        if index == self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return tuple(super().__getitem__(index))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("last", [0, 60, 90])
+def test_a_killed_loader_process_is_told(
+    captured: CapturedModel, tmp_path: Path, last: int
+) -> None:
+    """torch's handler would raise wherever the main thread is, say while it ends workers."""
+    data = data_for(captured)
+    dataset = Mortal(data.train.inputs[0], data.train.targets)
+    dataset.last = last
+    before = signal.getsignal(signal.SIGCHLD)
+    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path)
+    with pytest.raises(DataError, match=r"exited unexpectedly|a process of the loader has ended"):
+        trainer.fit(DataLoader(dataset, 8, num_workers=2), epochs=2)
+    assert signal.getsignal(signal.SIGCHLD) == before

@@ -1,0 +1,351 @@
+"""What loaders may give, what of it is refused, and that little of it is kept."""
+
+from collections.abc import Iterator
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import DataError, InvalidInput
+from drlpp.models.task import ModelReference
+from drlpp.runtime import ClusterSession, Observer, PipelineTrainer, ProgressReport, RunOptions
+from drlpp.runtime.session.feed import Feed
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data, Samples
+from tests.support import gathering
+from tests.support.loading import data_for, loaders_for, placement_file, same
+
+STASH = Method(policy="stash")
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+
+
+@pytest.fixture(scope="module")
+def gathered() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.gathering:gathering"))
+
+
+class Table(Dataset[dict[str, Any]]):
+    """Samples with names, as libraries give them."""
+
+    def __init__(self, inputs: list[Tensor], targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        tokens, features = (values[index] for values in self.inputs)
+        return {"tokens": tokens, "features": features, "label": int(self.targets[index])}
+
+
+def _collate(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    columns = {
+        name: torch.stack([sample[name] for sample in samples]) for name in ("tokens", "features")
+    }
+    return columns | {"label": torch.tensor([sample["label"] for sample in samples])}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_several_inputs_and_batches_of_any_structure(
+    gathered: CapturedModel, tmp_path: Path, named: bool
+) -> None:
+    inputs, targets = gathering.samples()
+    whole = len(targets) // gathering.BATCH * gathering.BATCH
+    document = placement_file(gathered, 0, 1, method=STASH)
+    memory = Samples(tuple(values[:whole] for values in inputs), targets[:whole])
+    if named:
+        loader = DataLoader(
+            Table(inputs, targets), gathering.BATCH, num_workers=2, collate_fn=_collate
+        )
+        trainer = PipelineTrainer(document, out=tmp_path / "loader")
+        found = trainer.fit(
+            loader, epochs=1, unpack=lambda b: ((b["tokens"], b["features"]), b["label"])
+        )
+    else:
+        loader = DataLoader(TensorDataset(*inputs, targets), gathering.BATCH)
+        found = PipelineTrainer(document, out=tmp_path / "loader").fit(loader, epochs=1)
+    with ClusterSession(gathered, 2, method=STASH, optimizer=document.optimizer) as session:
+        session.use_samples(memory.inputs, memory.targets)
+        deployment = session.deploy(document.resolve(gathered.graph))
+        order = torch.arange(whole).view(-1, gathering.BATCH)
+        session.run(deployment, len(order), RunOptions(order=order))
+        wanted, _ = session.collect(deployment)
+    assert same(found.state_dict, wanted)
+
+
+def test_small_minibatches_are_left_out_of_training_and_that_is_said(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """96 samples in batches of 8, 8, 3, 8 and so on are trained without the threes."""
+    data = data_for(captured)
+    batches = [list(range(8 * i, 8 * i + 8)) for i in range(4)]
+    batches.insert(2, [90, 91, 92])
+    notes: list[str] = []
+    observer = Observer(on_note=notes.append)
+    document = placement_file(captured, 0, 1, method=STASH)
+    dataset = TensorDataset(data.train.inputs[0], data.train.targets)
+    loader = DataLoader(dataset, batch_sampler=batches)
+    trainer = PipelineTrainer(document, out=tmp_path / "some", observer=observer)
+    found = trainer.fit(loader, epochs=2)
+    assert notes == [
+        "the training loader is read once to count its minibatches; where it never ends, say how "
+        "many make an epoch (minibatches, or --minibatches)",
+        "a minibatch of 3 samples is left out of every epoch: the model is captured for "
+        "minibatches of 8",
+    ]
+    rest = DataLoader(dataset, batch_sampler=[batch for batch in batches if len(batch) == 8])
+    wanted = PipelineTrainer(document, out=tmp_path / "whole").fit(rest, epochs=2)
+    assert same(found.state_dict, wanted.state_dict)
+
+
+def test_the_last_small_minibatch_is_told_without_reading(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    data = data_for(captured)
+    notes: list[str] = []
+    document = placement_file(captured, 0)
+    loader = DataLoader(TensorDataset(data.train.inputs[0][:21], data.train.targets[:21]), 8)
+    trainer = PipelineTrainer(document, out=tmp_path, observer=Observer(on_note=notes.append))
+    assert trainer.fit(loader, epochs=1).epochs[0].score is None
+    assert len(notes) == 1
+    assert notes[0].startswith("the last minibatch of 5 samples is left out of every epoch")
+
+
+class Endless(IterableDataset[tuple[Tensor, Tensor]]):
+    def __init__(self, data: Data) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        inputs, targets = self.data.train.inputs[0], self.data.train.targets
+        for number in count():
+            yield inputs[number % 96], targets[number % 96]
+
+
+class Ending(Endless):
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from islice(super().__iter__(), 96)
+
+
+def test_an_endless_stream_has_epochs_of_a_given_length(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    data = data_for(captured)
+    document = placement_file(captured, 0, 1, method=STASH)
+    stream = DataLoader(Endless(data), batch_size=8)
+    found = PipelineTrainer(document, out=tmp_path / "1").fit(stream, epochs=2, minibatches=12)
+    loader = DataLoader(TensorDataset(data.train.inputs[0], data.train.targets), batch_size=8)
+    wanted = PipelineTrainer(document, out=tmp_path / "2").fit(loader, epochs=2)
+    assert same(found.state_dict, wanted.state_dict)
+
+
+def test_a_loader_shorter_than_an_epoch_ends_training(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    stream = DataLoader(Ending(data_for(captured)), batch_size=8)
+    trainer = PipelineTrainer(placement_file(captured, 0, 1, method=STASH), out=tmp_path)
+    with pytest.raises(DataError, match="the data ended after 12 minibatches of a run of 13"):
+        trainer.fit(stream, epochs=1, minibatches=13)
+
+
+def test_more_minibatches_than_a_loader_has_are_refused_before_the_folder_is_claimed(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    train, _ = loaders_for(data_for(captured))
+    out = tmp_path / "out"
+    with pytest.raises(InvalidInput, match="minibatches is 13, but the loader gives 12 of 8"):
+        PipelineTrainer(placement_file(captured, 0), out=out).fit(train, minibatches=13)
+    assert not out.exists()
+
+
+def test_a_held_out_stream_without_an_end_is_refused(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drlpp.runtime.training.training_data._MOST_HELD_OUT_SAMPLES", 100)
+    train, _ = loaders_for(data_for(captured))
+    stream = DataLoader(Endless(data_for(captured)), batch_size=8)
+    with pytest.raises(InvalidInput, match="more than 100 samples and has no length"):
+        PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out").fit(train, stream)
+
+
+def _twice(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    inputs, targets = zip(*samples, strict=True)
+    return torch.stack([*inputs, *inputs]), torch.stack([*targets, *targets])
+
+
+def _half(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return batch[0][::2], batch[1][::2]
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_samples_are_counted_and_not_indices(
+    captured: CapturedModel, tmp_path: Path, unpacked: bool
+) -> None:
+    """A collate function that makes two samples of one, and an unpack that leaves every second."""
+    train, test = (TensorDataset(part.inputs[0], part.targets) for part in data_for(captured))
+    if unpacked:
+        trained, held_out = DataLoader(train, 16), DataLoader(test, 16)
+        options: dict[str, Any] = {"unpack": _half}
+        seen = [_half(batch) for batch in held_out]
+    else:
+        trained = DataLoader(train, 4, collate_fn=_twice)
+        held_out = DataLoader(test, 4, collate_fn=_twice)
+        options = {}
+        seen = list(held_out)
+    document = placement_file(captured, 0, 1, method=STASH)
+    found = PipelineTrainer(document, out=tmp_path).fit(trained, held_out, epochs=1, **options)
+    task = captured.reference.build()
+    task.module.load_state_dict(found.state_dict)
+    inputs, targets = (torch.cat(values) for values in zip(*seen, strict=True))
+    assert task.loss is not None
+    wanted = task.loss(task.module(inputs), targets).item()
+    assert found.epochs[0].held_out_loss == pytest.approx(wanted, rel=1e-5)
+
+
+class Reusing(IterableDataset[tuple[Tensor, Tensor]]):
+    """Minibatches that all stand in the same memory, one after another."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        inputs, targets = self.samples.inputs[0][:8].clone(), self.samples.targets[:8].clone()
+        for begin in range(0, len(self.samples) // 8 * 8, 8):
+            inputs.copy_(self.samples.inputs[0][begin : begin + 8])
+            targets.copy_(self.samples.targets[begin : begin + 8])
+            yield inputs, targets
+
+
+def test_a_loader_may_use_its_memory_again(captured: CapturedModel, tmp_path: Path) -> None:
+    data = data_for(captured)
+    document = placement_file(captured, 0, 1, method=STASH)
+    reusing = [DataLoader(Reusing(samples), batch_size=None) for samples in data]
+    found = PipelineTrainer(document, out=tmp_path / "1").fit(*reusing, epochs=1)
+    plain = [
+        DataLoader(TensorDataset(samples.inputs[0], samples.targets), 8, drop_last=True)
+        for samples in data
+    ]
+    wanted = PipelineTrainer(document, out=tmp_path / "2").fit(*plain, epochs=1)
+    assert same(found.state_dict, wanted.state_dict)
+    assert found.epochs[0].held_out_loss == wanted.epochs[0].held_out_loss
+
+
+@pytest.mark.parametrize("batch_size", [3, 29, 50])
+def test_held_out_loaders_may_have_any_batch_size(
+    captured: CapturedModel, tmp_path: Path, batch_size: int
+) -> None:
+    data = data_for(captured)
+    document = placement_file(captured, 0, 1, method=STASH)
+    train, _ = loaders_for(data)
+    _, held_out = loaders_for(data, batch_size)
+    found = PipelineTrainer(document, out=tmp_path).fit(train, held_out, epochs=1)
+    task = captured.reference.build()
+    task.module.load_state_dict(found.state_dict)
+    outputs = task.module(*data.test.inputs)
+    assert task.loss is not None
+    assert task.score is not None
+    report = found.epochs[0]
+    assert report.held_out_loss == pytest.approx(
+        task.loss(outputs, data.test.targets).item(), rel=1e-5
+    )
+    wanted = task.score(outputs, data.test.targets).mean().item()
+    assert report.score == found.module_score == pytest.approx(wanted, abs=1e-7)
+
+
+def _loader(*tensors: Tensor, batch_size: int = 8) -> DataLoader:
+    return DataLoader(TensorDataset(*tensors), batch_size)
+
+
+LABELS = torch.zeros(96, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        (_loader(torch.zeros(96, 16), LABELS, batch_size=16), "minibatch of 16 samples, but the"),
+        (_loader(torch.zeros(96, 16), LABELS, batch_size=4), "no minibatch of 8 samples, for"),
+        (_loader(torch.zeros(96, 15), LABELS), r"\(\(15,\), 'float32'\).*have \[\(\(16,\)"),
+        (_loader(torch.zeros(96, 16).double(), LABELS), "'float64'"),
+        (_loader(torch.zeros(96, 16), LABELS, LABELS), "but the model's inputs and targets have"),
+        (_loader(torch.zeros(0, 16), LABELS[:0]), "gives no minibatch at all"),
+        (DataLoader([{"x": 1.0}] * 96, 8), "batches of type dict; expected"),
+        (DataLoader([("one", 1)] * 96, 8), "'str'"),
+        (DataLoader([(torch.zeros(8, 16), torch.tensor(1))] * 9, None), "a single number"),
+    ],
+)
+def test_what_does_not_suit_the_model_is_refused_before_the_folder_is_claimed(
+    captured: CapturedModel, tmp_path: Path, loader: DataLoader, message: str
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InvalidInput, match=message):
+        PipelineTrainer(placement_file(captured, 0), out=out).fit(loader)
+    assert not out.exists()
+
+
+def test_arguments_that_do_not_go_together_are_refused(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    train, held_out = loaders_for(data_for(captured))
+    trainer = PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out")
+    with pytest.raises(InvalidInput, match="held_out belongs to a DataLoader"):
+        trainer.fit("tests.support.models:separable", held_out)
+    with pytest.raises(InvalidInput, match=r"minibatches belongs to loaders; tests\.models:sep"):
+        trainer.fit("tests.support.models:separable", minibatches=3)
+    with pytest.raises(InvalidInput, match="unpack belongs to loaders; data in memory has samples"):
+        trainer.fit(data_for(captured), unpack=_half)
+    with pytest.raises(InvalidInput, match="minibatches is 0; at least 1 is needed"):
+        trainer.fit(train, minibatches=0)
+    with pytest.raises(InvalidInput, match=r"unpack raised TypeError: .*has to make"):
+        trainer.fit(train, unpack=lambda batch: batch["x"])
+
+
+def test_few_files_are_there_at_any_time_and_none_at_the_end(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a file for every minibatch, of 400; also what passes between two cuts goes."""
+    monkeypatch.setattr("drlpp.runtime.session.session_workers.chunk_minibatches", lambda bytes_: 1)
+    folders: list[Path] = []
+    counts: list[int] = []
+    advance, close = Feed.advance, Feed.close
+
+    def counting(feed: Feed) -> bool:
+        counts.append(len(list(feed._folder.glob("stream-*"))))
+        return advance(feed)
+
+    def closing(feed: Feed) -> None:
+        close(feed)
+        folders.append(feed._folder)
+        assert not list(feed._folder.glob("*stream-*"))
+
+    monkeypatch.setattr(Feed, "advance", counting)
+    monkeypatch.setattr(Feed, "close", closing)
+    stream = DataLoader(Endless(data_for(captured)), batch_size=8)
+    document = placement_file(captured, 0, 0, 1, method=STASH)
+    trainer = PipelineTrainer(document, out=tmp_path, checkpoint_every=100)
+    trainer.fit(stream, epochs=1, minibatches=400)
+    assert len(folders) == 1
+    assert 5 <= max(counts) < 30
+
+
+def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) -> None:
+    seen: list[ProgressReport] = []
+    stream = DataLoader(Endless(data_for(captured)), batch_size=8)
+    observer = Observer(on_progress=seen.append)
+    # Reports come every quarter of a second, in which fast workers are done.
+    for attempt in count():
+        if seen:
+            break
+        out = tmp_path / str(attempt)
+        trainer = PipelineTrainer(placement_file(captured, 0, 1), out=out, observer=observer)
+        trainer.fit(stream, epochs=1, minibatches=1500)
+    assert all(0 < report.done <= report.minibatches == 1500 for report in seen)
+    assert all(0 < report.loss < 5 for report in seen)
+    assert all(report.minibatches_per_second > 0 for report in seen)

@@ -1,0 +1,177 @@
+"""The runtime against plain PyTorch: the user's own module, no capture, no stages, no schedule.
+
+Nothing here is shared with the runtime or the reference executor. Synchronous methods have to give
+the weights of a plain training loop; weight stashing those of PipeDream's update formula.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference, Task
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+MINIBATCHES, BATCH, SAMPLES, WIDTH = 9, 8, 40, 6
+
+
+class Unusual(nn.Module):
+    """What is easily got wrong in a captured graph: a layer or weight for each of these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.spectrum = nn.Parameter(torch.randn(WIDTH // 2 + 1, dtype=torch.complex128))
+        self.unreached = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("mask", torch.linspace(0.5, 1.5, WIDTH), persistent=False)
+        self.tied = nn.Linear(WIDTH, WIDTH)
+        self.same = nn.Linear(WIDTH, WIDTH)
+        self.same.weight = self.tied.weight
+        self.last = nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.first(x))
+        x = self.frozen(x) + self.unreached(x).detach() * self.mask
+        x = torch.fft.irfft(torch.fft.rfft(x) * self.spectrum, n=WIDTH)
+        x = self.same(torch.tanh(self.tied(x)))
+        return self.last(torch.tanh(x))
+
+
+def unusual() -> Task:
+    module = Unusual().double()
+    return Task(module, (torch.randn(BATCH, WIDTH).double(),), _targets(BATCH), F.cross_entropy)
+
+
+def _targets(count: int) -> Tensor:
+    return torch.arange(count) % 3
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[ClusterSession]:
+    captured = capture(ModelReference.named("tests.runtime.reference.test_plain_training:unusual"))
+    with ClusterSession(captured, workers=3) as session:
+        session.use_samples([_inputs()], _targets(SAMPLES))
+        yield session
+
+
+def _inputs() -> Tensor:
+    return torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(5)).double()
+
+
+def _order() -> Tensor:
+    generator = torch.Generator().manual_seed(6)
+    return torch.randint(0, SAMPLES, (MINIBATCHES, BATCH), generator=generator)
+
+
+OPTIMIZERS: dict[str, tuple[OptimizerSpec, Callable[[list[Tensor]], torch.optim.Optimizer]]] = {
+    "sgd": (
+        OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+        lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=0.1),
+    ),
+    "adamw": (
+        OptimizerSpec(name="adamw", options={"lr": 0.01, "weight_decay": 0.1}),
+        lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.1),
+    ),
+}
+
+
+def _assert_equal(found: dict[str, Tensor], module: nn.Module) -> None:
+    wanted = module.state_dict()
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("accelerators", "method", "together"),
+    [
+        ((0,), Method(policy="sync"), 1),
+        ((0, 0, 0), Method(policy="sync"), 3),
+        ((0, 1, 2), Method(schedule="gpipe", policy="sync"), 1),
+        ((0, 1, 2), Method(schedule="gpipe", policy="sync", microbatches=4), 1),
+        ((0, 0, 1), Method(schedule="gpipe", policy="sync", microbatches=2), 1),
+    ],
+)
+def test_synchronous_methods_equal_a_plain_loop(
+    session: ClusterSession,
+    accelerators: tuple[int, ...],
+    method: Method,
+    together: int,
+    optimizer: str,
+) -> None:
+    operators = len(session.graph)
+    stages = max(accelerators) + 1
+    placement = Placement.from_assignment(
+        [stages * i // operators for i in range(operators)], accelerators
+    )
+    spec, build = OPTIMIZERS[optimizer]
+    deployment = session.deploy(placement, method, spec)
+    session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
+    state, _ = session.collect(deployment)
+
+    module = (
+        ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
+    )
+    plain = build([weight for weight in module.parameters() if weight.requires_grad])
+    for step in range(0, MINIBATCHES, together):
+        # Data parallelism updates once for the minibatches of all replicas.
+        indices = _order()[step : step + together].flatten()
+        plain.zero_grad()
+        F.cross_entropy(module(_inputs()[indices]), _targets(SAMPLES)[indices]).backward()
+        plain.step()
+    _assert_equal(state, module)
+
+
+def test_stashing_is_pipedreams_update_formula(session: ClusterSession) -> None:
+    """w^(t+1) = w^(t) − ν · ∇f(w_1^(t−n+1), w_2^(t−n+2), …, w_n^(t)) (pipedream §3.3)."""
+    operators, stages, rate = len(session.graph), 3, 0.2
+    stage_of = [stages * i // operators for i in range(operators)]
+    placement = Placement.from_assignment(stage_of, range(stages))
+    spec = OptimizerSpec(name="sgd", options={"lr": rate, "momentum": 0.0})
+    deployment = session.deploy(placement, Method(policy="stash"), spec)
+    session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
+    state, _ = session.collect(deployment)
+
+    module = (
+        ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
+    )
+    start = {name: w.detach() for name, w in module.named_parameters() if w.requires_grad}
+    stage_of_layer = {
+        operator.module: stage
+        for operator, stage in zip(session.graph.operators, stage_of, strict=True)
+    }
+    product = next(o.id for o in session.graph.operators if o.type == "mul" and o.parameter_bytes)
+    # The tied pair is one operator, with everything between the two.
+    by_layer = stage_of_layer | {
+        "": stage_of[product],
+        "same": stage_of_layer["tied"],
+    }
+    stage_of_weight = {name: by_layer[name.rpartition(".")[0]] for name in start}
+    versions = [start]
+    for t in range(MINIBATCHES):
+        delayed = {
+            name: versions[max(0, t - (stages - 1 - stage_of_weight[name]))][name]
+            .clone()
+            .requires_grad_()
+            for name in start
+        }
+        indices = _order()[t]
+        outputs = functional_call(module, delayed, (_inputs()[indices],))
+        loss = F.cross_entropy(outputs, _targets(SAMPLES)[indices])
+        names = [name for name in delayed if not name.startswith("unreached")]
+        gradients = torch.autograd.grad(loss, [delayed[name] for name in names])
+        newest = dict(versions[-1])
+        for name, gradient in zip(names, gradients, strict=True):
+            newest[name] = newest[name] - rate * gradient
+        versions.append(newest)
+    module.load_state_dict(versions[-1], strict=False)
+    _assert_equal(state, module)

@@ -1,0 +1,62 @@
+"""Faults at random moments: told, survived, and nothing left behind.
+
+`python -m benchmarks.fault_injection` does the same many times.
+"""
+
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.fault_injection import attempted
+from benchmarks.fault_trials import FaultTrials, Trial
+from benchmarks.faults import EXPECTED, SURVIVED
+from benchmarks.leftovers import everything_gone
+from benchmarks.temporary_files import temporary_files_in
+from drlpp.models.task import ModelReference
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
+    folder = tmp_path_factory.mktemp("faults")
+    model = ModelReference.named("tests.support.models:perceptron", layers=2)
+    with temporary_files_in(folder):
+        yield FaultTrials(model, "benchmarks.faults:samples", 1, folder)
+
+
+# TensorBoard's thread says so as well when it cannot write.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", [*EXPECTED, *SURVIVED])
+def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
+    trial = trials.training(kind, seed=101)
+    assert trial.as_expected, trial
+
+
+@pytest.mark.parametrize("kind", ["killed", "server", "frozen", "backward", "leak", "strangers"])
+def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
+    trial = trials.measuring(kind, seed=101)
+    assert trial.as_expected, trial
+
+
+@pytest.mark.parametrize("during", ["training", "measuring"])
+def test_a_killed_controller_leaves_nothing_and_its_work_goes_on(
+    trials: FaultTrials, during: str
+) -> None:
+    trial = trials.killed_controller(during, seed=101)
+    assert trial.as_expected, trial
+
+
+def test_a_fault_that_never_happens_is_a_trial_that_is_not_as_expected() -> None:
+    def ends_first() -> Trial:
+        raise RuntimeError("20 trainings ended before the fault")
+
+    trial = attempted("killed", "training", ends_first)
+    assert not trial.as_expected
+    assert "before the fault" in trial.reason
+
+
+def test_a_trial_notices_what_is_left_behind(trials: FaultTrials) -> None:
+    """That these tests can fail."""
+    with everything_gone() as left:
+        folder = tempfile.mkdtemp(prefix="drlpp-session-")
+    assert left == [folder]

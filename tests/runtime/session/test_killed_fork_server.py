@@ -1,0 +1,115 @@
+"""The server that workers are forked from may be killed, for want of memory; sessions go on."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import forkserver, util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.leftovers import wait_until_gone
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.hosts import local_host
+from drlpp.runtime.ipc.session_folder import keep_socket_folder
+from tests.support.pipelines import in_a_row
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron"))
+
+
+@pytest.fixture
+def session(captured: CapturedModel, tmp_path: Path) -> Iterator[ClusterSession]:
+    """Whose workers are gone when it is closed."""
+    with ClusterSession(captured, workers=2) as session:
+        session.measure(in_a_row(captured.graph, 0, 1), 4)
+        seen = set(session.process_ids)
+        yield session
+        seen |= set(session.process_ids)
+    assert not wait_until_gone(seen, tmp_path)
+
+
+def _kill_server() -> None:
+    server: Any = forkserver._forkserver
+    os.kill(server._forkserver_pid, signal.SIGKILL)
+
+
+def test_killed_between_measurements(captured: CapturedModel, session: ClusterSession) -> None:
+    placement = in_a_row(captured.graph, 0, 1)
+    for _ in range(2):
+        before = set(session.process_ids)
+        _kill_server()
+        time.sleep(0.2)
+        assert isinstance(session.measure(placement, 4), Measurement)
+        assert not before & set(session.process_ids)
+        # Without the server, nobody but us has told them to end.
+        assert not [process for process in before if Path(f"/proc/{process}/exe").exists()]
+
+
+def test_killed_during_a_measurement(captured: CapturedModel, session: ClusterSession) -> None:
+    placement = in_a_row(captured.graph, 0, 1)
+    strike = threading.Timer(0.5, _kill_server)
+    strike.start()
+    with pytest.warns(UserWarning, match="the server that workers are forked from has ended"):
+        outcome = session.measure(placement, 3_000)
+    strike.join()
+    assert isinstance(outcome, Measurement)
+
+
+def test_killed_while_workers_are_frozen(captured: CapturedModel, session: ClusterSession) -> None:
+    """They are killed nevertheless, and nothing of ours is removed."""
+    for process in session.process_ids:
+        os.kill(process, signal.SIGSTOP)
+    _kill_server()
+    time.sleep(0.2)
+    assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
+
+
+def test_killed_before_a_worker_is_forked(
+    captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placement = in_a_row(captured.graph, 0, 1)
+    warm_up = local_host.warm_up
+
+    def warm_up_and_kill() -> None:
+        warm_up()
+        server: Any = forkserver._forkserver
+        # It looks as if it lived, as it does to whoever asked a moment too early.
+        monkeypatch.setattr(forkserver._forkserver, "ensure_running", lambda: None)
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+        os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOWAIT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_host, "warm_up", warm_up_and_kill)
+        os.kill(session.process_ids[0], signal.SIGKILL)
+        time.sleep(0.2)
+        with pytest.warns(UserWarning, match="is measured again"):
+            outcome = session.measure(placement, 4)
+    monkeypatch.undo()
+    assert isinstance(outcome, FailedMeasurement)
+    assert outcome.failure == LOST_TWICE
+    assert outcome.reason.count("could not be started: the server") == 2
+    assert isinstance(session.measure(placement, 4), Measurement)
+
+
+def test_a_folder_for_sockets_that_was_removed_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "sockets"
+    monkeypatch.setattr(util, "get_temp_dir", lambda: str(folder))
+    # None of them waits for another's lock.
+    threads = [threading.Thread(target=keep_socket_folder, daemon=True) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert list(folder.iterdir()) == [folder / "drlpp-lock"]

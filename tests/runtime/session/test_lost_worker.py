@@ -1,0 +1,223 @@
+"""A worker that is killed from outside costs no placement its measurement, but two in a row do."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.faults import workers_of_this_process
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.comparison.race import RaceRules
+from drlpp.envs import MeasurementMemory
+from drlpp.envs.measurements_file import Entry
+from drlpp.errors import OutOfMemory, WorkerLost
+from drlpp.models.task import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
+from drlpp.runtime import (
+    ClusterSession,
+    Contender,
+    Observer,
+    PipelineTrainer,
+    ProgressReport,
+    compare,
+)
+from drlpp.schedule.method import Method
+from drlpp.specs.data import Data, Samples
+from tests.support.loading import data_for
+from tests.support.pipelines import in_a_row
+from tests.support.placement_files import file_of
+
+KILLED = "was killed by SIGKILL, as the system does for want of memory"
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron"))
+
+
+@pytest.fixture(scope="module")
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel, notes: list[str]) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=2, note=notes.append) as session:
+        yield session
+
+
+@pytest.fixture
+def kill(
+    session: ClusterSession, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    """Have a worker killed in each of the next runs, None for none."""
+    notes.clear()
+    run = session.run
+    victims: list[int | None] = []
+
+    def strike(*arguments: Any, **options: Any) -> Any:
+        victim = victims.pop(0) if victims else None
+        if victim is not None:
+            os.kill(session.process_ids[victim], signal.SIGKILL)
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(session, "run", strike)
+    return lambda *whom: victims.extend(whom)
+
+
+def test_a_placement_that_loses_a_worker_is_measured_again(
+    captured: CapturedModel, session: ClusterSession, notes: list[str], kill: Callable[..., None]
+) -> None:
+    kill(1)
+    before = session.process_ids
+    outcome = session.measure(in_a_row(captured.graph, 1, 0), 4)
+    assert isinstance(outcome, Measurement)
+    assert notes == [f"worker 1 (stage 0) {KILLED}; its placement, 1-1, is measured again"]
+    assert session.timeline
+    assert not set(before) & set(session.process_ids)
+
+
+def test_one_that_loses_a_worker_twice_has_failed(
+    captured: CapturedModel, session: ClusterSession, kill: Callable[..., None]
+) -> None:
+    placement = in_a_row(captured.graph, 0, 1)
+    kill(0, 1)
+    assert session.measure(placement, 4) == FailedMeasurement(
+        failure="worker lost twice",
+        reason=f"lost a worker twice: worker 0 (stage 0) {KILLED}; when measured again, worker 1 "
+        f"(stage 1) {KILLED}",
+    )
+    assert session.timeline == ()
+    assert isinstance(session.measure(placement, 4), Measurement)
+
+
+def test_what_happens_the_second_time_is_told_as_it_is(
+    captured: CapturedModel,
+    session: ClusterSession,
+    kill: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A placement whose second measurement runs out of memory has run out of memory."""
+    execute = session._workers.execute
+
+    def fail(*arguments: Any) -> Any:
+        if later:
+            raise OutOfMemory("worker 0: there is none")
+        return execute(*arguments)
+
+    later: list[str] = []
+    monkeypatch.setattr(session, "_note", later.append)
+    monkeypatch.setattr(session._workers, "execute", fail)
+    kill(0)
+    outcome = session.measure(in_a_row(captured.graph, 0, 1), 4)
+    assert outcome == FailedMeasurement(failure="out of memory", reason="worker 0: there is none")
+
+
+def test_without_anybody_to_tell_it_is_a_warning(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=1) as session, pytest.warns(UserWarning, match="again"):
+        session._note("it is measured again")
+
+
+def test_a_lost_worker_is_no_outcome_of_a_memory_and_two_are_for_good(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path, kill: Callable[..., None]
+) -> None:
+    path = tmp_path / "measurements.jsonl"
+    memory = MeasurementMemory(session, 4, path)
+    once, twice = in_a_row(captured.graph, 0, 1), in_a_row(captured.graph, 1, 0)
+    kill(0, None, 1, 0)
+    assert isinstance(memory.measure(once)[0], Measurement)
+    failed, _ = memory.measure(twice)
+    assert isinstance(failed, FailedMeasurement)
+    assert failed.failure == LOST_TWICE
+    lines = path.read_text().splitlines()
+    assert len(lines) == 3
+    # An older drlpp reads it too: it knows no other fields.
+    assert set(json.loads(lines[2])["outcome"]) == {"outcome", "failure", "reason"}
+    kill(0)
+    again = MeasurementMemory(session, 4, path)
+    assert again.measure(twice) == (failed, True)
+    assert again.measure(once)[1]
+    assert path.read_text().splitlines() == lines
+
+
+def test_what_an_older_drlpp_gave_up_after_one_lost_worker_is_measured_on_resuming(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "measurements.jsonl"
+    placement = in_a_row(captured.graph, 0, 1)
+    MeasurementMemory(session, 4, path)
+    lost = FailedMeasurement(failure="worker lost", reason="worker 1 was killed by SIGKILL")
+    with path.open("a") as file:
+        file.write(Entry(placement=placement.canonical, outcome=lost).model_dump_json() + "\n")
+    memory = MeasurementMemory(session, 4, path)
+    assert memory.distinct == 0
+    outcome, _ = memory.measure(placement)
+    assert isinstance(outcome, Measurement)
+    assert MeasurementMemory(session, 4, path).outcomes == {
+        Candidate(placement.canonical, session.method): outcome
+    }
+
+
+def test_a_lost_worker_ends_no_contender(
+    captured: CapturedModel,
+    session: ClusterSession,
+    notes: list[str],
+    tmp_path: Path,
+    kill: Callable[..., None],
+) -> None:
+    contenders = [
+        Contender(found_by=name, placement=in_a_row(captured.graph, *workers), method=Method())
+        for name, workers in (("one", (0, 1)), ("other", (1, 0)))
+    ]
+    kill(None, 1, None, None, 0)
+    comparison = compare(
+        session,
+        contenders,
+        rules=RaceRules(rounds=2),
+        minibatches=4,
+        path=tmp_path / "comparison.json",
+    )
+    assert [contender.failure for contender in comparison.contenders] == [None, None]
+    assert [len(contender.measurements) for contender in comparison.contenders] == [2, 2]
+    assert len(notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_every", "kept"),
+    [
+        (0, r"nothing had been saved yet, so the same command begins anew \(--checkpoint-every"),
+        (
+            200,
+            r"\S+/checkpoint.safetensors has all up to \d+ minibatches of epoch 1, and the ",
+        ),
+    ],
+)
+def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
+    captured: CapturedModel, tmp_path: Path, checkpoint_every: int, kept: str
+) -> None:
+    struck = []
+
+    def strike(report: ProgressReport) -> None:
+        saved = (tmp_path / "checkpoint.safetensors").exists()
+        if saved == (checkpoint_every > 0) and not struck:
+            struck.append(report)
+            # The newest of all that sessions of this process have.
+            os.kill(max(workers_of_this_process()), signal.SIGKILL)
+
+    document = file_of(captured, in_a_row(captured.graph, 0, 1))
+    trainer = PipelineTrainer(
+        document,
+        out=tmp_path,
+        checkpoint_every=checkpoint_every,
+        observer=Observer(on_progress=strike),
+    )
+    # So long that it cannot end before the worker does.
+    (inputs,), targets = data_for(captured).train
+    samples = Samples((inputs.repeat(400, 1),), targets.repeat(400))
+    with pytest.raises(WorkerLost, match=rf"^worker (\d) \(stage \1\) {KILLED}; {kept}"):
+        trainer.fit(Data(samples, samples), epochs=1)

@@ -1,0 +1,318 @@
+"""Measuring on live workers, and what happens when they fail."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.cli.timeline.timeline_sources import Recording
+from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.ipc.commands import Progress
+from drlpp.schedule.method import Method
+from drlpp.schedule.window import Window
+from drlpp.timeline.spans import PREDICTION, spans_of, time_use
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron"))
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4) as session:
+        yield session
+
+
+def straight(captured: CapturedModel, *accelerators: int) -> Placement:
+    stages = max(accelerators) + 1
+    operators = len(captured.graph)
+    return Placement.from_assignment(
+        [min(stages * i // operators, stages - 1) for i in range(operators)], accelerators
+    )
+
+
+def test_placements_one_after_another_on_the_same_workers(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    first = session.measure(straight(captured, 0, 1, 2, 3), minibatches=6)
+    processes = session.process_ids
+    others = [
+        session.measure(straight(captured, *accelerators), minibatches=6)
+        for accelerators in [(0, 0, 0, 0), (0, 0, 1), (2, 1, 1, 0), (0,)]
+    ]
+    assert session.process_ids == processes
+    for outcome in [first, *others]:
+        assert isinstance(outcome, Measurement)
+        assert outcome.seconds_per_minibatch > 0
+        assert outcome.minibatches >= 6
+    assert isinstance(first, Measurement)
+    assert [usage.stage for usage in first.workers] == [0, 1, 2, 3]
+    window = first.seconds_per_minibatch * first.minibatches
+    for usage in first.workers:
+        assert 0 < usage.busy_seconds <= window
+        assert usage.busy_seconds + usage.waiting_seconds <= window * 1.001
+        assert usage.peak_memory_bytes > 1e6
+    # Activations of 8 × 16 floats for every minibatch, in one direction or the other.
+    assert first.workers[0].bytes_sent == 8 * 16 * 4 * (4 + 6 + 3)
+
+
+def test_timeline_is_the_schedule_as_it_ran(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    placement = straight(captured, 0, 1)
+    outcome = session.measure(placement, minibatches=5)
+    assert {timed.worker for timed in session.timeline} == {0, 1}
+    for worker in (0, 1):
+        mine = [timed for timed in session.timeline if timed.worker == worker]
+        assert all(a.end <= b.start for a, b in pairwise(mine))
+    assert min(timed.start for timed in session.timeline) == 0
+    # Where the time goes is what was measured.
+    pipeline = placement.pipeline(captured.graph)
+    window = Window.plan(pipeline, 5, session.method)
+    schedule = session.method.schedule_for(pipeline, window.minibatches)
+    hosts = dict.fromkeys((0, 1), "localhost")
+    recording = Recording("", "s", session.timeline, schedule, window, hosts)
+    begin, end = recording.bounds
+    assert isinstance(outcome, Measurement)
+    assert end - begin == pytest.approx(outcome.seconds_per_minibatch * outcome.minibatches)
+    uses = time_use(spans_of(session.timeline), begin, end)
+    for use, usage in zip(uses, outcome.workers, strict=True):
+        assert use.utilisation * (end - begin) == pytest.approx(usage.busy_seconds)
+    assert uses[0].seconds[PREDICTION] > 0
+    assert uses[1].seconds[PREDICTION] == 0, "the last stage has nothing to predict"
+
+
+def test_progress_is_told_while_a_run_goes_on(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    seen: list[Progress] = []
+    deployment = session.deploy(straight(captured, 0, 1))
+    while not seen:
+        session.run(deployment, 500, on_progress=seen.append)
+    through = [progress.through for progress in seen]
+    assert through == sorted(set(through))
+    assert 0 < through[0] <= through[-1] <= 500
+    assert all(progress.loss > 0 for progress in seen)
+
+
+def test_minibatches_of_a_measurement_have_their_size_whatever_the_samples(
+    captured: CapturedModel,
+) -> None:
+    batch = captured.task.batch_size
+    with ClusterSession(captured, workers=2) as session:
+        session.use_samples(
+            [torch.randn(5 * batch, *value.shape[1:]) for value in captured.task.inputs],
+            torch.zeros(5 * batch, dtype=torch.int64),
+        )
+        outcome = session.measure(straight(captured, 0, 1), minibatches=4)
+    assert isinstance(outcome, Measurement)
+
+
+def test_an_evaluation_is_no_silence(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ClusterSession(captured, workers=2) as session:
+        deployment = session.deploy(straight(captured, 0, 1))
+        heard: list[int] = []
+        command = session._workers.command
+
+        def listening(commands, on_progress=None, feed=None):  # type: ignore[no-untyped-def]
+            return command(commands, lambda progress: heard.append(progress.through), feed)
+
+        monkeypatch.setattr(session._workers, "command", listening)
+        while not heard:
+            session.evaluate(deployment, 1000, RunOptions())
+    assert 0 < heard[0] <= 1000
+
+
+def test_a_worker_that_a_placement_leaves_idle_gives_up_its_stage(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    session.deploy(straight(captured, 0, 1))
+    with_stage = _open_files(session.process_ids[1])
+    deployment = session.deploy(straight(captured, 0))
+    assert _open_files(session.process_ids[1]) < with_stage, "its connections are closed"
+    session.run(deployment, 2)
+
+
+def _open_files(process: int) -> int:
+    return len(os.listdir(f"/proc/{process}/fd"))
+
+
+def test_a_deployment_does_not_outlive_its_workers(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=2) as session:
+        deployment = session.deploy(straight(captured, 0, 1))
+        os.kill(session.process_ids[0], signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(WorkerLost):
+                session.run(deployment, 50)
+
+
+def test_sync_refuses_stale_schedules(captured: CapturedModel, session: ClusterSession) -> None:
+    with pytest.raises(InvalidInput, match="use schedule gpipe or 1f1b-flush"):
+        session.measure(straight(captured, 0, 1), method=Method(policy="sync"))
+
+
+def test_invalid_placement_is_the_callers_error(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    with pytest.raises(InvalidPlacement, match="accelerator 7"):
+        session.measure(
+            Placement.from_assignment([0] * len(captured.graph), ()).model_copy(
+                update={
+                    "stages": (
+                        straight(captured, 0).stages[0].model_copy(update={"accelerators": (7,)}),
+                    )
+                }
+            )
+        )
+
+
+def _strike(session: ClusterSession, victim: int, what: int) -> threading.Thread:
+    """Send a signal to a worker soon after the next placement has been deployed."""
+    process = session.process_ids[victim]
+    deployed = session.spent.deploying_seconds
+
+    def strike() -> None:
+        while session.spent.deploying_seconds == deployed:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        os.kill(process, what)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_worker_killed_at_any_moment_costs_no_measurement(
+    captured: CapturedModel, session: ClusterSession, victim: int
+) -> None:
+    placement = straight(captured, 0, 1, 2, 3)
+    session.measure(placement, minibatches=4)
+    before = session.process_ids
+    thread = _strike(session, victim, signal.SIGKILL)
+    with pytest.warns(UserWarning, match=rf"^worker {victim} \(stage {victim}\) was killed by"):
+        outcome = session.measure(placement, minibatches=2_000)
+    thread.join()
+    assert isinstance(outcome, Measurement)
+    assert not set(before) & set(session.process_ids)
+
+
+def test_a_worker_that_dies_between_placements_is_replaced(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    placement = straight(captured, 0, 1)
+    session.measure(placement, minibatches=4)
+    os.kill(session.process_ids[3], signal.SIGKILL)
+    time.sleep(0.2)
+    assert isinstance(session.measure(placement, minibatches=4), Measurement)
+
+
+def test_a_worker_that_dies_with_its_stage_is_told(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    deployment = session.deploy(straight(captured, 0, 1))
+    os.kill(session.process_ids[1], signal.SIGKILL)
+    time.sleep(0.2)
+    with pytest.raises(WorkerLost, match=r"worker 1 \(stage 1\) was killed by SIGKILL"):
+        session.run(deployment, 4)
+    session.measure(straight(captured, 0, 1), minibatches=4)
+    with pytest.raises(WorkerLost, match="its stage with it"):
+        session.run(deployment, 4)
+
+
+def test_frozen_worker_is_a_timeout(captured: CapturedModel) -> None:
+    placement = straight(captured, 0, 1)
+    with ClusterSession(captured, workers=2, timeout_seconds=3) as session:
+        session.measure(placement, minibatches=4)
+        thread = _strike(session, 1, signal.SIGSTOP)
+        outcome = session.measure(placement, minibatches=5_000)
+        thread.join()
+        assert isinstance(outcome, FailedMeasurement)
+        assert outcome.failure == "timeout"
+        assert isinstance(session.measure(placement, minibatches=4), Measurement)
+
+
+def test_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
+    captured = capture(ModelReference.named("tests.support.models:forked"))
+    with ClusterSession(captured, workers=2) as session:
+        # A token that the embedding does not know.
+        session.use_samples([torch.full((8, 6), 99)], torch.zeros(8, dtype=torch.int64))
+        outcome = session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)))
+    assert isinstance(outcome, FailedMeasurement)
+    assert outcome.failure == "error in the model"
+    assert "index out of range" in outcome.reason
+
+
+def test_out_of_memory_is_told_apart() -> None:
+    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    with ClusterSession(captured, workers=1) as session:
+        placement = straight(captured, 0)
+        session.measure(placement, minibatches=2)
+        # The worker may hold what it has, and then 1 MiB more.
+        import resource
+
+        process = session.process_ids[0]
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[5])
+        limit = pages * resource.getpagesize() + 2**20
+        resource.prlimit(process, resource.RLIMIT_DATA, (limit, limit))
+        with pytest.raises(OutOfMemory, match="worker 0"):
+            session.use_samples([torch.randn(400_000, 16)], torch.zeros(400_000, dtype=torch.int64))
+        outcome = session.measure(placement, minibatches=2)
+    assert isinstance(outcome, Measurement)
+
+
+def test_nothing_is_left_behind(captured: CapturedModel) -> None:
+    session = ClusterSession(captured, workers=2)
+    session.measure(straight(captured, 0, 1), minibatches=4)
+    processes = session.process_ids
+    files = session.folder
+    session.close()
+    assert not files.exists()
+    assert not [p for p in processes if Path(f"/proc/{p}").exists()]
+    session.close()
+
+
+def test_profile_measures_every_operator(captured: CapturedModel, session: ClusterSession) -> None:
+    profile, cluster = session.profile(repeats=3)
+    assert profile.graph == captured.graph
+    assert len(profile.operators) == len(captured.graph)
+    assert sum(op.forward_seconds for op in profile.operators) > 0
+    assert cluster.accelerators == 4
+    assert cluster.within_host.bandwidth_bytes_per_second > 1e6
+
+
+def test_what_was_deployed_before_is_refused(captured: CapturedModel) -> None:
+    options = RunOptions(order=torch.arange(8).reshape(1, 8))
+    with ClusterSession(captured, 3) as session:
+        first = session.deploy(straight(captured, 0, 1))
+        other = session.deploy(straight(captured, 1, 0))
+        calls: list[Callable[[], object]] = [
+            lambda: session.run(first, 4),
+            lambda: session.evaluate(first, 1, options),
+            lambda: session.collect(first),
+            lambda: session.checkpoint(first),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInput, match="1-1, any more: another one was deployed"):
+                call()
+        session.run(other, 4)
+        session.measure(straight(captured, 0, 1, 2), 4)
+        with pytest.raises(InvalidInput, match="deployed or measured since"):
+            session.run(other, 4)
+    for call in [lambda: session.run(other, 4), lambda: session.measure(other.placement)]:
+        with pytest.raises(InvalidInput, match="this session is closed"):
+            call()

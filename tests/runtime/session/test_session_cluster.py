@@ -1,0 +1,47 @@
+"""The cluster that a session's hosts are, and the cores of their machines."""
+
+from pathlib import Path
+
+from drlpp.runtime.device.devices import DeviceFacts
+from drlpp.runtime.device.emulation import cores_for
+from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.session.cluster_discovery import ends_to_measure, session_cluster
+from drlpp.specs.cluster import Link
+
+
+def test_emulated_accelerators_share_the_cores_of_their_machine() -> None:
+    machines = [("one", (0, 1)), ("one", (0, 1)), ("one", (0, 1)), ("other", (0,))]
+    assert cores_for((0.5, 0.5, 0.4, 0.5), machines) == [1, 0, 1, 0]
+    assert cores_for((1.0,) * 4, machines) == [None] * 4
+
+
+def test_hosts_become_a_cluster() -> None:
+    machines = (("a", (0, 1)),) * 3 + (("b", (0, 1, 2, 3)),) + (("c", (0,)),)
+    names = ["x", "x", "x", "y", "z"]
+    hosts = Hosts(tuple(_Named((w,), name) for w, name in enumerate(names)), machines)
+    assert ends_to_measure(hosts) == [(0, 1), (0, 3), (0, 4)]
+    inside, quick, slow = (Link(bandwidth_bytes_per_second=b) for b in (1e10, 1e9, 1e8))
+    links = {(0, 1): inside, (0, 3): quick, (0, 4): slow}
+    cluster = session_cluster(hosts, [DeviceFacts()] * 5, (1.0,) * 5, links)
+    assert cluster.host_of == (0, 0, 0, 1, 2)
+    assert cluster.link(0, 2) == inside
+    assert cluster.link(1, 3) == quick
+    assert cluster.link(3, 4) == cluster.link(0, 4) == slow
+    assert cluster.cores_of == (2, 2, 2, None, None), "three workers share two cores"
+    emulated = session_cluster(hosts, [DeviceFacts()] * 5, (0.5, 0.25, 0.5, 0.5, 0.5), links)
+    assert emulated.speeds == (0.5, 0.25, 0.5, 0.5, 0.5)
+    assert emulated.link(0, 4) == slow
+    gpus = [DeviceFacts("cuda", "GPU", name, 80) for name in ("a", "b", "b", "c", "d")]
+    on_gpus = session_cluster(hosts, gpus, (1.0,) * 5, links)
+    assert on_gpus.devices == ("cuda",) * 5
+    assert on_gpus.cores_of == (2, 2, 2, None, None), "three workers share two GPUs"
+    assert on_gpus.memory_bytes == (40, 40, 40, 80, 80)
+    alone = Hosts((_Named((0,), "x"),), (("a", (0,)),))
+    assert ends_to_measure(alone) == []
+    assert session_cluster(alone, [DeviceFacts()], (1.0,), {}).accelerators == 1
+
+
+class _Named(LocalHost):
+    def __init__(self, workers: tuple[int, ...], name: str) -> None:
+        super().__init__(workers, Path("unused"), name)

@@ -1,0 +1,224 @@
+"""Processes that are stopped, by Ctrl-Z or by whoever may, and continued or not."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.leftovers import descendants, wait_until_gone
+from benchmarks.process_facts import children_of
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import DataError, TrialTimeout, WorkerLost
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.runtime import ClusterSession, PipelineTrainer
+from drlpp.runtime.hosts import local_host
+from drlpp.runtime.hosts.host import Answered
+from drlpp.runtime.ipc.commands import Done, Release, Run
+from drlpp.runtime.session import pool as pool_module
+from drlpp.runtime.session.pool import WorkerPool
+from tests.support.loading import data_for, placement_file
+from tests.support.pipelines import in_a_row
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+from drlpp.runtime import ClusterSession
+from tests.support.pipelines import in_a_row
+with ClusterSession("tests.support.models:perceptron", 2, timeout_seconds=3) as session:
+    placement = in_a_row(session.graph, 0, 1)
+    session.measure(placement, 4)
+    print("begins", flush=True)
+    print(session.measure(placement, 1500))
+"""
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+
+
+def _signal(processes: Sequence[int], number: int) -> None:
+    for process in processes:
+        os.kill(process, number)
+
+
+def test_a_program_that_is_stopped_and_continued_has_not_hung() -> None:
+    """Ctrl-Z stops its workers as well, so nobody has said anything for longer than allowed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begins\n"
+        time.sleep(0.5)
+        family = [program.pid, *descendants(program.pid)]
+        _signal(family, signal.SIGSTOP)
+        time.sleep(6)
+        _signal(family, signal.SIGCONT)
+        said = program.stdout.read()
+    assert said.startswith("outcome='measured'"), said
+
+
+class _Host:
+    """Has a worker that answers when it is asked for events the ``count``-th time."""
+
+    workers = (0,)
+    name = address = "127.0.0.1"
+    process_ids = (1,)
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def is_whole(self) -> bool:
+        return True
+
+    def send(self, worker: int, command: object) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def waitables(self) -> list[Connection]:
+        return []
+
+    def events(self, _ready: object) -> list[Answered]:
+        self._count -= 1
+        return [Answered(0, Done())] if self._count <= 0 else []
+
+
+def test_nobody_waits_while_the_controller_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seconds of a stop count neither as silence now, nor as usual later."""
+    clock = [0.0]
+    late = iter([0.0, 500.0, 0.0])
+
+    def wait(_waitables: object, seconds: float) -> list[object]:
+        clock[0] += seconds + next(late, 0.0)
+        return []
+
+    monkeypatch.setattr(pool_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pool_module.mp_connection, "wait", wait)
+    hosts: Any = [_Host(5)]
+    pool = WorkerPool(hosts, [1.0], [None], tmp_path)
+    pool.command({0: Release()}, timeout_seconds=10)
+    assert pool.stops == 1
+    assert pool.longest_silence_seconds < 10
+    hosts = [_Host(50)]
+    pool = WorkerPool(hosts, [1.0], [None], tmp_path)
+    with pytest.raises(TrialTimeout):
+        pool.command({0: Release()}, timeout_seconds=10)
+
+
+def test_what_was_measured_over_a_stop_is_measured_again(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = 0
+    command = WorkerPool.command
+
+    def stopped_once(pool: WorkerPool, commands: Any, *arguments: Any) -> object:
+        nonlocal runs
+        if isinstance(next(iter(commands.values())), Run):
+            runs += 1
+            pool.stops += runs == 1
+        return command(pool, commands, *arguments)
+
+    with ClusterSession(captured, 2) as session, monkeypatch.context() as patch:
+        patch.setattr(WorkerPool, "command", stopped_once)
+        assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
+        assert runs == 2
+        session.measure(in_a_row(captured.graph, 0, 1), 4)
+        assert runs == 3
+
+
+@pytest.fixture
+def frozen_server(captured: CapturedModel, tmp_path: Path) -> Iterator[ClusterSession]:
+    """A session whose workers were forked from a server that is stopped by now."""
+    with ClusterSession(captured, 2, timeout_seconds=3) as session:
+        session.measure(in_a_row(captured.graph, 0, 1), 4)
+        seen = session.process_ids
+        server: Any = forkserver._forkserver
+        frozen = server._forkserver_pid
+        os.kill(frozen, signal.SIGSTOP)
+        yield session
+        seen += session.process_ids
+    assert not wait_until_gone({*seen, frozen}, tmp_path)
+
+
+def test_a_session_ends_although_the_fork_server_is_frozen(frozen_server: ClusterSession) -> None:
+    frozen_server.close()
+
+
+def test_a_frozen_fork_server_is_replaced(
+    captured: CapturedModel, frozen_server: ClusterSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_host, "_LONGEST_END_SECONDS", 2)
+    placement = in_a_row(captured.graph, 0, 1)
+    assert isinstance(frozen_server.measure(placement, 4), Measurement)
+    os.kill(frozen_server.process_ids[0], signal.SIGKILL)
+    frozen_server.measure(placement, 4)
+    assert isinstance(frozen_server.measure(placement, 4), Measurement)
+
+
+def test_a_server_that_does_not_fork_is_named_and_replaced(
+    captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_host.warm_up()
+    server: Any = forkserver._forkserver
+    monkeypatch.setattr(local_host, "_LONGEST_FORK_SECONDS", 1)
+    os.kill(server._forkserver_pid, signal.SIGSTOP)
+    placement = in_a_row(captured.graph, 0, 1)
+    with ClusterSession(captured, 2) as session:
+        try:
+            outcome = session.measure(placement, 4)
+        except WorkerLost as error:
+            outcome = FailedMeasurement(failure=error.kind, reason=str(error))
+        assert isinstance(outcome, FailedMeasurement)
+        assert "did not do so within" in outcome.reason
+        monkeypatch.undo()
+        assert isinstance(session.measure(placement, 4), Measurement)
+
+
+class _Unhurried(TensorDataset):
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        time.sleep(0.02)
+        return tuple(super().__getitem__(index))
+
+
+def _stop_a_loader_process(begun: set[int], stopped: list[int]) -> None:
+    while not stopped:
+        time.sleep(0.1)
+        for child in set(children_of(os.getpid())) - begun:
+            # Of the server that workers are forked from, and its helper, there are more files.
+            if "multiprocessing" not in Path(f"/proc/{child}/cmdline").read_text():
+                os.kill(child, signal.SIGSTOP)
+                stopped.append(child)
+                return
+
+
+@pytest.mark.timeout(60)
+def test_a_frozen_process_of_a_loader_is_given_up_where_the_loader_has_a_limit(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """torch asks it to end, which it does not hear, and Python would wait for it at its exit."""
+    data = data_for(captured)
+    dataset = _Unhurried(data.train.inputs[0], data.train.targets)
+    stopped: list[int] = []
+    strike = threading.Thread(
+        target=_stop_a_loader_process, args=(set(children_of(os.getpid())), stopped), daemon=True
+    )
+    strike.start()
+    trainer = PipelineTrainer(placement_file(captured, 0, 1), out=tmp_path / "out")
+    with pytest.raises(DataError, match="timed out after 3"):
+        trainer.fit(DataLoader(dataset, 8, num_workers=1, timeout=3), epochs=50)
+    strike.join(10)
+    (tmp_path / "empty").mkdir()
+    assert not wait_until_gone(set(stopped), tmp_path / "empty")

@@ -1,0 +1,232 @@
+"""A measurement is of every stage, of whole rounds, after the pipeline filled and before it drains.
+
+Held against the definition, written down here once more: a minibatch is complete when every worker
+has made the update that contains it.
+"""
+
+import itertools
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from drlpp.placement.measurement import Measurement
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.session.windows import measurement_of
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Action, Backward, Forward, Schedule, Update
+from drlpp.schedule.window import Window
+from drlpp.timeline.timeline import play
+
+LATE = 1e6
+unhurried = settings(deadline=None, max_examples=60)
+SYNC = [
+    Method(schedule=kind, policy="sync", microbatches=2, accumulate=accumulate)
+    for kind, accumulate in [("gpipe", 1), ("gpipe", 3), ("1f1b-flush", 1), ("1f1b-flush", 2)]
+]
+ASYNC = [
+    Method(accumulate=accumulate, in_flight_per_link=depth)
+    for accumulate, depth in [(1, 0), (1, 2), (2, 0), (3, 1)]
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run with a window in it, and how long its actions took."""
+
+    window: Window
+    schedule: Schedule
+    results: dict[int, RunResult]
+
+    @property
+    def measured(self) -> Measurement:
+        return measurement_of(self.schedule, self.results, self.window)
+
+    def update_of(self, worker: int, minibatch: int) -> int:
+        """Where in its actions a worker makes the update that contains a minibatch."""
+        return next(
+            place
+            for place, action in enumerate(self.schedule.actions[worker])
+            if isinstance(action, Update) and action.through > minibatch
+        )
+
+    def complete(self, minibatch: int) -> float:
+        """When all updates had been made that contain it."""
+        return max(
+            result.times[self.update_of(worker, minibatch)][1]
+            for worker, result in self.results.items()
+        )
+
+    @property
+    def last_of_warm_up(self) -> int:
+        return self.window.warm_up - 1
+
+    @property
+    def last(self) -> int:
+        return self.window.warm_up + self.window.length - 1
+
+    def moved(self, worker: int, places: range, seconds: float) -> "Run":
+        """The same with a worker's actions at some places at another time."""
+        times = list(self.results[worker].times)
+        for place in places:
+            times[place] = (seconds, seconds)
+        changed = replace(self.results[worker], times=times)
+        return replace(self, results={**self.results, worker: changed})
+
+
+def run_of(
+    pipeline: Pipeline, method: Method, minibatches: int, seconds: Callable[[int, Action], float]
+) -> Run:
+    """A run whose actions take ``seconds`` on their workers."""
+    window = Window.plan(pipeline, minibatches, method)
+    schedule = method.schedule_for(pipeline, window.minibatches)
+    timed = play(schedule, seconds)
+    results = {
+        worker: RunResult(
+            times=[(t.start, t.end) for t in timed if t.worker == worker],
+            processor_seconds=[0.0 for t in timed if t.worker == worker],
+            losses={},
+            scores={},
+            peak_memory_bytes=0,
+            bytes_sent=0,
+        )
+        for worker in schedule.actions
+    }
+    return Run(window, schedule, results)
+
+
+def pipelines() -> st.SearchStrategy[Pipeline]:
+    replicas = st.lists(st.integers(1, 3), min_size=1, max_size=4)
+    return replicas.map(lambda replicas: Pipeline.straight(*replicas))
+
+
+@st.composite
+def runs(draw: st.DrawFn, methods: Sequence[Method] = (*ASYNC, *SYNC)) -> Run:
+    """Whose every action takes another time."""
+    method = draw(st.sampled_from(methods))
+    pipeline = draw(pipelines())
+    if method.schedule != "1f1b":
+        pipeline = Pipeline.straight(*(1 for _ in pipeline.stages))
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    minibatches = draw(st.integers(1, 12))
+    return run_of(pipeline, method, minibatches, lambda worker, action: chance.uniform(0.1, 3))
+
+
+@unhurried
+@given(runs())
+def test_a_measurement_is_what_its_definition_says(run: Run) -> None:
+    found, window = run.measured, run.window
+    begin, end = run.complete(run.last_of_warm_up), run.complete(run.last)
+    assert found.minibatches == window.length
+    assert found.seconds_per_minibatch == pytest.approx((end - begin) / window.length)
+    marks = [run.complete(m) for m in range(run.last_of_warm_up, run.last + 1, window.step)]
+    steps = [(later - earlier) / window.step for earlier, later in itertools.pairwise(marks)]
+    assert found.median_seconds == pytest.approx(statistics.median(steps))
+    if len(steps) > 1:
+        assert found.standard_deviation_seconds == pytest.approx(statistics.stdev(steps))
+
+
+@unhurried
+@given(runs(), st.data())
+def test_every_worker_decides_when_a_measurement_ends(run: Run, data: st.DataObject) -> None:
+    worker = data.draw(st.sampled_from(sorted(run.results)))
+    place = run.update_of(worker, run.last)
+    late = run.moved(worker, range(place, place + 1), LATE).measured
+    waited = LATE - run.complete(run.last_of_warm_up)
+    assert late.seconds_per_minibatch == pytest.approx(waited / run.window.length)
+
+
+@unhurried
+@given(runs(), st.data())
+def test_every_worker_decides_when_a_measurement_begins(run: Run, data: st.DataObject) -> None:
+    worker = data.draw(st.sampled_from(sorted(run.results)))
+    place = run.update_of(worker, run.last_of_warm_up)
+    begin, end = run.complete(run.last_of_warm_up), run.complete(run.last)
+    between = (begin + end) / 2
+    late = run.moved(worker, range(place, place + 1), between).measured
+    assert late.seconds_per_minibatch == pytest.approx((end - between) / run.window.length)
+
+
+@unhurried
+@given(runs())
+def test_what_is_outside_of_the_window_does_not_count(run: Run) -> None:
+    """How long the pipeline takes to fill and to drain."""
+    other = run
+    for worker, result in run.results.items():
+        filled, ended = (run.update_of(worker, m) for m in (run.last_of_warm_up, run.last))
+        other = other.moved(worker, range(filled), 0.0)
+        other = other.moved(worker, range(ended + 1, len(result.times)), LATE)
+    assert other.measured.seconds_per_minibatch == run.measured.seconds_per_minibatch
+    assert other.measured.median_seconds == run.measured.median_seconds
+
+
+@unhurried
+@given(pipelines(), st.sampled_from([*ASYNC, *SYNC]), st.integers(1, 40))
+def test_a_window_is_the_fewest_whole_rounds(
+    pipeline: Pipeline, method: Method, minibatches: int
+) -> None:
+    window = Window.plan(pipeline, minibatches, method)
+    assert window.length - window.step < minibatches <= window.length, "and no more than that"
+    assert all(part % window.step == 0 for part in (window.warm_up, window.length))
+    assert window.step == method.minibatches_together(pipeline)
+
+
+@unhurried
+@given(runs(ASYNC))
+def test_a_window_begins_when_the_pipeline_is_full(run: Run) -> None:
+    """From then on every round of a worker is the one before, some minibatches later."""
+    # Minibatches go round the replicas in turns, which may take several updates of them.
+    assume(all(run.window.step % len(workers) == 0 for workers in run.schedule.pipeline.stages))
+    for worker, actions in run.schedule.actions.items():
+        ends = [
+            run.update_of(worker, m)
+            for m in range(run.last_of_warm_up, run.last + 1, run.window.step)
+        ]
+        passes = [
+            [
+                (type(action), action.minibatch - number * run.window.step)
+                for action in actions[begin + 1 : end + 1]
+                if isinstance(action, Forward | Backward)
+            ]
+            for number, (begin, end) in enumerate(itertools.pairwise(ends))
+        ]
+        assert all(one == passes[0] for one in passes)
+
+
+@unhurried
+@given(st.sampled_from(ASYNC), pipelines(), st.integers(1, 12))
+def test_a_window_ends_before_the_pipeline_drains(
+    method: Method, pipeline: Pipeline, minibatches: int
+) -> None:
+    """Up to its end a worker does what it does in a run that is longer."""
+    run = run_of(pipeline, method, minibatches, lambda worker, action: 1)
+    longer = method.schedule_for(pipeline, run.window.minibatches + 5 * run.window.step)
+    for worker, actions in run.schedule.actions.items():
+        until = run.update_of(worker, run.last) + 1
+        assert tuple(actions[:until]) == tuple(longer.actions[worker][:until])
+
+
+@unhurried
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.integers(1, 12),
+)
+def test_a_steady_pipeline_takes_its_slowest_stage(
+    forward: list[int], replicas: int, in_flight_per_link: int, minibatches: int
+) -> None:
+    """Of stages whose forwards take as long as their backwards, all with as many replicas."""
+    pipeline = Pipeline.straight(*(replicas for _ in forward))
+    method = Method(in_flight_per_link=in_flight_per_link)
+
+    def seconds(worker: int, action: Action) -> float:
+        return forward[pipeline.stage_of(worker)] if isinstance(action, Forward | Backward) else 0
+
+    found = run_of(pipeline, method, minibatches, seconds).measured
+    assert found.seconds_per_minibatch == pytest.approx(2 * max(forward) / replicas)

@@ -1,0 +1,70 @@
+"""Graphs that are made and loaded for a deployment leave no text of their code behind."""
+
+import linecache
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.fx import graph_module
+
+from drlpp.capturing.capture import capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.runtime.comm.transport import Transport
+from drlpp.runtime.deploying.deployment import deployment_commands
+from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+def kept() -> tuple[set[str], set[str]]:
+    """Names of sources that are kept."""
+    generated = {name for name in linecache.cache if name.startswith("<eval")}
+    return set(graph_module._loader.eval_cache), generated
+
+
+def test_a_deployment_keeps_no_sources() -> None:
+    captured = capture(ModelReference.named("tests.support.models:forked"))
+    placement = Placement.from_assignment([0] * len(captured.graph), (0,))
+    before = kept()
+    commands = deployment_commands(
+        captured,
+        ExecutionPlan.of(Candidate(placement, Method()), captured.graph, 1),
+        OptimizerSpec(),
+        name="deployment",
+        seed=0,
+        transport=Transport(),
+        checkpoint=None,
+        in_flight=False,
+    )
+    assert kept() == before
+    with sources_forgotten():
+        program, _ = pickle.loads(commands[0].stage)
+    assert kept() == before
+    assert program.function.graph.nodes
+
+
+class Doubling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x
+
+
+def test_other_sources_stay_and_errors_do_not_hide() -> None:
+    mine = fx.symbolic_trace(Doubling())
+    before = kept()
+    traced = []
+
+    @sources_forgotten()
+    def trace_and_fail() -> None:
+        traced.append(fx.symbolic_trace(Doubling()))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        trace_and_fail()
+    assert kept() == before
+    for graph in (mine, *traced):
+        assert torch.equal(graph(torch.ones(2)), torch.full((2,), 2.0))
+        assert "add" in graph.code

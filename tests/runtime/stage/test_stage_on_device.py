@@ -1,0 +1,153 @@
+"""Everything that a stage holds is on its device, whatever trains it; torch's device that holds
+nothing stands for a GPU."""
+
+import pickle
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.stage import stage_runner
+from drlpp.runtime.stage.gradients import SharedGradients
+from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.stage_runner import RunPlan, StageRunner
+from drlpp.runtime.stage.stages import cut_stages, portable
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_versions import WeightUse
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+THERE, HERE = torch.device("meta"), torch.device("cpu")
+METHODS = {
+    "vanilla": Method(policy="vanilla", recompute=True),
+    "stash": Method(policy="stash"),
+    "spectrain": Method(policy="spectrain"),
+    "xpipe": Method(policy="xpipe"),
+    "pipeoptim": Method(policy="pipeoptim"),
+    "pipemare": Method(policy="pipemare", correction_decay=0.2),
+}
+OPTIMIZERS = ["sgd", "adamw", "nadam", "radam", "rmsprop", "adagrad", "lion"]
+
+
+@pytest.fixture(autouse=True)
+def passes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast knows of no device that holds nothing."""
+    monkeypatch.setattr(stage_runner, "passes_in", lambda precision, device: nullcontext())
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron"))
+
+
+def optimizer_named(name: str) -> OptimizerSpec:
+    if name == "lion":
+        return OptimizerSpec.parse("benchmarks.table_models:Lion", lr=0.003)
+    return OptimizerSpec(name=name)
+
+
+def runner_on(
+    device: torch.device,
+    captured: CapturedModel,
+    method: Method,
+    optimizer: OptimizerSpec,
+    before: StageRunner | None = None,
+) -> StageRunner:
+    """The whole model as a stage whose weights are a step old when its gradients come."""
+    alone = Placement.from_assignment([0] * len(captured.graph), (0,))
+    (program,) = pickle.loads(pickle.dumps(cut_stages(captured, alone)))
+    loss = pickle.loads(pickle.dumps(portable(captured.loss)))
+    retarget(program.function, device)
+    retarget(loss, device)
+    runner = StageRunner(
+        program=program,
+        state=captured.state | captured.constants,
+        method=method,
+        optimizer=optimizer,
+        delay=1,
+        loss=loss,
+        minibatches=Minibatches(captured.task.inputs, captured.task.targets).on(device),
+        optimizer_state=before.named_optimizer_state() if before else {},
+        device=device,
+    )
+    uses = {
+        (b, 0): WeightUse(max(b - 1, 0), b, stashed=max(b - 1, 0), forward_lead=1) for b in range(4)
+    }
+    recomputed = frozenset(uses) if method.recompute else frozenset()
+    runner.begin(RunPlan(uses, [0.1] * 6, recomputed=recomputed, shared=True))
+    return runner
+
+
+def trained(runner: StageRunner, steps: int = 3) -> StageRunner:
+    runner.forward((0, 0), {})
+    for step in range(steps):
+        runner.forward((step + 1, 0), {})
+        if runner.method.recompute:
+            runner.recompute((step, 0))
+        runner.backward((step, 0), {})
+        runner.update(1)
+    return runner
+
+
+def tensors_of(runner: StageRunner) -> Iterator[Tensor]:
+    """All but numbers of steps, which stay with the host."""
+    state = runner.named_optimizer_state()
+    held: list[Any] = [
+        runner.weights_and_buffers(),
+        [{k: v for k, v in kept.items() if k != "step"} for kept in state.values()],
+        runner.policy.copies(),
+        runner.in_flight_state(),
+    ]
+    assert isinstance(runner._gradients, SharedGradients)
+    held.append([bucket.flat for bucket in runner._gradients._buckets])
+    for tree in held:
+        yield from (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_everything_that_a_stage_holds_is_on_its_device(
+    captured: CapturedModel, method: str, optimizer: str
+) -> None:
+    runner = trained(runner_on(THERE, captured, METHODS[method], optimizer_named(optimizer)))
+    devices = {tensor.device for tensor in tensors_of(runner) if tensor.dim()}
+    assert devices == {THERE}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_checkpoint_of_a_processor_goes_on_elsewhere(
+    captured: CapturedModel, optimizer: str
+) -> None:
+    method, spec = METHODS["pipeoptim"], optimizer_named(optimizer)
+    before = trained(runner_on(HERE, captured, method, spec))
+    after = trained(runner_on(THERE, captured, method, spec, before))
+    assert {tensor.device for tensor in tensors_of(after) if tensor.dim()} == {THERE}
+    # Kernels are chosen for a device.
+    assert not after._optimizer.param_groups[0].get("fused")  # type: ignore[union-attr]
+
+
+def test_parts_in_flight_go_on_elsewhere(captured: CapturedModel) -> None:
+    method, spec = METHODS["stash"], optimizer_named("sgd")
+    before = trained(runner_on(HERE, captured, method, spec), steps=1)
+    after = runner_on(THERE, captured, method, spec)
+    uses = {(b, 0): WeightUse(b - 1, b, stashed=b - 1) for b in (1, 2)}
+    after.load_in_flight_state(before.in_flight_state(), RunPlan(uses, [0.1], version=1))
+    devices = {
+        t.device for t in pytree.tree_leaves(after.in_flight_state()) if isinstance(t, Tensor)
+    }
+    assert devices == {THERE}
+
+
+def test_a_loss_is_read_when_somebody_wants_it(captured: CapturedModel) -> None:
+    runner = trained(runner_on(HERE, captured, METHODS["vanilla"], optimizer_named("sgd")))
+    losses = runner.losses.take()
+    assert list(losses) == [(b, 0) for b in range(4)]
+    assert all(isinstance(loss, float) for loss in losses.values())
+    assert runner.losses.take() == {}

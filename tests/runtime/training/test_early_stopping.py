@@ -1,0 +1,141 @@
+"""Early stopping: when training ends, and whose weights are the result."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.models.task import ModelReference
+from drlpp.runtime import EarlyStopping, EpochReport, Observer, PipelineTrainer
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.killing import killed_after_saving
+from tests.support.loading import DATA, data_for, loaders_for, placement_file, same
+
+
+def reports(*scores: float) -> list[EpochReport]:
+    return [
+        EpochReport(epoch, 0.0, 10.0 - score, score, 1.0)
+        for epoch, score in enumerate(scores, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stopping", "scores", "best", "over"),
+    [
+        (EarlyStopping(patience=2), [1, 2, 3], 3, False),
+        (EarlyStopping(patience=2), [1, 3, 3], 2, False),
+        (EarlyStopping(patience=2), [1, 3, 3, 2], 2, True),
+        (EarlyStopping(patience=2), [1, 3, 2, 4], 4, False),
+        (EarlyStopping(patience=2, min_delta=0.5), [1, 1.4, 1.4], 1, True),
+        (EarlyStopping(patience=2, min_delta=0.5), [1, 1.4, 1.8], 3, False),
+        (EarlyStopping(patience=1), [1], 1, False),
+        (EarlyStopping(patience=2), [math.nan, 1, 0], 2, False),
+        (EarlyStopping(patience=2), [1, math.nan, 2], 3, False),
+        (EarlyStopping(patience=2), [math.nan, math.nan, math.nan], 1, True),
+    ],
+)
+def test_it_ends_after_epochs_that_were_no_better(
+    stopping: EarlyStopping, scores: list[float], best: int, over: bool
+) -> None:
+    for monitor in (None, "score", "loss"):
+        chosen = stopping.model_copy(update={"monitor": monitor})
+        assert chosen.best(reports(*scores)).epoch == best
+        assert chosen.is_over(reports(*scores)) == over
+
+
+@given(scores=st.lists(st.floats(0, 1), min_size=1, max_size=12), patience=st.integers(1, 4))
+def test_without_a_delta_the_best_is_the_maximum(scores: list[float], patience: int) -> None:
+    stopping = EarlyStopping(patience=patience)
+    best = stopping.best(reports(*scores))
+    assert best.epoch == scores.index(max(scores)) + 1
+    assert stopping.is_over(reports(*scores)) == (len(scores) - best.epoch >= patience)
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+
+
+def test_the_best_epoch_gives_the_weights_also_after_a_kill(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """A learning rate that is too large makes later epochs worse."""
+    document = placement_file(captured, 0, 1).model_copy(
+        update={"optimizer": OptimizerSpec(name="sgd", options={"lr": 3.0})}
+    )
+    options = {"early_stopping": EarlyStopping(patience=2, monitor="loss")}
+    whole = PipelineTrainer(document, out=tmp_path / "whole", **options).fit(DATA, epochs=30)
+    losses = [report.held_out_loss for report in whole.epochs]
+    best = losses.index(min(losses))
+    assert len(losses) == best + 3 < 30
+    only = PipelineTrainer(document, out=tmp_path / "only").fit(DATA, epochs=best + 1)
+    assert same(whole.state_dict, only.state_dict)
+    for file in ("best.pt", "model.pt"):
+        kept = torch.load(tmp_path / "whole" / file, weights_only=True)
+        assert same(kept, whole.state_dict)
+    assert whole.module_score == pytest.approx(whole.epochs[best].score)
+    assert not (tmp_path / "only" / "best.pt").exists()
+
+    with killed_after_saving(best + 2):
+        PipelineTrainer(document, out=tmp_path / "parts", **options).fit(DATA, epochs=30)
+    for _ in range(2):
+        again = PipelineTrainer(document, out=tmp_path / "parts", resume=True, **options)
+        rest = again.fit(DATA, epochs=30)
+        assert same(rest.state_dict, whole.state_dict)
+        assert [report.held_out_loss for report in rest.epochs] == losses
+
+
+def test_what_cannot_be_monitored_is_told_before_training(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    document = placement_file(captured, 0)
+    train, _ = loaders_for(data_for(captured))
+    trainer = PipelineTrainer(document, out=tmp_path / "1", early_stopping=EarlyStopping())
+    with pytest.raises(InvalidInput, match="early stopping needs held-out data"):
+        trainer.fit(train, epochs=2)
+    without = capture(ModelReference.named("tests.support.gathering:gathering"))
+    trainer = PipelineTrainer(
+        placement_file(without, 0),
+        out=tmp_path / "2",
+        early_stopping=EarlyStopping(monitor="score"),
+    )
+    task = without.task
+    assert task.targets is not None
+    loader = DataLoader(TensorDataset(*task.inputs, task.targets), task.batch_size)
+    with pytest.raises(InvalidInput, match=r"monitors the score, but model .* has none"):
+        trainer.fit(loader, loader, epochs=2)
+    with pytest.raises(
+        InvalidInput, match=r"early stopping with patience 0: expected 1 epoch or more"
+    ):
+        EarlyStopping(patience=0)
+    with pytest.raises(
+        InvalidInput, match="early stopping with monitor 'accuracy': expected score or"
+    ):
+        EarlyStopping(monitor="accuracy")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("damaged", [None, b"half", {"other": torch.zeros(2)}])
+def test_the_weights_of_the_best_epoch_are_looked_for_before_training_goes_on(
+    captured: CapturedModel, tmp_path: Path, damaged: bytes | dict[str, torch.Tensor] | None
+) -> None:
+    options = {"early_stopping": EarlyStopping(), "out": tmp_path}
+    document = placement_file(captured, 0)
+    PipelineTrainer(document, **options).fit(DATA, epochs=1)
+    best = tmp_path / "best.pt"
+    best.unlink()
+    if isinstance(damaged, bytes):
+        best.write_bytes(damaged)
+    elif damaged is not None:
+        torch.save(damaged, best)
+    seen: list[EpochReport] = []
+    observer = Observer(on_epoch=seen.append)
+    again = PipelineTrainer(document, resume=True, observer=observer, **options)
+    with pytest.raises(InvalidFile, match=r"best.pt: the weights of the best epoch so far cannot"):
+        again.fit(DATA, epochs=2)
+    assert not seen

@@ -1,0 +1,127 @@
+"""s is counted anew in every epoch, as ``docs/methods.md`` says: the pipeline drains in between."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.task import ModelReference
+from drlpp.runtime.deploying.run_commands import run_commands
+from drlpp.runtime.ipc.commands import Run
+from drlpp.runtime.session import session as session_module
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Backward, Forward, Part, Update
+from tests.support.killing import killed_after_saving
+from tests.support.loading import placement_file, train
+
+STAGES, MINIBATCHES = 3, 12
+"""STAGES of the pipeline, MINIBATCHES of the data."""
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron"))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, Run]]:
+    """The commands to workers, a segment of a run after the other."""
+    found: list[Mapping[int, Run]] = []
+
+    def recording(*arguments: Any, **options: Any) -> Iterator[dict[int, Run]]:
+        for commands in run_commands(*arguments, **options):
+            found.append(commands)
+            yield commands
+
+    monkeypatch.setattr(session_module, "run_commands", recording)
+    return found
+
+
+def differences(run: Run) -> list[int]:
+    """s of every minibatch on a worker, counted in what it does: a run that is not cut."""
+    versions: dict[Part, int] = {}
+    version, found = 0, []
+    for action in run.actions:
+        match action:
+            case Forward(minibatch, microbatch):
+                versions[minibatch, microbatch] = version
+            case Backward(minibatch, microbatch):
+                found.append(version - versions[minibatch, microbatch])
+            case Update(new):
+                version = new
+    return found
+
+
+def fills(rank: int, minibatches: int = MINIBATCHES) -> list[int]:
+    """0, 1, … up to D − rank − 1."""
+    return [min(minibatch, STAGES - rank - 1) for minibatch in range(minibatches)]
+
+
+def test_every_epoch_counts_s_from_0(
+    captured: CapturedModel, tmp_path: Path, sent: list[Mapping[int, Run]]
+) -> None:
+    train(placement_file(captured, 0, 1, 2), epochs=3, out=tmp_path)
+    assert len(sent) == 3
+    for epoch in sent:
+        for rank, run in epoch.items():
+            assert differences(run) == fills(rank)
+            # PipeOptim looks as far ahead (eq. 5), from the newest weights there are.
+            uses = [run.plan.uses[minibatch, 0] for minibatch in range(MINIBATCHES)]
+            assert [use.forward_lead for use in uses] == fills(rank)
+            newest = [max(minibatch - (STAGES - rank - 1), 0) for minibatch in range(MINIBATCHES)]
+            assert [use.newest_in_forward for use in uses] == newest
+            # The last update has seen all: nothing is in flight when the next epoch begins.
+            assert [a.through for a in run.actions if isinstance(a, Update)][-1] == MINIBATCHES
+
+
+def test_the_first_update_of_an_epoch_has_no_delay_in_2bw(
+    captured: CapturedModel, tmp_path: Path, sent: list[Mapping[int, Run]]
+) -> None:
+    method = Method(policy="2bw", accumulate=3)
+    train(placement_file(captured, 0, 1, 2, method=method), epochs=2, out=tmp_path)
+    for epoch in sent:
+        for run in epoch.values():
+            used = [run.plan.uses[minibatch, 0].stashed for minibatch in range(MINIBATCHES)]
+            assert used == [0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_checkpoint_within_an_epoch_does_not_drain(
+    captured: CapturedModel, tmp_path: Path, sent: list[Mapping[int, Run]]
+) -> None:
+    """Nor does going on from it, but under another placement the pipeline begins empty."""
+    document = placement_file(captured, 0, 1, 2)
+    with killed_after_saving(2):
+        train(document, epochs=1, checkpoint_every=4, out=tmp_path / "parts")
+    checkpoint = tmp_path / "parts" / "checkpoint.safetensors"
+    kept = checkpoint.read_bytes()
+    for placed, expected in [((0, 1, 2), fills(0)[8:]), ((1, 0, 2), fills(0, 4))]:
+        sent.clear()
+        checkpoint.write_bytes(kept)
+        again = placement_file(captured, *placed)
+        train(again, epochs=1, out=tmp_path / "parts", resume=True)
+        run = sent[0][placed[0]]
+        begin = 0 if placed == (1, 0, 2) else 8
+        leads = [run.plan.uses[begin + number, 0].forward_lead for number in range(4)]
+        assert leads == expected
+
+
+def test_t1_and_t2_divide_by_the_steady_states_delay_in_every_epoch(
+    captured: CapturedModel, tmp_path: Path, sent: list[Mapping[int, Run]]
+) -> None:
+    """τ = s + 1 of the steady state while the pipeline fills too; k counts over epochs."""
+    steps = 20
+    method = Method(policy="pipemare", annealing_minibatches=steps, correction_decay=0.135)
+    train(placement_file(captured, 0, 1, 2, method=method), epochs=2, out=tmp_path)
+    for number, epoch in enumerate(sent):
+        for rank, run in epoch.items():
+            delay = STAGES - rank
+            expected = [
+                0.01 / delay ** (1 - min((number * MINIBATCHES + k) / steps, 1))
+                for k in range(MINIBATCHES)
+            ]
+            assert list(run.plan.rates) == pytest.approx(expected)
+            # T2 looks back over as many updates as there were.
+            leads = [run.plan.uses[minibatch, 0].backward_lead for minibatch in range(MINIBATCHES)]
+            assert [-lead for lead in leads] == fills(rank)

@@ -1,0 +1,174 @@
+"""An evaluation that fails loses no epoch: what was trained is kept, and evaluated on resuming."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import DataError, StorageFailure
+from drlpp.models.task import ModelReference
+from drlpp.runtime import (
+    ClusterSession,
+    EarlyStopping,
+    EpochReport,
+    Observer,
+    PipelineTrainer,
+    TrainingResult,
+)
+from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
+from drlpp.schedule.method import Method
+from tests.support.killing import killed_after_saving
+from tests.support.loading import data_for, loaders_for, placement_file, same, train
+
+SHAPES = [
+    ((0, 1, 2), Method(policy="pipeoptim")),
+    ((0, 0, 1), Method(policy="stash")),
+    ((0, 1), Method(policy="2bw", accumulate=2)),
+    ((0, 1, 2), Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.1)),
+    ((0, 1), Method(schedule="gpipe", policy="sync", microbatches=4)),
+]
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+
+
+class Spoiled(TensorDataset):
+    """One of its samples cannot be read from some time on."""
+
+    bad = False
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        if self.bad and index == 17:
+            raise OSError("sample 17 is damaged")
+        return tuple(super().__getitem__(index))
+
+
+def known(result: TrainingResult) -> list[tuple[float | None, ...]]:
+    return [(report.loss, report.held_out_loss, report.score) for report in result.epochs]
+
+
+@pytest.mark.parametrize("early_stopping", [None, EarlyStopping(patience=1, monitor="loss")])
+@pytest.mark.parametrize(("accelerators", "method"), SHAPES)
+def test_a_held_out_sample_that_cannot_be_read_costs_no_epoch(
+    captured: CapturedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    accelerators: tuple[int, ...],
+    method: Method,
+    early_stopping: EarlyStopping | None,
+) -> None:
+    document = placement_file(captured, *accelerators, method=method)
+    data = data_for(captured)
+    held_out = Spoiled(*data.test.inputs, data.test.targets)
+
+    def fit(out: str, **options: Any) -> TrainingResult:
+        trainer = PipelineTrainer(
+            document, out=tmp_path / out, early_stopping=early_stopping, **options
+        )
+        return trainer.fit(loaders_for(data)[0], DataLoader(held_out, 8), epochs=3)
+
+    def spoil(report: EpochReport) -> None:
+        held_out.bad = True
+
+    whole = fit("whole")
+    with pytest.raises(
+        DataError,
+        match=r"evaluating epoch 2, which is saved.* held-out samples raised .* sample 17",
+    ):
+        fit("parts", observer=Observer(on_epoch=spoil))
+    held_out.bad = False
+    run, runs = ClusterSession.run, []
+
+    def count(session: ClusterSession, *arguments: Any, **options: Any) -> Any:
+        runs.append(True)
+        return run(session, *arguments, **options)
+
+    monkeypatch.setattr(ClusterSession, "run", count)
+    told: list[EpochReport] = []
+    rest = fit("parts", resume=True, observer=Observer(on_epoch=told.append))
+    assert len(runs) == len(whole.epochs) - 2
+    assert [report.epoch for report in told] == [report.epoch for report in whole.epochs[1:]]
+    assert known(rest) == known(whole)
+    assert same(rest.state_dict, whole.state_dict)
+    assert rest.epochs[1].minibatches_per_second > 0
+
+
+def test_what_was_evaluated_is_not_evaluated_again(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = placement_file(captured, 0)
+    first = train(document, out=tmp_path, epochs=2)
+    evaluate, evaluated = ClusterSession.evaluate, []
+
+    def count(session: ClusterSession, *arguments: Any) -> Any:
+        evaluated.append(True)
+        return evaluate(session, *arguments)
+
+    monkeypatch.setattr(ClusterSession, "evaluate", count)
+    again = train(document, out=tmp_path, epochs=2, resume=True)
+    assert not evaluated
+    assert again.epochs == first.epochs
+    # As if killed before it was written.
+    (tmp_path / "evaluation.json").unlink()
+    assert known(train(document, out=tmp_path, epochs=2, resume=True)) == known(first)
+    assert len(evaluated) == 1
+
+
+def test_the_best_weights_are_kept_if_the_end_comes_before_the_evaluation(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    document = placement_file(captured, 0, 1)
+    options: dict[str, Any] = {"early_stopping": EarlyStopping(monitor="loss"), "out": tmp_path}
+    with killed_after_saving(1):
+        train(document, epochs=1, **options)
+    assert not (tmp_path / "best.pt").exists()
+    result = train(document, epochs=1, resume=True, **options)
+    assert same(torch.load(tmp_path / "best.pt", weights_only=True), result.state_dict)
+
+
+def test_an_epoch_without_held_out_data_is_whole(captured: CapturedModel, tmp_path: Path) -> None:
+    document = placement_file(captured, 0)
+    loader = loaders_for(data_for(captured))[0]
+    for resume in (False, True):
+        told: list[EpochReport] = []
+        observer = Observer(on_epoch=told.append)
+        trainer = PipelineTrainer(document, out=tmp_path, resume=resume, observer=observer)
+        assert [r.score for r in trainer.fit(loader, epochs=1).epochs] == [None]
+        assert len(told) == (not resume)
+    assert not (tmp_path / "evaluation.json").exists()
+
+
+@pytest.mark.parametrize("loss", [0.1, math.inf, -math.inf])
+def test_an_evaluation_is_read_as_it_was_written(tmp_path: Path, loss: float) -> None:
+    path = tmp_path / "evaluation.json"
+    trained = [EpochReport(1, 0.3, 1.0, None, 2.0), EpochReport(2, 1 / 3, None, None, 7.0)]
+    assert evaluation_of(path, trained) is None
+    found = EpochReport(2, 1 / 3, loss, None, 7.0)
+    write_evaluation(path, found)
+    assert evaluation_of(path, trained) == found
+    assert evaluation_of(path, [*trained, EpochReport(3, 0.2, None, None, 7.0)]) is None
+    assert evaluation_of(path, [EpochReport(2, 0.4, None, None, 7.0)]) is None
+    path.write_text("half")
+    assert evaluation_of(path, trained) is None
+
+
+def test_an_evaluation_that_is_not_a_number_is_kept(tmp_path: Path) -> None:
+    path, trained = tmp_path / "evaluation.json", [EpochReport(1, 0.3, None, None, 2.0)]
+    write_evaluation(path, EpochReport(1, 0.3, math.nan, None, 2.0))
+    found = evaluation_of(path, trained)
+    assert found is not None
+    assert found.held_out_loss is not None
+    assert math.isnan(found.held_out_loss)
+
+
+def test_an_evaluation_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageFailure, match="cannot be written"):
+        write_evaluation(tmp_path / "file" / "evaluation.json", EpochReport(1, 0, 0, 0, 1))

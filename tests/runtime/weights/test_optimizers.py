@@ -1,0 +1,128 @@
+"""Optimizers built from their description, and their state by the names of parameters."""
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from drlpp.runtime.weights.optimizers import (
+    build_optimizer,
+    load_optimizer_state,
+    named_optimizer_state,
+)
+from drlpp.runtime.weights.update_rules import has_rule, predict_weights_
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+NAMES = ["matrix", "vector", "scalar", "untouched"]
+
+SPECS: list[tuple[str, dict[str, Any]]] = [
+    ("sgd", {"momentum": 0.0, "weight_decay": 0.1}),
+    ("sgd", {}),
+    ("sgd", {"nesterov": True}),
+    ("adam", {"amsgrad": True}),
+    ("adamw", {}),
+    ("nadam", {"weight_decay": 0.1}),
+    ("radam", {}),
+    ("adamax", {}),
+    ("rmsprop", {"centered": True}),
+    ("rmsprop", {"momentum": 0.5}),
+    ("adagrad", {"lr_decay": 0.1}),
+    ("adadelta", {}),
+    ("adafactor", {}),
+    ("asgd", {"t0": 1.0}),
+    ("rprop", {}),
+]
+
+
+def _weights() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(4, 3), (5,), (), (2,)]
+    return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+
+
+def _train(optimizer: Optimizer, weights: list[Tensor], steps: range) -> None:
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        for weight in weights[:-1]:
+            weight.grad = torch.randn(weight.shape, generator=generator)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("name", "options"), SPECS)
+def test_training_goes_on_from_a_stored_state(
+    name: str, options: dict[str, Any], fused: bool
+) -> None:
+    spec = OptimizerSpec.parse(name, **options)
+    weights = _weights()
+    optimizer = build_optimizer(spec, weights, fused=fused)
+    _train(optimizer, weights, range(7))
+    file = io.BytesIO()
+    torch.save(named_optimizer_state(optimizer, NAMES, weights), file)
+    kept = [weight.detach().clone() for weight in weights]
+    predictions = _predicted(optimizer, weights)
+    _train(optimizer, weights, range(7, 12))
+
+    resumed = [weight.clone().requires_grad_() for weight in kept]
+    again = build_optimizer(spec, resumed, fused=fused)
+    file.seek(0)
+    # Another placement may list a stage's parameters in another order.
+    order = [2, 0, 3, 1]
+    load_optimizer_state(
+        again, [NAMES[k] for k in order], [resumed[k] for k in order], torch.load(file)
+    )
+    for one, other in zip(_predicted(again, resumed), predictions, strict=True):
+        assert torch.equal(one, other)
+    _train(again, resumed, range(7, 12))
+    for one, other, before in zip(resumed[:-1], weights[:-1], kept[:-1], strict=True):
+        assert torch.equal(one, other)
+        assert not torch.equal(one, before)
+
+
+def _predicted(optimizer: Optimizer, weights: list[Tensor]) -> list[Tensor]:
+    """What the weights would be after three more updates; the weights stay as they are."""
+    if not has_rule(optimizer):
+        return []
+    before = [weight.detach().clone() for weight in weights]
+    predict_weights_(weights, optimizer, 0.1)
+    predicted = [weight.detach().clone() for weight in weights]
+    for weight, value in zip(weights, before, strict=True):
+        weight.detach().copy_(value)
+    assert not torch.equal(predicted[0], before[0])
+    return predicted
+
+
+@pytest.mark.parametrize(("name", "options"), SPECS)
+def test_kernels_agree_with_the_plain_loop(name: str, options: dict[str, Any]) -> None:
+    spec = OptimizerSpec.parse(name, **options)
+    results = []
+    for fused in [True, False]:
+        weights = _weights()
+        _train(build_optimizer(spec, weights, fused=fused), weights, range(5))
+        results.append([weight.detach() for weight in weights])
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_fused_kernels_are_taken_where_there_are_any() -> None:
+    weights = _weights()
+    fused = {
+        name: build_optimizer(OptimizerSpec(name=name), weights).param_groups[0].get("fused")
+        for name in ["sgd", "adam", "adamw", "adagrad", "nadam"]
+    }
+    assert fused == {"sgd": True, "adam": True, "adamw": True, "adagrad": True, "nadam": None}
+    # They are for real numbers.
+    complex_weight = torch.zeros(2, dtype=torch.complex64, requires_grad=True)
+    optimizer = build_optimizer(OptimizerSpec(name="adam"), [*weights, complex_weight])
+    assert not optimizer.param_groups[0]["fused"]
+
+
+def test_an_optimizer_with_its_own_idea_of_kernels_is_left_alone() -> None:
+    spec = OptimizerSpec.parse(f"{__name__}:OwnKernels", lr=0.1)
+    assert build_optimizer(spec, _weights()).param_groups[0]["fused"] is None
+
+
+class OwnKernels(torch.optim.SGD):
+    """Its fused kernels may be for other devices than those of torch."""

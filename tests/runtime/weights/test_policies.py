@@ -1,0 +1,258 @@
+"""Weight policies on single layers, against gradients written down by hand.
+
+A backward with newer weights keeps the activations of its forward, and multiplies by the newer
+weights. The runtime and the reference executor write newer weights behind autograd's back, so
+this is checked here without autograd, for every type of layer that has weights.
+"""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from drlpp.runtime.weights.displacements import LastStep, OptimizerRule, Trajectory
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.runtime.weights.policies import Displaced, Stash, Vanilla, WeightPolicy
+from drlpp.schedule.weight_versions import WeightUse
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+SGD = OptimizerSpec(name="sgd", options={"lr": 0.5, "momentum": 0.9})
+
+
+def _layers() -> dict[str, tuple[nn.Module, Tensor]]:
+    torch.manual_seed(0)
+    return {
+        "linear": (nn.Linear(4, 3), torch.randn(5, 4)),
+        "conv1d": (nn.Conv1d(4, 3, 3, padding=1), torch.randn(2, 4, 6)),
+        "conv2d": (nn.Conv2d(4, 3, 3), torch.randn(2, 4, 6, 6)),
+        "layer_norm": (nn.LayerNorm(4), torch.randn(5, 4)),
+    }
+
+
+def _set_gradients(policy: WeightPolicy, scale: float) -> None:
+    for weight in policy.weights:
+        weight.grad = scale * torch.ones_like(weight)
+
+
+def _input_gradient(module: nn.Module, weights: list[Tensor], x: Tensor, seed: Tensor) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    names = [name for name, _ in module.named_parameters()]
+    output = functional_call(module, dict(zip(names, weights, strict=True)), (leaf,))
+    return torch.autograd.grad(output, leaf, seed)[0]
+
+
+def _policy(kind: str, weights: list[Tensor]) -> WeightPolicy:
+    optimizer = build_optimizer(SGD, weights)
+    match kind:
+        case "vanilla":
+            return Vanilla(weights, optimizer)
+        case "stash":
+            return Stash(weights, optimizer)
+        case "pipeoptim":
+            return Displaced(weights, optimizer, OptimizerRule(weights, optimizer))
+        case _:
+            return Displaced(weights, optimizer, Trajectory(weights, optimizer, 0.5))
+
+
+PART = (0, 0)
+# A forward at version 1, with two updates before its backward.
+USES = {
+    "vanilla": WeightUse(1, 3, stashed=1),
+    "stash": WeightUse(1, 3, stashed=1),
+    "pipeoptim": WeightUse(1, 3, stashed=1, forward_lead=2),
+    "pipemare": WeightUse(1, 3, stashed=1, backward_lead=-2),
+}
+
+
+@pytest.mark.parametrize("kind", _layers())
+@pytest.mark.parametrize("policy_kind", USES)
+def test_backward_of_a_layer_uses_the_weights_of_the_policy(kind: str, policy_kind: str) -> None:
+    module, x = _layers()[kind]
+    weights = [w.detach().clone().requires_grad_() for w in module.parameters()]
+    names = [name for name, _ in module.named_parameters()]
+    policy, use = _policy(policy_kind, weights), USES[policy_kind]
+    policy.begin({PART: use}, [0.5])
+    start = [weight.detach().clone() for weight in policy.weights]
+    _set_gradients(policy, 0.1)
+    policy.update()
+    before = [weight.detach().clone() for weight in policy.weights]
+
+    leaf = x.clone().requires_grad_()
+    with policy.forward_weights(use) as lent:
+        seen = [weight.detach().clone() for weight in lent]
+        output = functional_call(module, dict(zip(names, lent, strict=True)), (leaf,))
+    seed = torch.randn_like(output)
+    for _ in range(2):
+        _set_gradients(policy, 0.3)
+        policy.update()
+    newest = [weight.detach().clone() for weight in policy.weights]
+    with policy.backward_weights(use) as leaves:
+        found = torch.autograd.grad(output, [leaf, *leaves], seed)
+    for weight, value in zip(policy.weights, newest, strict=True):
+        torch.testing.assert_close(weight.detach(), value, rtol=0, atol=0)
+
+    if policy_kind == "pipeoptim":
+        # Ŵ = W − lr · s · m, where one update from zero makes m the gradient.
+        predicted = [weight - 0.5 * 2 * 0.1 for weight in before]
+        torch.testing.assert_close(seen, predicted)
+    else:
+        torch.testing.assert_close(seen, before)
+    used = before if policy_kind == "stash" else newest
+    if policy_kind == "pipemare":
+        # δ follows the steps −lr·m with γ = 0.5; m = 0.1, 0.39, 0.651.
+        steps = [-0.5 * momentum for momentum in (0.1, 0.9 * 0.1 + 0.3, 0.81 * 0.1 + 0.27 + 0.3)]
+        delta = 0.125 * steps[0] + 0.25 * steps[1] + 0.5 * steps[2]
+        for first, weight in zip(start, newest, strict=True):
+            torch.testing.assert_close(weight, first + sum(steps))
+        used = [weight - 2 * delta for weight in newest]
+    if kind == "layer_norm":
+        # Its input gradient is not linear in the input; only weight γ enters, elementwise.
+        normalised = nn.functional.layer_norm(x, (4,))
+        gamma = used[0]
+        inner = seed * gamma
+        variance = x.var(-1, unbiased=False, keepdim=True) + module.eps
+        wanted = (
+            inner
+            - inner.mean(-1, keepdim=True)
+            - normalised * (inner * normalised).mean(-1, keepdim=True)
+        ) / variance.sqrt()
+    else:
+        # Linear in the input: the gradient is that of a forward with the backward's weights.
+        wanted = _input_gradient(module, used, x, seed)
+    torch.testing.assert_close(found[0], wanted)
+
+
+def test_lstm_backward_uses_the_newest_weights() -> None:
+    torch.manual_seed(0)
+    steps, hidden = 4, 3
+    module = nn.LSTM(hidden, hidden, bias=False).double()
+    x = torch.randn(steps, 1, hidden, dtype=torch.float64)
+    weights = [w.detach().clone().requires_grad_() for w in module.parameters()]
+    old = [weight.detach().clone() for weight in weights]
+    policy = Vanilla(weights, build_optimizer(SGD, weights))
+    leaf = x.clone().requires_grad_()
+    zeros = torch.zeros(1, 1, hidden, dtype=torch.float64)
+    use = WeightUse(0, 1, stashed=0)
+    with policy.forward_weights(use) as lent:
+        output, *_ = torch.ops.aten.lstm.input(
+            leaf, [zeros, zeros], lent, False, 1, 0.0, True, False, False
+        )
+    _set_gradients(policy, 0.2)
+    policy.update()
+    seed = torch.randn_like(output)
+    with policy.backward_weights(use) as leaves:
+        found = torch.autograd.grad(output, [leaf, *leaves], seed)
+    wanted = _lstm_backward(x[:, 0], old, [w.detach() for w in policy.weights], seed[:, 0])
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.squeeze(1), other)
+    stale = _lstm_backward(x[:, 0], old, old, seed[:, 0])
+    assert not torch.allclose(found[0].squeeze(1), stale[0])
+
+
+def _lstm_backward(
+    x: Tensor, forward_weights: list[Tensor], backward_weights: list[Tensor], seed: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Backpropagation through time, with other weights in it than in the forward."""
+    hidden = x.shape[1]
+    h = c = torch.zeros(hidden, dtype=x.dtype)
+    tape = []
+    for x_t in x:
+        gates = forward_weights[0] @ x_t + forward_weights[1] @ h
+        i, f, g, o = gates.chunk(4)
+        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        tape.append((x_t, h, c, i, f, g, o))
+        c = f * c + i * g
+        h = o * c.tanh()
+    dx, dw_x, dw_h = [], torch.zeros_like(forward_weights[0]), torch.zeros_like(forward_weights[1])
+    dh = dc = torch.zeros(hidden, dtype=x.dtype)
+    for (x_t, h_before, c_before, i, f, g, o), seed_t in reversed(
+        list(zip(tape, seed, strict=True))
+    ):
+        dh = dh + seed_t
+        tanh_c = (f * c_before + i * g).tanh()
+        dc = dc + dh * o * (1 - tanh_c**2)
+        dgates = torch.cat(
+            [
+                dc * g * i * (1 - i),
+                dc * c_before * f * (1 - f),
+                dc * i * (1 - g**2),
+                dh * tanh_c * o * (1 - o),
+            ]
+        )
+        dx.append(backward_weights[0].T @ dgates)
+        dw_x += dgates.outer(x_t)
+        dw_h += dgates.outer(h_before)
+        dh = backward_weights[1].T @ dgates
+        dc = dc * f
+    return torch.stack(dx[::-1]), dw_x, dw_h
+
+
+def test_stash_keeps_only_versions_that_are_in_use() -> None:
+    weights = [torch.zeros(3, requires_grad=True)]
+    policy = Stash(weights, build_optimizer(SGD, weights))
+    uses = {
+        (minibatch, 0): WeightUse(max(0, minibatch - 3), minibatch, stashed=max(0, minibatch - 3))
+        for minibatch in range(9)
+    }
+    policy.begin(uses, [0.5])
+    lent: dict[int, Tensor] = {}
+    values: dict[int, Tensor] = {}
+    held = []
+    for minibatch in range(9):
+        with policy.forward_weights(uses[minibatch, 0]) as given:
+            lent[minibatch] = given[0]
+            values[minibatch] = given[0].detach().clone()
+        if minibatch >= 3:
+            with policy.backward_weights(uses[minibatch - 3, 0]) as leaves:
+                assert leaves[0] is lent[minibatch - 3]
+                assert torch.equal(leaves[0].detach(), values[minibatch - 3])
+            policy.done_with(uses[minibatch - 3, 0])
+            _set_gradients(policy, 1.0)
+            policy.update()
+        tensors = [weights[0], *policy.copies()]
+        held.append(len({tensor.untyped_storage().data_ptr() for tensor in tensors}))
+    assert not torch.equal(values[8], values[7])
+    # Four minibatches in flight see at most four versions, the newest among them.
+    assert max(held) == 4
+
+
+def test_last_step_predicts_along_the_step_and_holds_two_versions() -> None:
+    weights = [torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)]
+    optimizer = build_optimizer(SGD, weights)
+    policy = Displaced(weights, optimizer, LastStep(weights, optimizer))
+    policy.begin({}, [0.5, 0.25, 0.125])
+    steps = []
+    for _ in range(2):
+        before = weights[0].detach().clone()
+        _set_gradients(policy, 0.3)
+        policy.update()
+        steps.append(weights[0].detach() - before)
+    newest = weights[0].detach().clone()
+    for lead, rate_sum in ((1, 0.125), (3, 0.375), (2, 0.25)):
+        with policy.forward_weights(WeightUse(2, 2 + lead, 2, forward_lead=lead)) as lent:
+            wanted = newest + steps[-1] * rate_sum / 0.25
+            torch.testing.assert_close(lent[0].detach(), wanted, rtol=1e-14, atol=0)
+        torch.testing.assert_close(weights[0].detach(), newest, rtol=0, atol=0)
+        tensors = [*policy.weights, *policy.copies()]
+        assert len({tensor.data_ptr() for tensor in tensors}) == 2
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_prediction_is_table_1_for_adam(name: str) -> None:
+    spec = OptimizerSpec.parse(name, lr=0.1, betas=(0.8, 0.9), eps=0.01, weight_decay=0.0)
+    weights = [torch.tensor([1.0, -2.0], requires_grad=True)]
+    optimizer = build_optimizer(spec, weights)
+    policy = Displaced(weights, optimizer, OptimizerRule(weights, optimizer))
+    gradients = [torch.tensor([0.5, -1.0]), torch.tensor([-0.25, 2.0])]
+    first = second = torch.zeros(2)
+    for gradient in gradients:
+        weights[0].grad = gradient.clone()
+        policy.update()
+        first = 0.8 * first + 0.2 * gradient
+        second = 0.9 * second + 0.1 * gradient**2
+    direction = (first / (1 - 0.8**2)) / ((second / (1 - 0.9**2)).sqrt() + 0.01)
+    expected = weights[0].detach() - 0.1 * 3 * direction
+    kept = weights[0].detach().clone()
+    with policy.forward_weights(WeightUse(2, 5, stashed=2, forward_lead=3)) as lent:
+        torch.testing.assert_close(lent[0].detach(), expected)
+    torch.testing.assert_close(weights[0].detach(), kept, rtol=0, atol=0)

@@ -1,0 +1,172 @@
+"""What profiling finds on live workers, and workers that emulate slower ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from drlpp.capturing.capture import capture
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
+from drlpp.models.task import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.deploying.profile_commands import profile_of
+from drlpp.runtime.ipc.commands import LinkTimes, OperatorTimes, StageTimes
+from drlpp.runtime.session.link_measurement import link_of
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+def wide(batch_size: int = 8) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """What is kept can be told by hand: the inputs of linear layers, the outputs of tanh."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 500), nn.Tanh(), nn.Linear(500, 500), nn.Tanh())
+    return module, (torch.randn(batch_size, 16),)
+
+
+WIDE = ModelReference.named("tests.runtime.worker.test_profiling:wide")
+
+
+@pytest.fixture(scope="module")
+def profile() -> Iterator[Profile]:
+    with ClusterSession(capture(WIDE), workers=2) as session:
+        yield session.profile(repeats=15)[0]
+
+
+def test_the_bytes_kept_for_the_backward_are_counted_once(profile: Profile) -> None:
+    """The first layer keeps its input, which is the worker's data; each tanh its output."""
+    kept = [operator.kept_bytes for operator in profile.operators]
+    assert kept == [0, 8 * 500 * 4, 0, 8 * 500 * 4]
+
+
+def test_the_larger_layer_takes_longer_and_predictions_have_a_price(profile: Profile) -> None:
+    small, _, large, _ = profile.seconds
+    assert large > small
+    assert profile.prediction_seconds_per_byte > 0
+    # Which of the two an update's time is told as depends on how quiet the machine is.
+    assert profile.update_overhead_seconds + profile.update_seconds_per_byte > 0
+
+
+def test_a_profile_may_take_longer_than_the_time_limit() -> None:
+    """Of that, the sleep of a slow accelerator is most, a twentieth of a second at a time."""
+    with ClusterSession(
+        capture(WIDE), workers=2, speeds=[0.02, 0.02], timeout_seconds=1.5
+    ) as session:
+        profile, _ = session.profile(repeats=10)
+    assert len(profile.operators) == 4
+
+
+def test_nothing_is_predicted_without_a_policy_that_predicts() -> None:
+    with ClusterSession(capture(WIDE), workers=1, method=Method(policy="stash")) as session:
+        profile, cluster = session.profile(repeats=2)
+    assert profile.prediction_seconds_per_byte == 0
+    assert cluster.accelerators == 1
+
+
+def stage_times(seconds: list[float], update: list[float]) -> StageTimes:
+    """Backwards take twice the time of forwards; everything is measured twice."""
+    return StageTimes(
+        forward=[[value] * 2 for value in seconds],
+        backward=[[2 * value] * 2 for value in seconds],
+        update=[[value] * 2 for value in update],
+    )
+
+
+def operator_times(alone: list[float]) -> OperatorTimes:
+    """Of the four operators of ``wide``: four parts of 3 s make a whole of 9 s."""
+    return OperatorTimes(
+        device="cpu",
+        operators=stage_times(alone, [1.0] * 4),
+        parts=stage_times([3.0] * 4, [2.0, 0.0, 3.0, 0.0]),
+        whole=stage_times([9.0], [4.0]),
+        shared=StageTimes(forward=[[9.0] * 2], backward=[[21.0] * 2], update=[[7.0] * 2]),
+        kept_bytes=[0] * 4,
+        prediction_seconds=[],
+    )
+
+
+def test_what_a_pass_costs_is_found_by_cutting_the_model() -> None:
+    """Three cuts cost 3 s: 1 s for each pass. Alone the operators take 12 s, 1 s too long each."""
+    captured = capture(WIDE)
+    profile = profile_of(captured, [operator_times([3.0, 2.0, 5.0, 2.0])])
+    assert profile.forward_overhead_seconds == 1
+    assert profile.backward_overhead_seconds == 2
+    assert [op.forward_seconds for op in profile.operators] == [2, 1, 4, 1]
+    assert [op.backward_seconds for op in profile.operators] == [4, 2, 8, 2]
+    # Two of the parts have weights: 5 s for their updates, 4 s for that of the whole.
+    assert profile.update_overhead_seconds == 1
+    weight_bytes = captured.graph.parameter_bytes
+    assert profile.update_seconds_per_byte == 3 / weight_bytes
+    # Sharing adds 3 s to the backward of 18 s, and 3 s to the update of 4 s.
+    assert profile.sharing_seconds_per_byte == 6 / weight_bytes
+
+
+def test_what_a_stage_costs_besides_is_never_more_than_the_whole_took() -> None:
+    """Parts whose updates were disturbed took 50 s instead of 5 s."""
+    disturbed = replace(
+        operator_times([3.0, 2.0, 5.0, 2.0]),
+        parts=stage_times([3.0] * 4, [20.0, 0.0, 30.0, 0.0]),
+    )
+    profile = profile_of(capture(WIDE), [disturbed])
+    assert profile.update_overhead_seconds == 4
+    assert profile.update_seconds_per_byte == 0
+
+
+def test_operators_that_take_nothing_alone_get_nothing() -> None:
+    profile = profile_of(capture(WIDE), [operator_times([0.5, 10.0, 10.0, 0.5])])
+    assert [op.forward_seconds for op in profile.operators] == [0, 4, 4, 0]
+
+
+def test_workers_that_measure_together_count_alike() -> None:
+    times = [operator_times([value] * 4) for value in (1.0, 3.0)]
+    profile = profile_of(capture(WIDE), times)
+    assert [operator.forward_seconds for operator in profile.operators] == [2] * 4
+    assert profile.operators[0].forward_spread_seconds > 0
+
+
+def test_a_link_is_what_a_large_message_takes_more() -> None:
+    link = link_of(LinkTimes({1024: 0.5, 4 * 1024 * 1024: 2.5}))
+    assert link.latency_seconds == 0.5
+    assert link.bandwidth_bytes_per_second == 2 * 1024 * 1024
+
+
+@given(st.floats(1e-6, 10), st.floats(1e-6, 10))
+def test_no_link_is_much_faster_than_its_large_message_was(small: float, large: float) -> None:
+    """Noise may make the small message the slower one."""
+    link = link_of(LinkTimes({1024: small, 4 * 1024 * 1024: large}))
+    achieved = 4 * 1024 * 1024 / large
+    assert link.bandwidth_bytes_per_second <= 10 * achieved * (1 + 1e-9)
+    assert link.latency_seconds == min(small, large)
+    if large > 2 * small:
+        assert link.seconds(4 * 1024 * 1024) == pytest.approx(large)
+
+
+def test_slower_workers_take_their_time() -> None:
+    """However busy the machine is, a pass takes its processor time over the speed at least."""
+    with ClusterSession(
+        capture(ModelReference.named("tests.runtime.worker.test_profiling:wide", batch_size=64)),
+        workers=2,
+        optimizer=OptimizerSpec(name="sgd"),
+        speeds=(1.0, 0.1),
+    ) as session:
+        profile, cluster = session.profile(repeats=5)
+        outcome = session.measure(Placement.from_assignment([0, 0, 1, 1], [0, 1]), 10)
+    assert cluster.speeds == (1.0, 0.1)
+    assert isinstance(outcome, Measurement)
+    work = Workload.of(profile).stage([2, 3], last=True)
+    assert outcome.seconds_per_minibatch > 0.5 * work.seconds / 0.1
+
+
+@pytest.mark.parametrize("speeds", [(1.0,), (1.0, 0.0), (1.0, 2.0)])
+def test_speeds_that_cannot_be_emulated_are_refused(speeds: tuple[float, ...]) -> None:
+    with pytest.raises(InvalidInput, match="expected one for each of 2 workers"):
+        ClusterSession(capture(WIDE), workers=2, speeds=speeds)

@@ -1,0 +1,28 @@
+"""How a worker ends whose session has lost a file, although its controller runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+import pickle
+from multiprocessing import connection
+from drlpp.runtime import ClusterSession
+
+with ClusterSession("tests.support.models:perceptron", workers=1) as session:
+    session._workers.prepare()
+    (host,) = session._workers.hosts.hosts
+    host._channels[0].connection.send_bytes(pickle.dumps(session.folder / "message-gone"))
+    assert connection.wait([host._processes[0].sentinel], 60)
+    print(*(event.how for event in host.events([])))
+"""
+
+
+def test_it_says_what_is_gone_and_that_it_failed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+    assert done.stdout.strip() == "ended with exit code 1", done.stderr
+    assert "worker 0 ends: its controller runs" in done.stderr
+    assert "message-gone" in done.stderr

@@ -1,0 +1,180 @@
+"""Methods as users ask for them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from drlpp.errors import InvalidInput
+from drlpp.schedule.method import (
+    SUGGESTED_CORRECTION_DECAY,
+    SUGGESTED_LOSS_SCALE,
+    Method,
+    choose_method,
+)
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import AllReduce
+
+GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
+PARALLEL = Method(policy="sync")
+DEEP = Method(in_flight_per_link=2)
+STASH = Method(policy="stash", accumulate=2, recompute=True)
+
+HALF = Method(policy="stash", precision="float16", loss_scale=512)
+
+
+@pytest.mark.parametrize(
+    ("base", "policy", "options", "wanted"),
+    [
+        (None, None, {}, Method()),
+        (None, "stash", {}, Method(policy="stash")),
+        (GPIPE, None, {}, GPIPE),
+        (GPIPE, "stash", {}, Method(policy="stash")),
+        (GPIPE, None, {"microbatches": 8}, GPIPE.model_copy(update={"microbatches": 8})),
+        (GPIPE, None, {"schedule": "1f1b"}, Method()),
+        (PARALLEL, None, {"schedule": "1f1b"}, PARALLEL),
+        (
+            STASH,
+            "sync",
+            {},
+            STASH.synchronous(Pipeline.straight(1)).model_copy(update={"schedule": "gpipe"}),
+        ),
+        (DEEP, "vanilla", {}, Method(policy="vanilla", in_flight_per_link=2)),
+        (DEEP, "sync", {}, Method(schedule="gpipe", policy="sync")),
+        (DEEP, None, {"in_flight_per_link": 0}, Method()),
+        (STASH, "vanilla", {}, STASH.model_copy(update={"policy": "vanilla"})),
+        (
+            None,
+            None,
+            {"schedule": "1f1b-flush", "microbatches": 2},
+            Method(schedule="1f1b-flush", policy="sync", microbatches=2),
+        ),
+        (None, "pipemare", {}, Method(policy="pipemare", correction_decay=0.135)),
+        (
+            None,
+            "pipemare",
+            {"annealing_minibatches": 9, "correction_decay": 0},
+            Method(policy="pipemare", annealing_minibatches=9),
+        ),
+        (
+            None,
+            "pipemare",
+            {"annealing_minibatches": 9},
+            Method(
+                policy="pipemare",
+                annealing_minibatches=9,
+                correction_decay=SUGGESTED_CORRECTION_DECAY,
+            ),
+        ),
+        (Method(policy="pipemare", correction_decay=0.5), "stash", {}, Method(policy="stash")),
+        (
+            HALF,
+            "sync",
+            {},
+            Method(schedule="gpipe", policy="sync", precision="float16", loss_scale=512),
+        ),
+        (HALF, None, {"precision": "float16"}, HALF),
+        (HALF, None, {"precision": "bfloat16"}, Method(policy="stash", precision="bfloat16")),
+    ],
+)
+def test_a_choice_keeps_what_fits(
+    base: Method | None, policy: str | None, options: dict[str, object], wanted: Method
+) -> None:
+    assert choose_method(policy, options, base) == wanted
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "message"),
+    [
+        ("2bw", {"schedule": "gpipe"}, "policy 2bw has no meaning on schedule gpipe; use sync"),
+        ("stash", {"correction_decay": 0.1}, "belong to policy pipemare, not to stash"),
+        ("pipemare", {"correction_decay": 0}, "vanilla is PipeMare without them"),
+        ("pipemare", {"correction_decay": 1}, "less than 1"),
+        ("stash", {"accumulate": 0}, "field 'accumulate'"),
+        ("stash", {"in_flight_per_link": -1}, "field 'in_flight_per_link'"),
+        (
+            "sync",
+            {"schedule": "1f1b-flush", "in_flight_per_link": 1},
+            "1f1b-flush empties the pipeline .* in_flight_per_link has no meaning on it; use 1f1b",
+        ),
+        ("stash", {"policy": "vanilla"}, "use --policy"),
+        ("stash", {"depth": 3}, "a method has no option 'depth'; it has schedule, microbatches"),
+        ("vanilla", {"precision": "bfloat16"}, "autocast keeps copies .* use recompute=true"),
+        ("vanilla", {"recompute": "maybe"}, "'recompute': 'maybe' is neither true nor false"),
+        ("pipeoptim", {"precision": "float16"}, "in float16, autocast keeps copies"),
+        ("stash", {"precision": "float8"}, "field 'precision'"),
+        ("stash", {"loss_scale": 512}, "loss_scale has no meaning in float32, .* precision=float1"),
+        ("stash", {"precision": "bfloat16", "loss_scale": 1}, "no meaning in bfloat16"),
+        ("stash", {"precision": "float16", "loss_scale": 0}, "field 'loss_scale'.* greater than 0"),
+        ("stash", {"precision": "float16", "loss_scale": math.inf}, "loss_scale.*finite"),
+    ],
+)
+def test_what_does_not_fit_is_told(policy: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        choose_method(policy, options)
+
+
+def test_a_method_says_everything_about_itself() -> None:
+    method = Method(
+        policy="pipemare",
+        accumulate=2,
+        recompute=True,
+        precision="bfloat16",
+        clip_norm=1.5,
+        annealing_minibatches=100,
+        correction_decay=0.2,
+    )
+    assert str(method) == (
+        "1f1b, pipemare, T1 over 100 minibatches, T2 with D=0.2, updates of 2 minibatches, "
+        "recomputation, gradients clipped to 1.5, bfloat16"
+    )
+
+
+def test_warm_up_updates_with_as_many_minibatches_as_the_stages_together() -> None:
+    method = Method(policy="vanilla", accumulate=2)
+    pipeline = Pipeline.straight(3, 2, 1)
+    assert method.minibatches_together(pipeline) == 4
+    assert method.synchronous(pipeline).accumulate == 4
+    assert method.synchronous(pipeline).schedule == "1f1b-flush"
+    with pytest.raises(ValidationError):
+        Method(schedule="gpipe", policy="stash")
+
+
+def test_only_float16_scales_losses() -> None:
+    half = Method(policy="stash", precision="float16")
+    assert half.applied_loss_scale == SUGGESTED_LOSS_SCALE
+    assert HALF.applied_loss_scale == 512
+    assert str(HALF) == "1f1b, stash, float16, losses scaled by 512"
+    for method in (Method(), Method(policy="stash", precision="bfloat16", clip_norm=1.0)):
+        assert method.applied_loss_scale == 1
+        assert not method.skips_updates
+
+
+@pytest.mark.parametrize(
+    ("method", "shares"),
+    [
+        (Method(schedule="gpipe", policy="sync"), False),
+        (Method(schedule="gpipe", policy="sync", precision="bfloat16"), False),
+        (Method(schedule="gpipe", policy="sync", clip_norm=1.0), True),
+        (Method(schedule="1f1b-flush", policy="sync", precision="float16"), True),
+        (HALF, False),
+        (HALF.synchronous(Pipeline.straight(1, 1)), True),
+    ],
+    ids=str,
+)
+def test_where_a_norm_of_all_stages_is_shared(method: Method, *, shares: bool) -> None:
+    schedule = method.schedule_for(Pipeline.straight(1, 1), 3)
+    shared = [action for actions in schedule.actions.values() for action in actions]
+    norms = [a for a in shared if isinstance(a, AllReduce) and a.content == "squared_norm"]
+    assert len(norms) == (6 if shares else 0)
+
+
+@pytest.mark.parametrize("option", ["accumulate", "microbatches"])
+@pytest.mark.parametrize("number", [10_001, 10**6, 10**12, -1])
+def test_what_schedules_grow_with_is_bounded(option: str, number: int) -> None:
+    """Nobody's minibatch has 10,000 parts, nor an update so many minibatches."""
+    with pytest.raises(InvalidInput, match=f"field '{option}': Input should be"):
+        choose_method("sync", {option: number})
+    assert getattr(choose_method("sync", {option: 10_000}), option) == 10_000

@@ -1,0 +1,279 @@
+"""Which weights a part meets: the papers' formulas on straight pipelines, and what always holds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from drlpp.errors import InvalidInput
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline, StageEdge
+from drlpp.schedule.schedule import Part, Update, build_schedule
+from drlpp.schedule.update_rates import update_rates
+from drlpp.schedule.weight_versions import (
+    WeightUse,
+    stage_delay,
+    stage_delays,
+    steady_delay,
+    weight_uses,
+    weight_versions,
+)
+from tests.support.random_graphs import pipelines
+
+
+def test_pipeoptim_figure_1d_and_2_versions_of_the_fifth_minibatch() -> None:
+    """Forward with W2, W3, W4, W5 and backward with W5; the paper starts with W1, we with W0."""
+    schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 12)
+    fifth = [weight_versions(schedule, worker)[4, 0] for worker in range(4)]
+    assert [versions.forward + 1 for versions in fifth] == [2, 3, 4, 5]
+    assert [versions.backward + 1 for versions in fifth] == [5, 5, 5, 5]
+    assert [versions.difference for versions in fifth] == [3, 2, 1, 0]
+
+
+@given(depth=st.integers(1, 8), extra=st.integers(1, 6))
+def test_difference_of_a_straight_pipeline_is_pipeoptim_equation_4(depth: int, extra: int) -> None:
+    schedule = build_schedule(Pipeline.straight(*[1] * depth), depth + extra)
+    for rank in range(depth):
+        steady = [
+            versions.difference
+            for (minibatch, _), versions in weight_versions(schedule, rank).items()
+            if minibatch >= depth - 1
+        ]
+        assert set(steady) == {depth - rank - 1}
+
+
+@given(depth=st.integers(1, 6), per_link=st.integers(0, 3), accumulate=st.integers(1, 3))
+@settings(deadline=None)
+def test_more_in_flight_makes_the_difference_larger(
+    depth: int, per_link: int, accumulate: int
+) -> None:
+    """s = (1 + N)(D − rank − 1), and with accumulated gradients a part of it, rounded up."""
+    pipeline = Pipeline.straight(*[1] * depth)
+    method = Method(in_flight_per_link=per_link, accumulate=accumulate)
+    for rank in range(depth):
+        assert steady_delay(pipeline, rank, method) == -(
+            -(1 + per_link) * (depth - rank - 1) // accumulate
+        )
+
+
+@given(
+    pipelines(),
+    st.integers(0, 3),
+    st.integers(1, 7),
+    st.sampled_from(["1f1b", "1f1b-flush", "gpipe"]),
+)
+@settings(deadline=None)
+def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
+    pipeline: Pipeline, per_link: int, accumulate: int, schedule: str
+) -> None:
+    assume(len(pipeline.workers) < 9)
+    if schedule == "1f1b":
+        method = Method(in_flight_per_link=per_link, accumulate=accumulate)
+    else:
+        options = {"schedule": schedule, "policy": "sync", "microbatches": 2}
+        method = Method.model_validate({**options, "accumulate": accumulate})
+    # Counts repeat after the rounds in which all stages make whole updates.
+    length = 2 * max(method.in_flight(pipeline)) * len(pipeline.workers)
+    written = method.schedule_for(pipeline, length + 2 * method.minibatches_together(pipeline))
+    for stage in range(len(pipeline.stages)):
+        assert steady_delay(pipeline, stage, method) == stage_delay(written, stage)
+
+
+@pytest.mark.parametrize("accumulate", [1, 10_000, 10**12, 10**300])
+def test_what_is_steady_is_known_without_a_schedule(
+    accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file may have more than 10,000; what is derived from the number does not grow with it."""
+    pipeline = Pipeline.straight(2, 1, 1)
+    method = Method(policy="pipemare", annealing_minibatches=4)
+    written = method.schedule_for(pipeline, 4)
+
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("a schedule was written")
+
+    monkeypatch.setattr("drlpp.schedule.method.build_schedule", build)
+    method = method.model_copy(update={"accumulate": accumulate})
+    assert stage_delays(pipeline, method) == [1, 1, 0]
+    assert method.minibatches_together(pipeline) == max(accumulate, 2)
+    assert len(update_rates(written, 0, method, [1.0])) == 2
+
+
+def _uses(
+    pipeline: Pipeline, minibatches: int, **method: object
+) -> dict[int, dict[Part, WeightUse]]:
+    chosen = Method.model_validate(method)
+    return weight_uses(chosen.schedule_for(pipeline, minibatches), chosen)
+
+
+def _of_straight(depth: int, policy: str) -> list[list[WeightUse]]:
+    """For every rank the uses of all minibatches, in order, so many that the pipeline is full."""
+    uses = _uses(Pipeline.straight(*[1] * depth), 3 * depth, policy=policy)
+    return [[use for _, use in sorted(uses[rank].items())] for rank in range(depth)]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 7])
+def test_pipeoptim_looks_ahead_in_the_forward_only(depth: int) -> None:
+    for rank, uses in enumerate(_of_straight(depth, "pipeoptim")):
+        assert [use.forward_lead for use in uses[depth:]] == [depth - rank - 1] * (2 * depth)
+        assert {use.backward_lead for use in uses} == {0}
+
+
+@pytest.mark.parametrize("policy", ["spectrain", "xpipe"])
+@pytest.mark.parametrize("depth", [1, 2, 4, 7])
+def test_spectrain_looks_ahead_to_the_end_of_the_round_trip(depth: int, policy: str) -> None:
+    """Forward ⌊rank/2⌋ + D − rank − 1, backward ⌊rank/2⌋."""
+    for rank, uses in enumerate(_of_straight(depth, policy)):
+        assert {use.forward_lead for use in uses[depth:]} == {rank // 2 + depth - rank - 1}
+        assert {use.backward_lead for use in uses} == {rank // 2}
+
+
+@pytest.mark.parametrize("depth", [2, 4, 7])
+def test_pipemares_correction_looks_back_to_the_forward(depth: int) -> None:
+    uses = _uses(
+        Pipeline.straight(*[1] * depth), 3 * depth, policy="pipemare", correction_decay=0.1
+    )
+    for rank in range(depth):
+        assert uses[rank][2 * depth, 0].backward_lead == -(depth - rank - 1)
+        assert uses[rank][2 * depth, 0].forward_lead == 0
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 7])
+def test_weight_stashing_is_pipedreams_formula(depth: int) -> None:
+    """Stage l uses w_l^(t−n+l) for minibatch t: here stages and versions count from 0."""
+    for rank, uses in enumerate(_of_straight(depth, "stash")):
+        assert [use.stashed for use in uses] == [
+            max(0, t - (depth - 1 - rank)) for t in range(3 * depth)
+        ]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 7])
+def test_vertical_sync_is_pipedreams_formula(depth: int) -> None:
+    """All stages use w^(t−n+1) for minibatch t."""
+    for uses in _of_straight(depth, "stash-vertical"):
+        assert [use.stashed for use in uses] == [max(0, t - depth + 1) for t in range(3 * depth)]
+
+
+@given(pipelines(), st.integers(1, 12), st.integers(1, 3))
+@settings(deadline=None)
+def test_vertical_sync_uses_no_minibatch_that_the_input_stage_had_not_seen(
+    pipeline: Pipeline, minibatches: int, accumulate: int
+) -> None:
+    method = Method(policy="stash-vertical", accumulate=accumulate)
+    schedule = method.schedule_for(pipeline, minibatches)
+    uses = weight_uses(schedule, method)
+    contained = {
+        worker: [0, *(a.through for a in actions if isinstance(a, Update))]
+        for worker, actions in schedule.actions.items()
+    }
+    inputs = [k for k in range(len(pipeline.stages)) if not pipeline.incoming(k)]
+    for worker, parts in uses.items():
+        for part, use in parts.items():
+            seen = [
+                contained[other][uses[other][part].newest_in_forward]
+                for stage in inputs
+                for other in pipeline.stages[stage]
+                if part in uses[other]
+            ]
+            assert contained[worker][use.stashed] <= min(seen)
+            assert use.stashed <= use.newest_in_forward
+            later = contained[worker][use.stashed + 1 : use.newest_in_forward + 1]
+            assert all(minibatches_in > min(seen) for minibatches_in in later)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("per_link", [1, 2])
+def test_deeper_pipelines_stash_and_look_ahead_further(depth: int, per_link: int) -> None:
+    minibatches = 4 * (1 + per_link) * depth
+    pipeline = Pipeline.straight(*[1] * depth)
+    for policy in ("stash", "stash-vertical", "pipeoptim"):
+        uses = _uses(pipeline, minibatches, policy=policy, in_flight_per_link=per_link)
+        for rank in range(depth):
+            s = (1 + per_link) * (depth - 1 - (0 if policy == "stash-vertical" else rank))
+            for (minibatch, _), use in uses[rank].items():
+                if policy == "pipeoptim":
+                    assert use.forward_lead == min(s, minibatch)
+                else:
+                    assert use.stashed == max(0, minibatch - s)
+
+
+@pytest.mark.parametrize(("depth", "accumulate"), [(4, 4), (4, 6), (3, 3), (1, 1), (2, 2)])
+def test_2bw_delays_every_microbatch_by_one_update(depth: int, accumulate: int) -> None:
+    """w^(t+1) = w^(t) − ν · ∇f(w^(t−1)), the same on all stages."""
+    uses = _uses(
+        Pipeline.straight(*[1] * depth), 5 * accumulate, policy="2bw", accumulate=accumulate
+    )
+    for rank in range(depth):
+        for (minibatch, _), use in uses[rank].items():
+            assert use.stashed == max(0, minibatch // accumulate - 1)
+
+
+@given(pipelines(), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2))
+@settings(deadline=None)
+def test_2bw_needs_two_versions_or_says_that_it_cannot(
+    pipeline: Pipeline, accumulate: int, minibatches: int, per_link: int
+) -> None:
+    method = {"policy": "2bw", "accumulate": accumulate, "in_flight_per_link": per_link}
+    try:
+        uses = _uses(pipeline, minibatches, **method)
+    except InvalidInput:
+        in_flight = pipeline.in_flight(per_link)
+        flight = max(n * len(w) for n, w in zip(in_flight, pipeline.stages, strict=True))
+        assert accumulate < flight
+        return
+    for parts in uses.values():
+        for use in parts.values():
+            assert use.stashed <= use.newest_in_forward
+            assert 0 <= use.newest_in_backward - use.stashed <= 1
+
+
+def test_2bw_says_how_many_minibatches_it_needs() -> None:
+    with pytest.raises(InvalidInput, match="in flight, 4 with this placement; accumulate is 2"):
+        _uses(Pipeline.straight(1, 1, 1, 1), 12, policy="2bw", accumulate=2)
+
+
+def test_counts_on_a_branch_follow_its_own_way_to_the_end() -> None:
+    """0 → 1 → 2 → 4 and 0 → 3 → 4: stage 3 waits as long as its branch is short."""
+    edges = tuple(StageEdge(a, b) for a, b in [(0, 1), (1, 2), (0, 3), (2, 4), (3, 4)])
+    pipeline = Pipeline(((0,), (1,), (2,), (3,), (4,)), edges)
+    uses = _uses(pipeline, 12, policy="pipeoptim")
+    assert [uses[worker][9, 0].forward_lead for worker in range(5)] == [3, 2, 1, 1, 0]
+
+
+def test_replicas_share_updates_and_so_meet_fewer_of_them() -> None:
+    uses = _uses(Pipeline.straight(2, 1, 1), 12, policy="pipeoptim")
+    assert [uses[w][8 + w % 2, 0].forward_lead for w in range(4)] == [1, 1, 1, 0]
+
+
+@given(pipelines(), st.integers(1, 12), st.integers(1, 4))
+@settings(deadline=None)
+def test_schedules_that_flush_meet_one_version(
+    pipeline: Pipeline, minibatches: int, microbatches: int
+) -> None:
+    for kind in ("gpipe", "1f1b-flush"):
+        schedule = build_schedule(pipeline, minibatches, kind, microbatches, accumulate=2)
+        assert all(stage_delay(schedule, stage) == 0 for stage in range(len(pipeline.stages)))
+
+
+@given(st.integers(1, 6), st.integers(1, 4))
+@settings(deadline=None)
+def test_accumulation_divides_the_delay(depth: int, accumulate: int) -> None:
+    """pipemare table 1: with N microbatches in an update, delays are ⌈… / N⌉."""
+    pipeline = Pipeline.straight(*[1] * depth)
+    schedule = build_schedule(pipeline, 4 * depth * accumulate, accumulate=accumulate)
+    for rank in range(depth):
+        assert stage_delay(schedule, rank) == -(-(depth - rank - 1) // accumulate)
+
+
+@given(pipelines(), st.integers(1, 12))
+@settings(deadline=None)
+def test_every_part_that_passes_has_its_weights(pipeline: Pipeline, minibatches: int) -> None:
+    assume(len(pipeline.workers) < 9)
+    for policy in ("vanilla", "stash", "stash-vertical", "spectrain", "pipeoptim"):
+        uses = _uses(pipeline, minibatches, policy=policy)
+        found = sorted(part for w in pipeline.stages[0] for part in uses[w])
+        assert found == [(minibatch, 0) for minibatch in range(minibatches)]
+        for parts in uses.values():
+            for use in parts.values():
+                assert use.newest_in_forward <= use.newest_in_backward
+                assert use.stashed <= use.newest_in_forward

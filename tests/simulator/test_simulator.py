@@ -1,0 +1,402 @@
+"""Effects of playing a schedule, each against an example worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidCluster, InvalidInput, InvalidPlacement
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import AllReduce, Forward
+from drlpp.simulator import SimulatedCluster, Simulation, simulate
+from drlpp.simulator.cores import CoreGroup
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.random_graphs import chain_of, cluster_of, graph_of, profile_of
+
+FAST = 1e300
+"""Bytes per second at which no message takes time."""
+
+MIB = 1024 * 1024
+
+
+def fast_cluster(accelerators: int, **host: float) -> Cluster:
+    return Cluster(
+        hosts=(Host(name="here", accelerators=accelerators, **host),),
+        within_host=Link(bandwidth_bytes_per_second=FAST),
+    )
+
+
+def stages_of(
+    profile: Profile,
+    cluster: Cluster,
+    *replicas: int,
+    method: Method = Method(),  # noqa: B008
+    minibatches: int = 30,
+) -> Simulation:
+    """One operator for each stage, accelerators in order."""
+    accelerators = [stage for stage, count in enumerate(replicas) for _ in range(count)]
+    placement = Placement.from_assignment(range(len(replicas)), accelerators)
+    return simulate(Workload.of(profile), cluster, placement, method, minibatches)
+
+
+def chain(
+    *seconds: float, parameter_bytes: int = 0, output_bytes: int = 1, kept_bytes: int = 0
+) -> Profile:
+    """A third of the seconds forward, the rest backward."""
+    _, profile = chain_of(
+        seconds=seconds,
+        parameter_bytes=[parameter_bytes] * len(seconds),
+        output_bytes=[output_bytes] * len(seconds),
+    )
+    operators = tuple(
+        operator.model_copy(update={"kept_bytes": kept_bytes}) for operator in profile.operators
+    )
+    return profile.model_copy(update={"operators": operators})
+
+
+def one_way(*, seconds: float, bytes_: int) -> Profile:
+    """Two operators; what the first makes are integers, for which no gradient comes back."""
+    graph = graph_of(
+        [(0, 1)], parameter_bytes=[0, 0], output_bytes=[bytes_, 1], dtypes=["int64", "float32"]
+    )
+    return profile_of(graph, [seconds, seconds])
+
+
+def test_the_slowest_stage_sets_the_pace() -> None:
+    found = stages_of(chain(6, 3, 3), fast_cluster(3), 1, 1, 1)
+    assert found.seconds_per_minibatch == pytest.approx(6)
+    assert found.step_seconds == pytest.approx([6] * 30)
+    assert found.utilisation == pytest.approx({0: 1, 1: 0.5, 2: 0.5})
+    assert found.bubble == pytest.approx({0: 0, 1: 0.5, 2: 0.5}, abs=1e-9)
+
+
+def test_the_speed_of_accelerators_and_the_time_of_updates() -> None:
+    profile = chain(6, 3, parameter_bytes=2).model_copy(update={"update_seconds_per_byte": 0.5})
+    cluster = fast_cluster(2).with_speeds([1, 0.25])
+    assert stages_of(profile, cluster, 1, 1).seconds_per_minibatch == pytest.approx((3 + 1) / 0.25)
+
+
+def test_a_slow_link_carries_both_directions_at_once() -> None:
+    # Five minibatches in flight hide the 26 s that one takes from its forward to its update.
+    found = stages_of(chain(3, 3, output_bytes=10), cluster_of(5, bandwidth=1), 1, 4)
+    assert found.seconds_per_minibatch == pytest.approx(10)
+
+
+def test_on_slow_links_the_minibatches_in_flight_are_too_few() -> None:
+    # F 1 s, 10 s there, F and B 3 s, 10 s back, B 2 s: two in flight make one every 26 / 2 s.
+    found = stages_of(chain(3, 3, output_bytes=10), cluster_of(2, bandwidth=1), 1, 1)
+    assert found.seconds_per_minibatch == pytest.approx(13)
+    # Three are enough: the link is busy all the time.
+    deeper = Method(in_flight_per_link=1)
+    found = stages_of(chain(3, 3, output_bytes=10), cluster_of(2, bandwidth=1), 1, 1, method=deeper)
+    assert found.plan.program.in_flight == (3, 1)
+    assert found.seconds_per_minibatch == pytest.approx(10)
+
+
+def test_senders_share_the_port_of_a_receiver() -> None:
+    profile = one_way(seconds=3, bytes_=10)
+    assert stages_of(profile, cluster_of(3), 2, 1).seconds_per_minibatch == pytest.approx(10)
+    # Where the receiver has a replica too, each port has half of it.
+    assert stages_of(profile, cluster_of(4), 2, 2).seconds_per_minibatch == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [Host(name="a", accelerators=2), Host(name="b", accelerators=2)],
+        [
+            Host(name="a", count=2, accelerators=1, rack="A"),
+            Host(name="b", count=2, accelerators=1, rack="B"),
+        ],
+    ],
+    ids=["hosts", "racks"],
+)
+def test_accelerators_share_the_network_of_their_host_and_of_their_rack(hosts: list[Host]) -> None:
+    slow = Link(bandwidth_bytes_per_second=1)
+    cluster = Cluster(
+        hosts=tuple(hosts),
+        within_host=Link(bandwidth_bytes_per_second=FAST),
+        between_hosts=slow if hosts[0].rack is None else Link(bandwidth_bytes_per_second=FAST),
+        between_racks=None if hosts[0].rack is None else slow,
+    )
+    found = stages_of(one_way(seconds=3, bytes_=10), cluster, 2, 2)
+    assert found.seconds_per_minibatch == pytest.approx(10)
+
+
+def test_a_slow_host_does_not_hold_up_the_network_of_another() -> None:
+    """b takes 40 s for a message, c 10 s; every second message goes to each."""
+    slow = Link(bandwidth_bytes_per_second=0.25)
+    cluster = Cluster(
+        hosts=(
+            Host(name="a", accelerators=2),
+            Host(name="b", accelerators=1, network=slow),
+            Host(name="c", accelerators=1),
+        ),
+        within_host=Link(bandwidth_bytes_per_second=FAST),
+        between_hosts=Link(bandwidth_bytes_per_second=1),
+    )
+    found = stages_of(one_way(seconds=3, bytes_=10), cluster, 2, 2)
+    assert found.step_seconds[-1] == pytest.approx(40 / 2)
+    forwards = [t.end for t in found.timeline if t.worker == 3 and isinstance(t.action, Forward)]
+    # The first message to c leaves after 10 s of the first to b, not after 40.
+    assert forwards[0] == pytest.approx(1 + 10 + 10 + 1)
+
+
+def test_a_message_that_queues_at_its_sender_holds_up_nobody_at_its_receiver() -> None:
+    # Worker 0 sends to 1 and, from 11 s on, to 3. Until 15 s there the message of worker 2 is
+    # before it, which left at 5 s; so both are there at 25 s.
+    graph = graph_of(
+        [(0, 1), (0, 3), (2, 3)],
+        parameter_bytes=[0] * 4,
+        output_bytes=[10, 0, 10, 1],
+        dtypes=["int64", "int64", "int64", "float32"],
+    )
+    found = stages_of(profile_of(graph, [3, 3, 15, 3]), cluster_of(4), 1, 1, 1, 1)
+    forwards = [t.start for t in found.timeline if t.worker == 3 and isinstance(t.action, Forward)]
+    assert forwards[0] == pytest.approx(25)
+
+
+def test_latency_delays_but_holds_nobody_up() -> None:
+    link = Link(bandwidth_bytes_per_second=FAST, latency_seconds=50)
+    cluster = Cluster(hosts=(Host(name="a", accelerators=2),), within_host=link)
+    assert stages_of(one_way(seconds=3, bytes_=1), cluster, 1, 1).seconds_per_minibatch == (
+        pytest.approx(3)
+    )
+    # With gradients a minibatch is away for 100 s more, and two are in flight.
+    assert stages_of(chain(3, 3), cluster, 1, 1).seconds_per_minibatch == pytest.approx(106 / 2)
+
+
+def data_parallel(profile: Profile, replicas: int, bandwidth: float) -> Simulation:
+    operators = len(profile.graph)
+    placement = Placement.from_assignment([0] * operators, [0] * replicas)
+    return simulate(Workload.of(profile), cluster_of(replicas, bandwidth), placement)
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "round_seconds"),
+    [
+        # Two messages of 6 bytes, from 2 s into the backward pass of 6 s: hidden at 2 s each,
+        (3, 3 + 6),
+        # and 8 s too long at 6 s each.
+        (1, 3 + 2 + 12),
+    ],
+)
+def test_gradients_are_summed_during_the_backward(bandwidth: float, round_seconds: float) -> None:
+    _graph, profile = chain_of(
+        seconds=[3, 3, 3], parameter_bytes=[0, 0, 12], output_bytes=[1, 1, 1]
+    )
+    found = data_parallel(profile, 2, bandwidth)
+    assert found.seconds_per_minibatch == pytest.approx(round_seconds / 2)
+    exposed = [t.end - t.start for t in found.timeline if isinstance(t.action, AllReduce)]
+    assert exposed == pytest.approx([round_seconds - 9] * len(exposed))
+
+
+def test_buckets_are_summed_one_after_the_other() -> None:
+    # F 2 s, B 4 s. The last operator's bucket takes 6 s from 2 s on, the first one's then 6 s.
+    profile = chain_of(seconds=[3, 3], parameter_bytes=[8 * MIB] * 2, output_bytes=[1, 1])[1]
+    found = data_parallel(profile, 2, bandwidth=8 * MIB / 6)
+    assert found.seconds_per_minibatch == pytest.approx((2 + 2 + 6 + 6) / 2)
+    # Together in one bucket they would leave at the end of the backward.
+    small = chain_of(seconds=[3, 3], parameter_bytes=[8, 8], output_bytes=[1, 1])[1]
+    found = data_parallel(small, 2, bandwidth=8 / 6)
+    assert found.seconds_per_minibatch == pytest.approx((2 + 4 + 12) / 2)
+
+
+def test_a_ring_pays_latency_for_each_of_its_messages() -> None:
+    link = Link(bandwidth_bytes_per_second=FAST, latency_seconds=100)
+    cluster = Cluster(hosts=(Host(name="a", accelerators=3),), within_host=link)
+    found = stages_of(chain(3, parameter_bytes=1), cluster, 3)
+    assert found.seconds_per_minibatch == pytest.approx((3 + 4 * 100) / 3)
+
+
+def test_later_replicas_wait_for_whole_rounds() -> None:
+    """Played by hand: the replicas sum at 8, 16, 23, 31, 38, 46 … s; at best every 6 s."""
+    found = stages_of(chain(3, 6, parameter_bytes=1), fast_cluster(3), 1, 2, minibatches=40)
+    sums = [t.end for t in found.timeline if t.worker == 1 and isinstance(t.action, AllReduce)]
+    assert sums[:6] == pytest.approx([8, 16, 23, 31, 38, 46])
+    assert found.seconds_per_minibatch == pytest.approx(7.5 / 2)
+    # Without weights there is nothing to sum, and nobody to wait for.
+    free = stages_of(chain(3, 6), fast_cluster(3), 1, 2, minibatches=40)
+    assert free.seconds_per_minibatch == pytest.approx(3)
+
+
+def test_earlier_replicas_keep_a_stage_busy() -> None:
+    found = stages_of(chain(6, 3, parameter_bytes=1), fast_cluster(3), 2, 1)
+    assert found.seconds_per_minibatch == pytest.approx(3)
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 1), (3, 4), (4, 8)])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b-flush"])
+def test_flushing_costs_a_bubble(schedule: str, stages: int, microbatches: int) -> None:
+    """(P − 1) / (M + P − 1) of the time."""
+    method = Method(schedule=schedule, policy="sync", microbatches=microbatches)
+    found = stages_of(chain(*[3] * stages), fast_cluster(stages), *[1] * stages, method=method)
+    expected = (stages - 1) / (microbatches + stages - 1)
+    assert found.bubble == pytest.approx(dict.fromkeys(range(stages), expected))
+    slots = microbatches + stages - 1
+    assert found.seconds_per_minibatch == pytest.approx(3 / microbatches * slots)
+
+
+def test_microbatches_send_their_part_of_a_minibatch() -> None:
+    method = Method(schedule="gpipe", policy="sync", microbatches=2)
+    found = stages_of(chain(3, 3, output_bytes=10), cluster_of(2), 1, 1, method=method)
+    # F 0.5 s, B 1 s, 5 s on the way: activations arrive at 5.5 and 10.5 s, F until 11, B until 12
+    # and 13; gradients arrive at 17 and 22 s, B until 23.
+    assert found.seconds_per_minibatch == pytest.approx(23)
+
+
+def test_recomputing_takes_a_forward_pass() -> None:
+    method = Method(recompute=True)
+    found = stages_of(chain(3, 3), fast_cluster(2), 1, 1, method=method)
+    # The last stage's backward follows at once, and it keeps its activations.
+    assert found.seconds_per_minibatch == pytest.approx(1 + 1 + 2)
+
+
+@pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"precision": "float16"}])
+def test_a_norm_on_a_schedule_that_flushes_waits_for_all_stages(options: dict[str, Any]) -> None:
+    link = Link(bandwidth_bytes_per_second=4, latency_seconds=10)
+    cluster = Cluster(hosts=(Host(name="a", accelerators=2),), within_host=link)
+    plain = Method(schedule="gpipe", policy="sync")
+    method = Method.model_validate({**plain.model_dump(), **options})
+    profile = chain(3, 3)
+    clipped = stages_of(profile, cluster, 1, 1, method=method).seconds_per_minibatch
+    # Two messages of 4 bytes around the ring.
+    without = stages_of(profile, cluster, 1, 1, method=plain).seconds_per_minibatch
+    assert clipped == pytest.approx(without + 2 * (10 + 4 / 4))
+
+
+def test_busy_workers_share_the_cores_of_their_host() -> None:
+    group = CoreGroup(cores=1)
+    group.start(0.0, worker=7, work=4.0, marks=())
+    assert group.next_seconds() == 4.0
+    # From 2 s on each has half of the core.
+    group.start(2.0, worker=8, work=1.0, marks=(0.5,))
+    assert group.next_seconds() == 3.0
+    assert group.pop(3.0) == (8, 0)
+    assert group.next_seconds() == 4.0
+    assert group.pop(4.0) == (8, 1)
+    group.end()
+    assert group.next_seconds() == 5.0
+    assert group.pop(5.0) == (7, 0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "seconds"),
+    # Stages of 6 and 3 s, the first in two replicas: work of 9 s for each minibatch.
+    [(1, 9), (2, 4.5), (3, 3), (None, 3)],
+)
+def test_cpu_workers_cannot_do_more_than_their_cores(cores: int | None, seconds: float) -> None:
+    cluster = fast_cluster(3, **({} if cores is None else {"cores": cores}))
+    found = stages_of(chain(6, 3), cluster, 2, 1, minibatches=200)
+    # The window begins and ends somewhere in a step.
+    assert found.seconds_per_minibatch == pytest.approx(seconds, rel=0.01)
+    busy = sum(usage.busy_seconds for usage in found.workers)
+    if cores == 1:
+        # Two to three workers are busy at once, each for as much longer.
+        assert busy > 2 * 9 * found.plan.window.length
+    assert busy <= 3 * found.window_seconds * (1 + 1e-9)
+
+
+def test_gradients_are_summed_during_a_backward_on_shared_cores() -> None:
+    # Both replicas on one core: F 3 s and B 6 s take twice as long, the bucket is ready after 4 s
+    # of 12, and travels for 12 s.
+    _graph, profile = chain_of(
+        seconds=[3, 3, 3], parameter_bytes=[0, 0, 12], output_bytes=[1, 1, 1]
+    )
+    cluster = Cluster(
+        hosts=(Host(name="a", accelerators=2, cores=1),),
+        within_host=Link(bandwidth_bytes_per_second=1),
+    )
+    placement = Placement.from_assignment([0, 0, 0], [0, 0])
+    found = simulate(Workload.of(profile), cluster, placement)
+    assert found.seconds_per_minibatch == pytest.approx((6 + 4 + 12) / 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "last"),
+    [
+        # Weights of 100 bytes, gradients and momentum; W_t; 7 bytes kept for each in flight, 3 and
+        # 1; and the messages of 5 bytes.
+        (Method(), 400 + 3 * 7 + 10, 400 + 7 + 10),
+        (Method(policy="stash"), 300 + 200 + 3 * 7 + 10, 300 + 7 + 10),
+        (Method(schedule="gpipe", policy="sync", microbatches=2), 300 + 7 + 5, 300 + 7 + 5),
+        # One at a time, and of the others what came in: nothing for the first stage but gradients.
+        (Method(recompute=True), 400 + 7 + 2 * 5 + 10, 400 + 7 + 10),
+    ],
+    ids=["pipeoptim", "stash", "gpipe", "recompute"],
+)
+def test_peak_memory(method: Method, first: float, last: float) -> None:
+    profile = chain(3, 3, 3, parameter_bytes=100, output_bytes=5, kept_bytes=7)
+    found = stages_of(profile, fast_cluster(3), 1, 1, 1, method=method)
+    memory = [usage.peak_memory_bytes for usage in found.workers]
+    assert (memory[0], memory[2]) == (first, last)
+
+
+def test_bytes_that_are_sent() -> None:
+    found = stages_of(chain(3, 3, 3, output_bytes=5), fast_cluster(3), 1, 1, 1)
+    runs = found.plan.window.minibatches
+    assert [usage.bytes_sent for usage in found.workers] == [5 * runs, 10 * runs, 5 * runs]
+
+
+def test_a_tensor_that_two_stages_read_is_sent_to_each() -> None:
+    graph = graph_of([(0, 1), (0, 2)], parameter_bytes=[0] * 3, output_bytes=[9, 0, 0])
+    found = stages_of(profile_of(graph, [3, 3, 3]), fast_cluster(3), 1, 1, 1)
+    assert found.workers[0].bytes_sent == 2 * 9 * found.plan.window.minibatches
+
+
+def test_a_simulated_cluster_measures() -> None:
+    profile = chain(6, 3, 3, parameter_bytes=10)
+    simulated = SimulatedCluster(profile, cluster_of(3, bandwidth=100))
+    placement = Placement.from_assignment([0, 1, 1], [1, 0, 0])
+    outcome = simulated.measure(placement, minibatches=7)
+    assert isinstance(outcome, Measurement)
+    assert outcome == simulated.measure(placement, minibatches=7)
+    assert outcome.minibatches == 8, "whole rounds of two"
+    assert [usage.worker for usage in outcome.workers] == [0, 1, 2]
+    assert [usage.stage for usage in outcome.workers] == [1, 0, 0]
+    with pytest.raises(InvalidPlacement, match="in no stage"):
+        simulated.measure(Placement.from_assignment([0, 0], [0]))
+    with pytest.raises(InvalidInput, match="policy sync cannot run"):
+        simulated.measure(Candidate(placement, Method(policy="sync")))
+    flushing = Candidate(placement, Method(schedule="gpipe", policy="sync"))
+    assert simulated.measure(flushing, minibatches=7) != outcome
+    assert (simulated.graph, simulated.accelerators) == (profile.graph, 3)
+    simulated.close()
+
+
+def test_what_does_not_fit_into_memory_fails() -> None:
+    profile = chain(3, 3, parameter_bytes=1000)
+    cluster = fast_cluster(2, memory_bytes=4500.0)
+    placement = Placement.from_assignment([0, 1], [0, 1])
+    assert isinstance(SimulatedCluster(profile, cluster).measure(placement), Measurement)
+    memory = MemoryModel.with_state(Method(), state_copies=2)
+    outcome = SimulatedCluster(profile, cluster, memory=memory).measure(placement)
+    assert isinstance(outcome, FailedMeasurement)
+    assert outcome.failure == "out of memory"
+    assert outcome.reason == ("worker 0 (stage 0) needs 5.0 kB, but its accelerator has 4.5 kB")
+
+
+def test_speeds_in_place_of_the_clusters() -> None:
+    placement = Placement.from_assignment([0, 1, 1], [0, 1])
+    profile, cluster = chain(6, 3, 3), fast_cluster(2)
+    even = SimulatedCluster(profile, cluster).measure(placement)
+    slow = SimulatedCluster(profile, cluster, speeds=[1, 0.5]).measure(placement)
+    assert isinstance(even, Measurement)
+    assert isinstance(slow, Measurement)
+    assert slow.seconds_per_minibatch == pytest.approx(2 * even.seconds_per_minibatch)
+    with pytest.raises(InvalidCluster, match="2 speeds given for 3 accelerators"):
+        SimulatedCluster(profile, cluster_of(3), speeds=[1, 1])
+
+
+def test_windows_are_whole_rounds_of_updates() -> None:
+    """However many replicas: a part of a round would say nothing of its length."""
+    found = stages_of(chain(3, parameter_bytes=1), fast_cluster(64), 64, minibatches=4)
+    assert found.plan.window.length == 64
+    assert found.seconds_per_minibatch == pytest.approx(3 / 64)

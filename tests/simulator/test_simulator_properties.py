@@ -1,0 +1,367 @@
+"""What holds for every placement that is played."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.costs.analytic_model import pipeline_of, predict
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import (
+    Action,
+    AllReduce,
+    Backward,
+    Forward,
+    Receive,
+    Recompute,
+    Send,
+    Update,
+    build_schedule,
+)
+from drlpp.simulator import Simulation, simulate
+from drlpp.simulator.costs import Costs
+from drlpp.simulator.events import play as play_events
+from drlpp.simulator.program import COMPUTING, Program
+from drlpp.simulator.simulation import timeline_of
+from drlpp.simulator.work import PassOverhead, PlacedWork
+from drlpp.specs.cluster import Cluster, Host, Link
+from drlpp.timeline.timeline import play
+from tests.support.random_graphs import graph_of, graphs, placements, profile_of
+
+METHODS = [
+    Method(),
+    Method(accumulate=3),
+    Method(in_flight_per_link=2),
+    Method(recompute=True),
+    Method(schedule="1f1b-flush", policy="sync", microbatches=4),
+    Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2, clip_norm=1.0),
+    Method(schedule="gpipe", policy="sync", microbatches=2, recompute=True),
+]
+
+FAST = Link(bandwidth_bytes_per_second=1e300)
+
+
+@st.composite
+def costed(draw: st.DrawFn) -> Profile:
+    """Whole seconds, three times a power of two or nothing, so that sums are exact."""
+    graph = draw(graphs())
+    count = len(graph)
+    positive = st.lists(st.integers(1, 9), min_size=count, max_size=count)
+    sized = graph_of(
+        [(edge.source, edge.target) for edge in graph.edges],
+        parameter_bytes=draw(positive),
+        output_bytes=draw(positive),
+    )
+    times = st.lists(st.sampled_from([3, 6, 12, 24]), min_size=count, max_size=count)
+    return profile_of(sized, draw(times))
+
+
+@st.composite
+def clusters(draw: st.DrawFn, cores: bool = True) -> Cluster:
+    """Four accelerators on one to three hosts, in one or two racks."""
+    sizes = draw(st.sampled_from([(4,), (2, 2), (1, 2, 1)]))
+    racks = draw(st.booleans())
+    link = st.builds(
+        Link,
+        bandwidth_bytes_per_second=st.sampled_from([0.5, 2.0, 8.0]),
+        latency_seconds=st.sampled_from([0.0, 1.0]),
+    )
+    return Cluster(
+        hosts=tuple(
+            Host(
+                name=f"host-{number}",
+                accelerators=size,
+                speed=draw(st.sampled_from([0.5, 1.0])),
+                rack=str(number % 2) if racks else None,
+                cores=draw(st.sampled_from([None, 1, 2])) if cores else None,
+            )
+            for number, size in enumerate(sizes)
+        ),
+        within_host=draw(link),
+        between_hosts=draw(link),
+        between_racks=draw(link),
+    )
+
+
+@st.composite
+def simulations(draw: st.DrawFn, cores: bool = True) -> tuple[Profile, Cluster, Simulation]:
+    profile, cluster = draw(costed()), draw(clusters(cores))
+    placement = draw(placements(profile.graph, 4))
+    method = draw(st.sampled_from(METHODS))
+    return profile, cluster, simulate(Workload.of(profile), cluster, placement, method, 6)
+
+
+@given(simulations())
+@settings(deadline=None, max_examples=60)
+def test_never_faster_than_the_compute_of_the_slowest_stage(
+    case: tuple[Profile, Cluster, Simulation],
+) -> None:
+    profile, cluster, found = case
+    predicted = predict(Workload.of(profile), cluster, found.placement)
+    compute = max(stage.compute_seconds for stage in predicted.stages)
+    # A worker may begin a round of updates a little late, and end it on time: by what it has in
+    # flight beyond NOAM later.
+    slack = (1 + found.method.in_flight_per_link) * max(
+        compute * len(stage.accelerators) * found.method.accumulate
+        for stage in found.placement.stages
+    )
+    assert found.window_seconds >= found.plan.window.length * compute - 2 * slack
+    whole = max(max(ends) for ends in found.played.ends)
+    assert whole >= found.plan.window.minibatches * compute * (1 - 1e-9)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_never_faster_than_the_formula_on_equal_links(data: st.DataObject) -> None:
+    """Where links differ, the formula takes the slowest of a stage for all its messages."""
+    profile = data.draw(costed())
+    placement = data.draw(placements(profile.graph, 4))
+    link = Link(bandwidth_bytes_per_second=data.draw(st.sampled_from([0.5, 2.0, 8.0])))
+    cluster = Cluster(hosts=(Host(name="a", accelerators=4),), within_host=link)
+    workload = Workload.of(profile)
+    found = simulate(workload, cluster, placement, minibatches=12)
+    predicted = predict(workload, cluster, placement).seconds_per_minibatch
+    whole = max(max(ends) for ends in found.played.ends)
+    assert whole >= found.plan.window.minibatches * predicted * (1 - 1e-9)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_on_links_that_take_no_time_it_agrees_with_a_simpler_player(data: st.DataObject) -> None:
+    profile = data.draw(costed())
+    placement = data.draw(placements(profile.graph, 4))
+    speeds = data.draw(st.lists(st.sampled_from([0.5, 1.0]), min_size=4, max_size=4))
+    cluster = Cluster(hosts=(Host(name="a", accelerators=4),), within_host=FAST)
+    cluster = cluster.with_speeds(speeds)
+    method = data.draw(st.sampled_from(METHODS))
+    found = simulate(Workload.of(profile), cluster, placement, method, 6)
+    stage_of = {a: k for k, s in enumerate(placement.stages) for a in s.accelerators}
+
+    def seconds(worker: int, action: Action) -> float:
+        operators = [profile.operators[i] for i in placement.stages[stage_of[worker]].operators]
+        forward = sum(operator.forward_seconds for operator in operators)
+        match action:
+            case Forward() | Recompute():
+                return forward / method.microbatches / speeds[worker]
+            case Backward():
+                return 2 * forward / method.microbatches / speeds[worker]
+            case _:
+                return 0.0
+
+    expected = play(found.schedule, seconds)
+    for worker in placement.accelerators:
+        mine = [t for t in found.timeline if t.worker == worker]
+        theirs = [t for t in expected if t.worker == worker]
+        assert [t.action for t in mine] == [t.action for t in theirs]
+        assert [t.end for t in mine] == [t.end for t in theirs]
+        # A worker that waits for an all-reduce is in it here, and idle there.
+        assert [t.start for t in mine if not isinstance(t.action, AllReduce)] == [
+            t.start for t in theirs if not isinstance(t.action, AllReduce)
+        ]
+
+
+@given(simulations())
+@settings(deadline=None, max_examples=60)
+def test_it_is_always_played_alike(case: tuple[Profile, Cluster, Simulation]) -> None:
+    profile, cluster, found = case
+    again = simulate(Workload.of(profile), cluster, found.placement, found.method, 6)
+    assert again.played == found.played
+
+
+@given(simulations(), st.sampled_from([0.25, 4.0]))
+@settings(deadline=None, max_examples=60)
+def test_all_times_scale_together(case: tuple[Profile, Cluster, Simulation], factor: float) -> None:
+    """Powers of two, at which floats stay exact."""
+    profile, cluster, found = case
+
+    def scaled(link: Link) -> Link:
+        return Link(
+            bandwidth_bytes_per_second=link.bandwidth_bytes_per_second / factor,
+            latency_seconds=link.latency_seconds * factor,
+        )
+
+    assert cluster.between_hosts is not None
+    assert cluster.between_racks is not None
+    slower = Cluster(
+        hosts=tuple(
+            host.model_copy(update={"speed": host.speed / factor}) for host in cluster.hosts
+        ),
+        within_host=scaled(cluster.within_host),
+        between_hosts=scaled(cluster.between_hosts),
+        between_racks=scaled(cluster.between_racks),
+    )
+    again = simulate(Workload.of(profile), slower, found.placement, found.method, 6)
+    assert again.played.ends == [[end * factor for end in ends] for ends in found.played.ends]
+    assert again.utilisation == found.utilisation
+
+
+@given(simulations())
+@settings(deadline=None, max_examples=60)
+def test_the_timeline_is_possible(case: tuple[Profile, Cluster, Simulation]) -> None:
+    """Workers do one thing at a time, messages take their time, and sums wait for everyone."""
+    _, cluster, found = case
+    sent = {
+        t.action.message: (t.end, t.worker) for t in found.timeline if isinstance(t.action, Send)
+    }
+    for worker in found.placement.accelerators:
+        mine = [t for t in found.timeline if t.worker == worker]
+        assert all(a.end <= b.start for a, b in itertools.pairwise(mine))
+        for timed in mine:
+            if isinstance(timed.action, Receive):
+                left, sender = sent.pop(timed.action.message)
+                link = cluster.link(sender, worker)
+                assert timed.start >= left + link.latency_seconds
+    assert not sent
+    sums: dict[AllReduce, list[float]] = {}
+    for timed in found.timeline:
+        if isinstance(timed.action, AllReduce):
+            sums.setdefault(timed.action, []).append(timed.end)
+    for action, ends in sums.items():
+        assert len(ends) == len(action.workers)
+
+
+@given(simulations())
+@settings(deadline=None, max_examples=60)
+def test_every_port_carries_no_more_than_it_can(
+    case: tuple[Profile, Cluster, Simulation],
+) -> None:
+    _, _, found = case
+    program, costs = found.plan.program, found.costs
+    held = Counter[int]()
+    for route in program.route_of:
+        for port, seconds in costs.paths[route].hops:
+            held[port] += seconds
+    last = max([0.0, *found.played.arrivals])
+    assert all(seconds <= last * (1 + 1e-9) for seconds in held.values())
+
+
+@given(simulations())
+@settings(deadline=None, max_examples=60)
+def test_bytes_are_those_of_the_tensors(case: tuple[Profile, Cluster, Simulation]) -> None:
+    """What crosses a border of stages goes forward once for each reader, and comes back."""
+    profile, _, found = case
+    graph, stages = profile.graph, found.placement.stage_of_operator(len(profile.graph))
+    readers = {(e.source, stages[e.target]) for e in graph.edges}
+    readers |= {(operator, max(stages)) for operator, _ in graph.outputs}
+    crossing = sum(
+        2 * graph.operators[operator].outputs[0].bytes_
+        for operator, stage in readers
+        if stages[operator] != stage
+    )
+    sent = sum(usage.bytes_sent for usage in found.workers)
+    # Of microbatches, bytes are fractions; those of a worker are rounded.
+    expected = crossing * found.plan.window.minibatches
+    assert sent == pytest.approx(expected, abs=len(found.workers))
+
+
+@given(simulations(cores=False))
+@settings(deadline=None, max_examples=60)
+def test_workers_are_busy_for_what_they_compute(
+    case: tuple[Profile, Cluster, Simulation],
+) -> None:
+    _profile, _cluster, found = case
+    whole = sum(
+        t.end - t.start
+        for t in found.timeline
+        if isinstance(t.action, Forward | Recompute | Backward | Update)
+    )
+    expected = sum(
+        found.costs.seconds[worker][kind]
+        for worker, steps in enumerate(found.plan.program.steps)
+        for _, kind, _, _ in steps
+        if kind < COMPUTING
+    )
+    assert whole == pytest.approx(expected)
+    assert all(0 <= used <= 1 + 1e-9 for used in found.utilisation.values())
+
+
+@given(st.data(), st.integers(1, 3))
+@settings(deadline=None, max_examples=60)
+def test_shared_cores_do_no_more_than_they_can(data: st.DataObject, cores: int) -> None:
+    profile = data.draw(costed())
+    placement = data.draw(placements(profile.graph, 4))
+    method = data.draw(st.sampled_from(METHODS))
+    workload = Workload.of(profile)
+
+    def played(cores: int | None) -> Simulation:
+        host = Host(name="a", accelerators=4, cores=cores)
+        cluster = Cluster(hosts=(host,), within_host=FAST)
+        return simulate(workload, cluster, placement, method, 6)
+
+    alone, shared = played(None), played(cores)
+    for ends, later in zip(alone.played.ends, shared.played.ends, strict=True):
+        assert all(end <= late * (1 + 1e-9) for end, late in zip(ends, later, strict=True))
+    work = sum(
+        alone.costs.seconds[worker][kind]
+        for worker, steps in enumerate(alone.plan.program.steps)
+        for _, kind, _, _ in steps
+        if kind < COMPUTING
+    )
+    whole = max(max(ends) for ends in shared.played.ends)
+    assert whole >= work / cores * (1 - 1e-9)
+    if len(placement.accelerators) <= cores:
+        assert shared.played == alone.played
+    if cores == 1:
+        # Somebody is always busy, since nothing else takes time.
+        assert whole == pytest.approx(work)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_memory_is_what_planners_expect(data: st.DataObject) -> None:
+    """In steady state of 1F1B a worker has as many in flight as the pipeline says."""
+    profile = data.draw(costed())
+    placement = data.draw(placements(profile.graph, 4))
+    method = data.draw(st.sampled_from([Method(), Method(policy="stash"), Method(recompute=True)]))
+    cluster = Cluster(hosts=(Host(name="a", accelerators=4),), within_host=FAST)
+    workload, memory = Workload.of(profile), MemoryModel.with_state(method)
+    found = simulate(workload, cluster, placement, method, 12)
+    predicted = predict(workload, cluster, placement, memory=memory)
+    for usage in found.workers:
+        assert usage.peak_memory_bytes == predicted.stages[usage.stage].memory_bytes
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=30)
+def test_evaluation_is_played_too(data: st.DataObject) -> None:
+    profile = data.draw(costed())
+    placement = data.draw(placements(profile.graph, 4))
+    workload = Workload.of(profile)
+    cluster = Cluster(hosts=(Host(name="a", accelerators=4),), within_host=FAST)
+    schedule = build_schedule(pipeline_of(workload, placement), 8, "forward")
+    program = Program.of(schedule)
+    work = PlacedWork.of(workload, placement)
+    overhead = PassOverhead.of(workload, placement, schedule.pipeline, Method())
+    costs = Costs.of(workload, cluster, placement, work, overhead, program)
+    timeline = timeline_of(schedule, program, play_events(program, costs), costs)
+    forward = numpy.array([operator.forward_seconds for operator in profile.operators])
+
+    def seconds(worker: int, action: Action) -> float:
+        if not isinstance(action, Forward):
+            return 0.0
+        stage = next(stage for stage in placement.stages if worker in stage.accelerators)
+        return float(forward[list(stage.operators)].sum())
+
+    expected = play(schedule, seconds)
+    assert max(t.end for t in timeline) == max(t.end for t in expected)
+
+
+def test_placements_of_one_shape_share_a_plan() -> None:
+    graph: OpGraph = graph_of([(0, 1)], parameter_bytes=[1, 1], output_bytes=[1, 1])
+    workload = Workload.of(profile_of(graph, [3, 3]))
+    cluster = Cluster(hosts=(Host(name="a", accelerators=4),), within_host=FAST)
+    plans = [
+        simulate(workload, cluster, Placement.from_assignment([0, 1], stage_of)).plan
+        for stage_of in ([0, 1, 1, 1], [1, 1, 0, 1])
+    ]
+    assert plans[0] is plans[1]

@@ -1,0 +1,153 @@
+"""Tabulated learning rates against torch's schedulers, stepped as torch's documentation shows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.optim import SGD, Optimizer, lr_scheduler
+
+from drlpp.errors import InvalidInput
+from drlpp.specs.learning_rate import LearningRateSchedule
+
+PER_EPOCH = 5
+EPOCHS = 6
+
+SCHEDULES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], lr_scheduler.LRScheduler]]] = {
+    "StepLR": ({"step_size": 2}, lambda o: lr_scheduler.StepLR(o, 2)),
+    "multistep": (
+        {"milestones": [1, 4], "gamma": 0.5},
+        lambda o: lr_scheduler.MultiStepLR(o, [1, 4], gamma=0.5),
+    ),
+    "exponential": ({"gamma": 0.9}, lambda o: lr_scheduler.ExponentialLR(o, 0.9)),
+    "cosineannealinglr": ({"T_max": 6}, lambda o: lr_scheduler.CosineAnnealingLR(o, 6)),
+    "LINEAR": (
+        {"start_factor": 0.1, "total_iters": 4},
+        lambda o: lr_scheduler.LinearLR(o, 0.1, total_iters=4),
+    ),
+    "polynomiallr": (
+        {"total_iters": 6, "power": 2.0},
+        lambda o: lr_scheduler.PolynomialLR(o, 6, power=2.0),
+    ),
+    "constant": ({"factor": 0.5}, lambda o: lr_scheduler.ConstantLR(o, 0.5)),
+    "CosineAnnealingWarmRestarts": (
+        {"T_0": 2, "T_mult": 2},
+        lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, T_mult=2),
+    ),
+    "onecycle": (
+        {"max_lr": 0.5, "total_steps": EPOCHS * PER_EPOCH},
+        lambda o: lr_scheduler.OneCycleLR(o, 0.5, EPOCHS * PER_EPOCH),
+    ),
+    "cyclic": (
+        {"base_lr": 0.1, "max_lr": 0.4, "step_size_up": 3, "mode": "triangular2"},
+        lambda o: lr_scheduler.CyclicLR(o, 0.1, 0.4, 3, mode="triangular2"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("interval", ["epoch", "minibatch"])
+def test_rates_are_those_of_a_plain_loop(name: str, interval: str) -> None:
+    options, build = SCHEDULES[name]
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = SGD([weight], lr=0.2, momentum=0.9)
+    scheduler = build(optimizer)
+    expected = []
+    for _ in range(EPOCHS):
+        for _ in range(PER_EPOCH):
+            weight.grad = torch.ones(1)
+            expected.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            if interval == "minibatch" and len(expected) < EPOCHS * PER_EPOCH:
+                scheduler.step()
+        if interval == "epoch":
+            scheduler.step()
+    schedule = LearningRateSchedule.parse(name, interval=interval, **options)
+    assert schedule.rates(0.2, EPOCHS * PER_EPOCH, PER_EPOCH) == expected
+    assert len(set(expected)) > 1
+
+
+@given(
+    warm_up=st.integers(0, 20),
+    minibatches=st.integers(0, 40),
+    per_epoch=st.integers(1, 9),
+    interval=st.sampled_from(["epoch", "minibatch"]),
+)
+def test_warm_up_rises_linearly_to_where_the_schedule_begins(
+    warm_up: int, minibatches: int, per_epoch: int, interval: str
+) -> None:
+    schedule = LearningRateSchedule.parse(
+        "exponential", interval=interval, warm_up=warm_up, gamma=0.5
+    )
+    rates = schedule.rates(0.1, minibatches, per_epoch)
+    for minibatch, rate in enumerate(rates):
+        if minibatch < warm_up:
+            assert rate == pytest.approx(0.1 * (minibatch + 1) / (warm_up + 1))
+        elif interval == "minibatch":
+            assert rate == pytest.approx(0.1 * 0.5 ** (minibatch - warm_up))
+        else:
+            # Changes come at the ends of epochs, counted from the one in which warm-up ended.
+            passed = minibatch // per_epoch - warm_up // per_epoch
+            assert rate == pytest.approx(0.1 * 0.5**passed)
+    assert len(rates) == minibatches
+
+
+class InverseSquareRoot(lr_scheduler.LambdaLR):
+    """A schedule of one's own."""
+
+    def __init__(self, optimizer: Optimizer, scale: float = 1.0) -> None:
+        super().__init__(optimizer, lambda step: scale / (step + 1) ** 0.5)
+
+
+def test_schedule_of_ones_own() -> None:
+    name = f"{__name__}:InverseSquareRoot"
+    schedule = LearningRateSchedule.parse(name, scale=2.0, interval="minibatch")
+    assert schedule.rates(1.0, 4, 2) == [2.0, 2 / 2**0.5, 2 / 3**0.5, 1.0]
+
+
+def test_survives_a_file() -> None:
+    schedule = LearningRateSchedule.parse("MultiStep", milestones=[3, 5], warm_up=7)
+    assert schedule.name == "multisteplr"
+    assert LearningRateSchedule.model_validate_json(schedule.model_dump_json()) == schedule
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("cosine", {}, "schedule 'cosine' is unknown; there are constantlr, cosineannealinglr"),
+        ("reducelronplateau", {}, "it needs a score of the training"),
+        ("LambdaLR", {}, "lambdalr cannot be used: it needs a function"),
+        ("multiplicative", {}, "it needs a function"),
+        ("sequential", {}, "it is made of other schedules"),
+        ("chainedscheduler", {}, "it is made of other schedules"),
+        ("steplr", {}, "learning-rate schedule steplr needs a value for step_size"),
+        ("steplr", {"step_size": 0}, "steplr: it divides by step_size, which is 0; give a number"),
+        ("multistep", {"milestones": 2}, r"of milestones=2, one has the wrong type .* as \[1, 2\]"),
+        ("steplr", {"step_size": 3, "T": 1}, "has no option 'T'; it has step_size, gamma"),
+        ("cyclic", {"base_lr": 0.1, "max_lr": 1, "cycle_momentum": True}, "has no option 'cycle_m"),
+        ("exponential", {"gamma": 0.9, "warm_up": -1}, "'warm_up'.*greater than or equal to 0"),
+        ("exponential", {"gamma": 0.9, "interval": "day"}, "'interval'.*'epoch' or 'minibatch'"),
+        ("linear", {"start_factor": 2.0}, "[Ss]tarting multiplicative factor"),
+    ],
+)
+def test_refusals(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        LearningRateSchedule.parse(name, **options)
+
+
+def test_a_schedule_that_does_not_fit_the_training_is_refused() -> None:
+    short = LearningRateSchedule.parse("onecycle", max_lr=0.1, total_steps=10, interval="minibatch")
+    with pytest.raises(InvalidInput, match="The specified number of total steps is 10"):
+        short.rates(0.1, 20, 5)
+    negative = LearningRateSchedule.parse("cosineannealing", T_max=4, eta_min=-0.1)
+    with pytest.raises(InvalidInput, match=r"gives the learning rate -0\.\d+ after 3 epochs"):
+        negative.rates(0.1, 20, 5)
+
+
+def test_a_table_that_no_memory_holds_is_refused() -> None:
+    schedule = LearningRateSchedule.parse("cosineannealing", T_max=10**12, interval="minibatch")
+    with pytest.raises(InvalidInput, match="this training has 1000000000000: take fewer epochs"):
+        schedule.rates(0.1, 10**12, 10**6)
+    assert len(schedule.rates(0.1, 100, 10)) == 100

@@ -1,0 +1,118 @@
+"""Hypothesis strategies for operator graphs, profiles, clusters and pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.placement.placement import Placement
+from drlpp.schedule.pipeline import Pipeline, StageEdge
+from drlpp.specs.cluster import Cluster, Link, local_cluster
+
+
+def graph_of(
+    edges: Sequence[tuple[int, int]],
+    *,
+    parameter_bytes: Sequence[int],
+    output_bytes: Sequence[int],
+    dtypes: Sequence[str] | None = None,
+) -> OpGraph:
+    """A graph of one-output operators ``op0``, ``op1``, …; sinks are what the model returns."""
+    count = len(parameter_bytes)
+    dtypes = dtypes or ["float32"] * count
+    return OpGraph(
+        model="made-up",
+        operators=tuple(
+            Operator(
+                id=i,
+                name=f"op{i}",
+                type="linear",
+                module=f"layers.{i}",
+                parameter_bytes=parameter_bytes[i],
+                outputs=(TensorSpec(shape=(1,), dtype=dtypes[i], bytes_=output_bytes[i]),),
+            )
+            for i in range(count)
+        ),
+        edges=tuple(Edge(source=a, target=b, outputs=(0,)) for a, b in edges),
+        outputs=tuple((i, 0) for i in range(count) if all(a != i for a, _ in edges)),
+    )
+
+
+def chain_of(
+    *, seconds: Sequence[float], parameter_bytes: Sequence[int], output_bytes: Sequence[int]
+) -> tuple[OpGraph, Profile]:
+    graph = graph_of(
+        [(i, i + 1) for i in range(len(seconds) - 1)],
+        parameter_bytes=parameter_bytes,
+        output_bytes=output_bytes,
+    )
+    return graph, profile_of(graph, seconds)
+
+
+def profile_of(graph: OpGraph, seconds: Sequence[float]) -> Profile:
+    """A third of the time goes to the forward pass."""
+    return Profile(
+        graph=graph,
+        device="cpu",
+        batch_size=1,
+        operators=tuple(
+            OperatorProfile(forward_seconds=value / 3, backward_seconds=value * 2 / 3)
+            for value in seconds
+        ),
+    )
+
+
+def cluster_of(accelerators: int, bandwidth: float = 1.0) -> Cluster:
+    return local_cluster(accelerators, Link(bandwidth_bytes_per_second=bandwidth))
+
+
+@st.composite
+def graphs(draw: st.DrawFn, max_operators: int = 8, chain: bool = False) -> OpGraph:
+    count = draw(st.integers(1, max_operators))
+    edges = {(i, i + 1) for i in range(count - 1)} if chain else set()
+    if not chain:
+        for target in range(1, count):
+            edges |= {(s, target) for s in draw(st.sets(st.integers(0, target - 1), max_size=2))}
+    sizes = st.lists(st.integers(0, 9), min_size=count, max_size=count)
+    return graph_of(sorted(edges), parameter_bytes=draw(sizes), output_bytes=draw(sizes))
+
+
+@st.composite
+def profiles(draw: st.DrawFn, graph: OpGraph) -> Profile:
+    count = len(graph)
+    return profile_of(graph, draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)))
+
+
+@st.composite
+def placements(draw: st.DrawFn, graph: OpGraph, accelerators: int) -> Placement:
+    """A valid placement on some of the accelerators: every operator not before what it reads."""
+    stage_of: list[int] = []
+    limit = min(accelerators, len(graph)) - 1
+    for operator in range(len(graph)):
+        earliest = max((stage_of[p] for p in graph.predecessors[operator]), default=0)
+        stage_of.append(draw(st.integers(earliest, limit)))
+    stages = sorted(set(stage_of))
+    free = draw(st.permutations(range(accelerators)))
+    holds = dict(zip(free, stages, strict=False))
+    for accelerator in free[len(stages) :]:
+        holds[accelerator] = draw(st.sampled_from(stages))
+    return Placement.from_assignment(stage_of, [holds[a] for a in range(accelerators)])
+
+
+@st.composite
+def pipelines(draw: st.DrawFn, max_stages: int = 5, max_replicas: int = 4) -> Pipeline:
+    """Stage DAGs whose edges go to later stages and in which every stage reaches the last."""
+    count = draw(st.integers(1, max_stages))
+    edges = set()
+    for source in range(count - 1):
+        targets = st.integers(source + 1, count - 1)
+        edges |= {(source, t) for t in draw(st.sets(targets, min_size=1, max_size=2))}
+    replicas = draw(st.lists(st.integers(1, max_replicas), min_size=count, max_size=count))
+    numbers = iter(draw(st.permutations(range(sum(replicas)))))
+    return Pipeline(
+        stages=tuple(tuple(next(numbers) for _ in range(size)) for size in replicas),
+        edges=tuple(StageEdge(*edge, differentiable=draw(st.booleans())) for edge in sorted(edges)),
+    )

@@ -1,0 +1,121 @@
+"""Hypothesis strategies for planning problems: workloads, clusters of several hosts, memory."""
+
+from __future__ import annotations
+
+import numpy
+from hypothesis import strategies as st
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.workload import Transfer, Workload
+from drlpp.placement.placement import Placement
+from drlpp.planners.problem.problem import PlanningProblem
+from drlpp.specs.cluster import Cluster, Host, Link
+
+amounts = st.integers(0, 9).map(float)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, max_operators: int = 6, overheads: bool = True) -> Workload:
+    """Tensors may have any members, the loss among them; edges are a part of what they imply."""
+    count = draw(st.integers(1, max_operators))
+    members = st.lists(st.integers(0, count), min_size=2, max_size=4, unique=True)
+    transfers = []
+    edges = set()
+    for found in draw(st.lists(members, max_size=2 * count)):
+        # The loss reads, and makes nothing.
+        source, *readers = sorted(found)
+        transfers.append(Transfer((source, *readers), draw(amounts), draw(amounts)))
+        edges |= {(source, reader) for reader in readers if reader < count and draw(st.booleans())}
+
+    def column() -> numpy.ndarray:
+        return numpy.array(draw(st.lists(amounts, min_size=count, max_size=count)))
+
+    return Workload(
+        model="made-up",
+        names=tuple(f"op{i}" for i in range(count)),
+        forward_seconds=column(),
+        backward_seconds=column(),
+        update_seconds=column(),
+        parameter_bytes=column(),
+        kept_bytes=column(),
+        edges=tuple(sorted(edges)),
+        transfers=tuple(transfers),
+        **{name: draw(st.sampled_from([0.0, 0.5])) for name in _OVERHEADS if overheads},
+    )
+
+
+_OVERHEADS = (
+    "forward_overhead_seconds",
+    "backward_overhead_seconds",
+    "update_overhead_seconds",
+    "prediction_seconds_per_byte",
+    "sharing_seconds_per_byte",
+)
+
+
+@st.composite
+def clusters(
+    draw: st.DrawFn, max_accelerators: int = 4, hosts: int = 2, cores: bool = False
+) -> Cluster:
+    """Up to ``hosts`` hosts of different speeds, memories and networks, maybe with few cores."""
+    links = st.builds(
+        Link,
+        bandwidth_bytes_per_second=st.sampled_from([0.5, 1.0, 4.0]),
+        latency_seconds=st.sampled_from([0.0, 0.25]),
+    )
+    left = draw(st.integers(1, max_accelerators))
+    lines = []
+    while left:
+        taken = left if len(lines) == hosts - 1 else draw(st.integers(1, left))
+        left -= taken
+        lines.append(
+            Host(
+                name=f"host{len(lines)}",
+                accelerators=taken,
+                speed=draw(st.sampled_from([0.5, 1.0, 2.0])),
+                memory_bytes=draw(st.none() | st.sampled_from([10.0, 40.0, 200.0])),
+                network=draw(st.none() | links),
+                cores=draw(st.none() | st.integers(1, 3)) if cores else None,
+            )
+        )
+    return Cluster(hosts=tuple(lines), within_host=draw(links), between_hosts=draw(links))
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    max_operators: int = 6,
+    max_accelerators: int = 4,
+    hosts: int = 2,
+    overheads: bool = True,
+    cores: bool = False,
+) -> PlanningProblem:
+    return PlanningProblem(
+        workload=draw(workloads(max_operators, overheads)),
+        cluster=draw(clusters(max_accelerators, hosts, cores)),
+        costs=draw(st.sampled_from(["overlapped", "serial"])),
+        replicate=draw(st.booleans()),
+        memory=draw(
+            st.builds(
+                MemoryModel,
+                st.sampled_from([1, 2, 4]),
+                st.booleans(),
+                in_flight_per_link=st.sampled_from([0, 0, 1]),
+            )
+        ),
+        seed=draw(st.integers(0, 9)),
+    )
+
+
+def check_placement(problem: PlanningProblem, placement: Placement) -> None:
+    """Fails unless a pipeline can run the placement and the problem allows it."""
+    workload = problem.workload
+    placed = sorted(op for stage in placement.stages for op in stage.operators)
+    assert placed == list(range(len(workload)))
+    held = [a for stage in placement.stages for a in stage.accelerators]
+    assert len(held) == len(set(held))
+    assert set(held) <= set(range(problem.cluster.accelerators))
+    assert all(stage.operators and stage.accelerators for stage in placement.stages)
+    assert problem.replicate or len(held) == len(placement.stages)
+    stage_of = placement.stage_of_operator(len(workload))
+    assert all(stage_of[source] <= stage_of[target] for source, target in workload.edges)

@@ -1,0 +1,64 @@
+"""The zoo in the smallest sizes that still have every layer of a kind, for tests."""
+
+import pytest
+
+from drlpp.models.task import ModelReference, Option
+
+_IMAGES: dict[str, Option] = {"batch_size": 4, "input_size": 33, "classes": 10, "width": 0.05}
+_SENTENCES: dict[str, Option] = {
+    "batch_size": 4,
+    "sequence_length": 5,
+    "vocabulary": 11,
+    "hidden": 8,
+}
+
+TINY: dict[str, dict[str, Option]] = {
+    "alexnet": {**_IMAGES, "input_size": 63},
+    "vgg16": _IMAGES,
+    "resnet50": _IMAGES,
+    "resnet101": _IMAGES,
+    "resnet152": _IMAGES,
+    "resnext50": _IMAGES,
+    "resnext101": _IMAGES,
+    "googlenet": _IMAGES,
+    "inception_v3": {**_IMAGES, "input_size": 75},
+    "residual_lstm": {**_SENTENCES, "cells": 6, "layers": 2},
+    "gnmt4": _SENTENCES,
+    "gnmt8": _SENTENCES,
+    "gnmt16": _SENTENCES,
+    "awd_lm": {**_SENTENCES, "embedding": 6},
+    "s2vt": {
+        "batch_size": 4,
+        "frames": 4,
+        "words": 3,
+        "vocabulary": 11,
+        "features": 7,
+        "embedding": 5,
+        "hidden": 8,
+    },
+    "bert48": {**_SENTENCES, "layers": 3, "heads": 2, "positions": 8},
+    "transformer": {
+        "batch_size": 4,
+        "sequence_length": 5,
+        "source_vocabulary": 11,
+        "target_vocabulary": 13,
+        "hidden": 8,
+        "inner": 12,
+        "heads": 2,
+        "layers": 2,
+    },
+}
+
+
+def tiny(name: str, **options: Option) -> ModelReference:
+    return ModelReference.named(name, **{**TINY[name], **options})
+
+
+# Other depths of models that are tested anyway.
+_DEEPER = ("resnet101", "resnet152", "resnext101", "gnmt8", "gnmt16")
+
+MODELS = [
+    pytest.param(name, marks=pytest.mark.slow) if name in _DEEPER else pytest.param(name)
+    for name in TINY
+]
+"""Every model of the zoo, as an argument of a test."""

@@ -1,0 +1,164 @@
+"""Where the time of workers goes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.cli.timeline.timeline_sources import PASS_UNITS, Recording
+from drlpp.costs.workload import Workload
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Action, AllReduce, Backward, Forward, Receive, Send, Update
+from drlpp.schedule.window import Window
+from drlpp.simulator import simulate
+from drlpp.specs.cluster import Link, local_cluster
+from drlpp.timeline.chrome_trace import trace_of
+from drlpp.timeline.spans import (
+    ALL_REDUCE,
+    BACKWARD,
+    FORWARD,
+    KINDS,
+    PREDICTION,
+    SENDING,
+    UPDATE,
+    WAITING,
+    spans_of,
+    time_use,
+)
+from drlpp.timeline.timeline import TimedAction, play
+from tests.support.random_graphs import chain_of, pipelines
+from tests.support.traces import checked
+
+SECONDS = {Forward: 1.0, Backward: 2.0, Receive: 0.25, AllReduce: 0.5, Update: 0.125}
+
+
+def test_an_actions_predictions_are_told_apart() -> None:
+    timeline = [
+        TimedAction(0, Forward(3), 1.0, 2.0, ((1.0, 1.25), (1.75, 2.0))),
+        TimedAction(0, Send(None, 1), 2.0, 2.5),  # type: ignore[arg-type]
+        TimedAction(0, Receive(None, 1), 2.5, 3.0),  # type: ignore[arg-type]
+        TimedAction(0, Update(1, 1, 1), 3.5, 4.0),
+    ]
+    assert [(span.kind, span.start, span.end, span.number) for span in spans_of(timeline)] == [
+        (PREDICTION, 1.0, 1.25, "3"),
+        (FORWARD, 1.25, 1.75, "3"),
+        (PREDICTION, 1.75, 2.0, "3"),
+        (SENDING, 2.0, 2.5, ""),
+        (WAITING, 2.5, 3.5, ""),
+        (UPDATE, 3.5, 4.0, ""),
+    ]
+    (use,) = time_use(spans_of(timeline), 1.5, 3.75)
+    assert use.seconds == {
+        **dict.fromkeys(KINDS, 0.0),
+        FORWARD: 0.25,
+        PREDICTION: 0.25,
+        SENDING: 0.5,
+        WAITING: 1.0,
+        UPDATE: 0.25,
+    }
+    assert use.utilisation == pytest.approx(0.75 / 2.25)
+    assert use.bubble == pytest.approx(1.5 / 2.25)
+
+
+def test_kinds_can_be_told_apart() -> None:
+    for names in zip(*((k.label, k.colour, k.trace_colour) for k in KINDS), strict=True):
+        assert len(set(names)) == len(KINDS)
+
+
+@given(pipelines(), st.integers(1, 8), st.sampled_from(["1f1b", "gpipe", "1f1b-flush"]))
+@settings(deadline=None)
+def test_spans_are_the_whole_timeline(pipeline: Pipeline, minibatches: int, kind: str) -> None:
+    policy = "pipeoptim" if kind == "1f1b" else "sync"
+    method = Method.model_validate({"schedule": kind, "policy": policy})
+    minibatches = max(minibatches, method.minibatches_together(pipeline))
+    window = Window.plan(pipeline, minibatches, method)
+    schedule = method.schedule_for(pipeline, window.minibatches)
+
+    def seconds(worker: int, action: Action) -> float:
+        return SECONDS[type(action)] * (1 + 0.5 * worker)
+
+    timeline = play(schedule, seconds)
+    spans = spans_of(timeline)
+    last = max(timed.end for timed in timeline)
+    kinds = {FORWARD: Forward, BACKWARD: Backward, UPDATE: Update, ALL_REDUCE: AllReduce}
+    uses = time_use(spans, 0.0, last)
+    assert [use.worker for use in uses] == list(pipeline.workers)
+    for use in uses:
+        mine = [span for span in spans if span.worker == use.worker]
+        assert mine[0].start == 0
+        assert mine[-1].end == last
+        assert all(one.end == other.start for one, other in pairwise(mine))
+        for span_kind, action in kinds.items():
+            total = sum(
+                timed.end - timed.start
+                for timed in timeline
+                if timed.worker == use.worker and isinstance(timed.action, action)
+            )
+            assert use.seconds[span_kind] == pytest.approx(total)
+        assert use.utilisation + use.bubble == pytest.approx(1)
+
+    hosts = dict.fromkeys(pipeline.workers, "localhost")
+    recording = Recording("", "s", timeline, schedule, window, hosts)
+    trace = trace_of(timeline, pipeline, host_of=hosts, window=recording.bounds)
+    found = checked(trace)
+    for use in time_use(spans, *recording.bounds):
+        for span_kind in KINDS:
+            seconds_of_kind = found[use.worker][span_kind.label]
+            assert seconds_of_kind == pytest.approx(use.seconds[span_kind], abs=1e-6)
+    messages = sum(isinstance(timed.action, Send) for timed in timeline)
+    assert sum(event["ph"] == "s" for event in trace["traceEvents"]) == messages
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (2, 4), (3, 4), (4, 16)])
+def test_the_bubble_of_gpipe(stages: int, microbatches: int) -> None:
+    # (P − 1) / (M + P − 1) for M microbatches through P stages.
+    method = Method(schedule="gpipe", policy="sync", microbatches=microbatches)
+    pipeline = Pipeline.straight(*[1] * stages)
+    window = Window.plan(pipeline, 5, method)
+    schedule = method.schedule_for(pipeline, window.minibatches)
+    timeline = play(schedule, lambda worker, action: PASS_UNITS.get(type(action), 0.0))
+    recording = Recording("", "", timeline, schedule, window, {})
+    for use in time_use(spans_of(timeline), *recording.bounds):
+        assert use.bubble == pytest.approx((stages - 1) / (microbatches + stages - 1))
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=30)
+def test_shares_of_a_simulation_are_its_utilisation(data: st.DataObject) -> None:
+    operators = data.draw(st.integers(2, 6))
+    costs = st.lists(st.floats(0.5, 9), min_size=operators, max_size=operators)
+    sizes = st.lists(st.integers(0, 9), min_size=operators, max_size=operators)
+    _, profile = chain_of(
+        seconds=data.draw(costs), parameter_bytes=data.draw(sizes), output_bytes=data.draw(sizes)
+    )
+    profile = profile.model_copy(update={"prediction_seconds_per_byte": 0.125})
+    speeds = data.draw(st.lists(st.sampled_from([0.5, 1.0]), min_size=3, max_size=3))
+    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=10), speeds)
+    first = data.draw(st.integers(1, operators - 1))
+    placement = Placement.from_assignment(
+        [0] * first + [1] * (operators - first), data.draw(st.sampled_from([(0, 1, 1), (0, 0, 1)]))
+    )
+    found = simulate(Workload.of(profile), cluster, placement, minibatches=4)
+    hosts = dict.fromkeys(found.pipeline.workers, "localhost")
+    recording = Recording("", "s", found.timeline, found.schedule, found.plan.window, hosts)
+    assert recording.bounds == pytest.approx((found.completions[0], found.completions[-1]))
+    for use in time_use(spans_of(found.timeline), *recording.bounds):
+        assert use.utilisation == pytest.approx(found.utilisation[use.worker])
+        assert use.bubble == pytest.approx(found.bubble[use.worker])
+
+
+def test_the_simulator_predicts_where_weights_are_stale() -> None:
+    _, profile = chain_of(seconds=[3, 3], parameter_bytes=[4, 8], output_bytes=[1, 1])
+    profile = profile.model_copy(update={"prediction_seconds_per_byte": 0.125})
+    cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9), [0.5, 1.0])
+    placement = Placement.from_assignment([0, 1], (0, 1))
+    found = simulate(Workload.of(profile), cluster, placement, minibatches=4)
+    uses = time_use(spans_of(found.timeline), found.completions[0], found.completions[-1])
+    # 4 bytes for each of four minibatches at half speed; the last stage has nothing to predict.
+    assert [use.seconds[PREDICTION] for use in uses] == [pytest.approx(4 * 4 * 0.125 / 0.5), 0.0]
+    assert uses[0].seconds[FORWARD] == pytest.approx(4 * 1 / 0.5)
