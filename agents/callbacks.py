@@ -12,8 +12,8 @@ from stable_baselines3.common.logger import Figure as LoggedFigure
 
 from drlpp.envs.memory import MeasurementMemory
 from drlpp.io.documents import write_atomically
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
-from drlpp.placement.placement import Placement
 
 
 class MeasurementBudgetCallback(BaseCallback):
@@ -66,13 +66,13 @@ class BestPlacementCallback(BaseCallback):
     def __init__(
         self,
         memory: MeasurementMemory,
-        draw: Callable[[Placement, Measurement], Figure | None] | None = None,
+        draw: Callable[[Candidate, Measurement], Figure | None] | None = None,
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
         self.memory = memory
         self.draw = draw
-        self._shown: Placement | None = None
+        self._shown: Candidate | None = None
 
     def _on_step(self) -> bool:
         best = self.memory.best()
@@ -80,9 +80,9 @@ class BestPlacementCallback(BaseCallback):
             self._show(*best)
         return True
 
-    def _show(self, placement: Placement, measurement: Measurement) -> None:
-        self._shown = placement
-        figure = self.draw(placement, measurement) if self.draw else None
+    def _show(self, candidate: Candidate, measurement: Measurement) -> None:
+        self._shown = candidate
+        figure = self.draw(candidate, measurement) if self.draw else None
         if figure is not None:
             self.logger.record(
                 "placement/best",
@@ -91,7 +91,7 @@ class BestPlacementCallback(BaseCallback):
             )
         if self.verbose:
             seconds = measurement.seconds_per_minibatch
-            print(f"best so far: {placement.configuration}, {seconds:.6g} s per minibatch")
+            print(f"best so far: {candidate.configuration}, {seconds:.6g} s per minibatch")
 
 
 class AtomicCheckpointCallback(BaseCallback):

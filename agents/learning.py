@@ -22,10 +22,11 @@ from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.measuring_display import measuring_shown
 from drlpp.agents.saved_agent import load_agent
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
 
-Picture = Callable[[Placement, Measurement], Figure | None]
+Picture = Callable[[Candidate, Measurement], Figure | None]
 
 
 def learn_placement(

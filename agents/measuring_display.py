@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from drlpp.envs import MeasurementMemory
 from drlpp.io.formatting import seconds_text
 from drlpp.io.progress_lines import ProgressLines, TimeLeft
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
-from drlpp.placement.placement import Placement
 
 
 @contextmanager
@@ -75,7 +75,7 @@ class _Bar:
         self._progress.start()
         self._show()
 
-    def on_run(self, placement: Placement, outcome: Outcome) -> None:
+    def on_run(self, candidate: Candidate, outcome: Outcome) -> None:
         self._estimate.count()
         self._show()
 
@@ -99,7 +99,7 @@ class _Lines:
         # Console.print flushes.
         self._lines = ProgressLines(lambda line: console.print(line, soft_wrap=True))
 
-    def on_run(self, placement: Placement, outcome: Outcome) -> None:
+    def on_run(self, candidate: Candidate, outcome: Outcome) -> None:
         estimate = self._estimate
         estimate.count()
         found = (
@@ -109,7 +109,7 @@ class _Lines:
         )
         self._lines(
             f"measured {estimate.memory.distinct} of {estimate.budget} placements, "
-            f"last {placement.configuration}: {found}, best {estimate.best}, left {estimate.left}"
+            f"last {candidate.configuration}: {found}, best {estimate.best}, left {estimate.left}"
         )
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ Importing this package registers them: ``PlacementEnv`` as ``drlpp/PlacementLive
 
 import gymnasium as _gym
 
+from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.declared import Declared
 from drlpp.envs.measurer import Measurer
 from drlpp.envs.measuring_env import MeasuringEnv
@@ -15,6 +16,7 @@ from drlpp.envs.placement_env import PlacementEnv
 from drlpp.envs.stepwise_env import StepwisePlacementEnv
 
 __all__ = [
+    "ActionCodec",
     "Measurer",
     "Declared",
     "MeasurementMemory",

@@ -14,14 +14,18 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
-from drlpp.io.documents import Record, first_problem, parse_mapping
-from drlpp.io.json_lines import append, cut_off, read_lines
+from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.documents import Record, first_problem, parse_mapping, write_atomically
+from drlpp.io.json_lines import append_line, cut_off, read_lines
 from drlpp.io.quantities import Count
-from drlpp.placement.measurement import FailedMeasurement, Measurement
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 
-FORMAT_VERSION = 2
-"""Version 1 had one run of every placement, and no ``repetitions`` in its header."""
+FORMAT_VERSION = 3
+"""Version 1 had one run of every placement, and no ``repetitions`` in its header; version 2 had no
+methods. Older programs take a line with a method for a damaged one."""
 
 _PASSING = {WorkerLost.kind, TrialTimeout.kind}
 
@@ -30,6 +34,7 @@ class Header(Record):
     """The first line: what is measured, and how.
 
     ``minibatches`` is all runs of a placement together, ``repetitions`` how many runs these are.
+    ``method`` is that of all entries without one of their own; None in files of before version 3.
     """
 
     kind: Literal["measurements"] = "measurements"
@@ -39,17 +44,37 @@ class Header(Record):
     accelerators: Count
     minibatches: Count
     repetitions: Count = 1
+    method: Method | None = None
+
+    @property
+    def beginnings(self) -> tuple[bytes, ...]:
+        """The line as this program and the one before would write it."""
+        older = self.model_copy(update={"version": 2, "method": None})
+        return _line(self), _line(older)
 
 
 class Entry(Record):
-    """A line for every run of a placement."""
+    """A line for every run of a candidate; ``method`` only where it is not the header's."""
 
     placement: Placement
     outcome: Measurement | FailedMeasurement = Field(discriminator="outcome")
+    method: Method | None = None
+
+    @classmethod
+    def of(cls, candidate: Candidate, outcome: Outcome, usual: Method) -> Entry:
+        """In a file where ``usual`` is the method of entries without one."""
+        method = None if candidate.method == usual else candidate.method
+        return cls(placement=candidate.placement, outcome=outcome, method=method)
+
+    def candidate(self, usual: Method) -> Candidate:
+        """What ran, where ``usual`` is the method of entries without one."""
+        return Candidate(self.placement, self.method or usual)
 
 
-def open_measurements(path: Path, expected: Header) -> Iterator[Entry]:
-    """What a file holds, after a check that it is of the same run; without one, begin it.
+def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[Entry]]:
+    """A file's header, and what it holds, after a check that it is of the same run.
+
+    Without a file, begin it.
 
     A half-written last line is cut off, of such a file only.
 
@@ -57,16 +82,26 @@ def open_measurements(path: Path, expected: Header) -> Iterator[Entry]:
         InvalidFile: if it is of another run, written by a newer version, or damaged elsewhere.
     """
     lines, rest = read_lines(path)
+    header = expected
     if lines:
-        _check_header(path, lines[0], expected)
-    elif rest and not expected.model_dump_json().encode().startswith(rest):
+        header = _checked_header(path, lines[0], expected)
+    elif rest and not any(line.startswith(rest) for line in expected.beginnings):
         # Nor what a kill left of a header: nothing of ours.
         raise _not_ours(path)
     cut_off(path, rest)
     if not lines:
         path.parent.mkdir(parents=True, exist_ok=True)
         append(path, expected)
-    return _entries(path, lines[1:])
+    return header, _entries(path, lines[1:])
+
+
+def with_method(path: Path, header: Header, method: Method) -> Header:
+    """Give a file of before version 3 a method, so that entries may have others; its new header."""
+    renewed = header.model_copy(update={"version": FORMAT_VERSION, "method": method})
+    _, _, entries = path.read_bytes().partition(b"\n")
+    with telling_of_storage(path):
+        write_atomically(path, _line(renewed) + b"\n" + entries)
+    return renewed
 
 
 def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
@@ -89,14 +124,28 @@ def settled(entries: Iterable[Entry]) -> Iterator[Entry]:
     such a way once. A session measures a placement that loses a worker twice by itself, which is
     another kind of failure (``LOST_TWICE``); programs before that left the first one here.
     """
-    forgiven: set[Placement] = set()
+    forgiven: set[tuple[Placement, Method | None]] = set()
     for entry in entries:
         outcome = entry.outcome
         passing = isinstance(outcome, FailedMeasurement) and outcome.failure in _PASSING
-        if passing and entry.placement not in forgiven:
-            forgiven.add(entry.placement)
+        ran = entry.placement, entry.method
+        if passing and ran not in forgiven:
+            forgiven.add(ran)
         else:
             yield entry
+
+
+def append(path: Path, record: Record) -> None:
+    """Write a line, and wait until the disk has it.
+
+    Raises:
+        StorageFailure: it cannot be written; the lines before are kept.
+    """
+    append_line(path, _line(record))
+
+
+def _line(record: Record) -> bytes:
+    return record.model_dump_json(exclude_none=True).encode()
 
 
 def _entries(path: Path, lines: Sequence[str]) -> Iterator[Entry]:
@@ -137,7 +186,7 @@ def _not_ours(path: Path) -> InvalidFile:
     )
 
 
-def _check_header(path: Path, line: str, expected: Header) -> None:
+def _checked_header(path: Path, line: str, expected: Header) -> Header:
     found = _read_header(path, line)
     if found.graph_fingerprint != expected.graph_fingerprint:
         raise InvalidFile(
@@ -151,3 +200,4 @@ def _check_header(path: Path, line: str, expected: Header) -> None:
                 f"{path}: was measured with {before} {field}, but this run has {now}; "
                 f"use {before}, or name another file"
             )
+    return found

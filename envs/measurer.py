@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from drlpp.capturing.graph import OpGraph
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Outcome
-from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 
 
@@ -23,14 +23,14 @@ class Measurer(Protocol):
 
     @property
     def method(self) -> Method:
-        """The schedule, and the weight policy on it, that placements are run with."""
+        """The schedule, and the weight policy on it, of placements that come without a method."""
 
     @property
     def accelerators(self) -> int:
         """The number of accelerators."""
 
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
-        """Measure a placement that is valid for this graph and these accelerators.
+    def measure(self, plan: ExecutionPlan, minibatches: int = 30) -> Outcome:
+        """Measure a candidate, given as its plan for this graph and these accelerators.
 
         What goes wrong while it runs is returned as a failed measurement, not raised.
         """

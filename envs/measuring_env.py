@@ -1,8 +1,9 @@
-"""What both placement environments share: a memory, and the reward of a finished placement."""
+"""What both placement environments share: a memory, a codec, and the reward of a candidate."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -10,11 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drlpp.capturing.graph import OpGraph
+from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.declared import Declared
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Outcome
-from drlpp.placement.placement import Placement
+
+INVALID = "invalid placement"
+"""The failure of a candidate that cannot be run at all."""
 
 INVALID_REWARD = -10.0
 """Below −ln(seconds) of anything that takes less than six hours for a minibatch."""
@@ -28,6 +33,8 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         invalid_reward: the reward of a placement that cannot run or that failed.
         owns_measurer: whether closing the environment closes the measurer.
         declared: what is known beforehand; if left out, costs are guessed from sizes.
+        codec: between candidates and actions; if left out, actions are placements, all run with the
+            measurer's method.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (the annotation is gymnasium's)
@@ -38,8 +45,12 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
         declared: Declared | None = None,
+        codec: ActionCodec | None = None,
     ) -> None:
         self.memory = memory
+        self.codec = codec or ActionCodec(
+            len(memory.graph), memory.accelerators, memory.measurer.method
+        )
         self.declared = declared or Declared.guessed(
             memory.graph, memory.accelerators, memory.measurer.method
         )
@@ -67,7 +78,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         return self.memory.minibatches_of_a_run
 
     @property
-    def outcomes(self) -> dict[Placement, Outcome]:
+    def outcomes(self) -> dict[Candidate, Outcome]:
         """Everything measured so far, in order."""
         return dict(self.memory.outcomes)
 
@@ -76,26 +87,39 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         if self._owns_measurer:
             self.memory.close()
 
-    def _reward(self, placement: Placement) -> tuple[float, dict[str, Any]]:
-        """−ln(seconds per minibatch) of a placement (drl-pp eq. 2) and ``info``.
+    def measure(self, candidate: Candidate) -> Outcome:
+        """What measuring a candidate gives, from memory if it is known.
 
-        Only valid placements reach the measurer.
+        One that cannot be run is a failed measurement, ``invalid placement``, and does not count as
+        measured.
         """
         try:
-            placement.validate_for(self.graph, self.accelerators)
-            outcome, _ = self.memory.measure(placement)
+            outcome, _ = self.memory.measure(candidate)
         except InvalidInput as error:
             # Also one that the method cannot run, such as 2BW with too many minibatches in flight.
-            return self._penalty("invalid placement", str(error))
+            return FailedMeasurement(failure=INVALID, reason=str(error))
+        return outcome
+
+    def _reward(self, candidate: Candidate) -> tuple[float, dict[str, Any]]:
+        """−ln(seconds per minibatch) of a candidate (drl-pp eq. 2) and ``info``."""
+        outcome = self.measure(candidate)
         if isinstance(outcome, FailedMeasurement):
             return self._penalty(outcome.failure, outcome.reason)
         seconds = outcome.seconds_per_minibatch
         return -math.log(seconds), {
             "seconds": seconds,
-            "configuration": placement.configuration,
-            "stages": len(placement.stages),
+            "configuration": candidate.configuration,
+            "stages": len(candidate.placement.stages),
             "measurement": outcome,
         }
 
     def _penalty(self, error_type: str, reason: str) -> tuple[float, dict[str, Any]]:
         return self.invalid_reward, {"error_type": error_type, "reason": reason}
+
+
+def outcome_in(info: Mapping[str, Any]) -> Outcome:
+    """What was measured in the last step of an episode, from its ``info``."""
+    if "error_type" in info:
+        return FailedMeasurement(failure=info["error_type"], reason=info["reason"])
+    outcome: Outcome = info["measurement"]
+    return outcome

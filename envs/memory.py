@@ -1,4 +1,4 @@
-"""Every distinct placement is measured once and remembered, within a run and across runs."""
+"""Every distinct candidate is measured once and remembered, within a run and across runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.envs.measurements_file import Entry, Header, open_measurements, settled
+from drlpp.envs.measurements_file import (
+    Entry,
+    Header,
+    append,
+    open_measurements,
+    settled,
+    with_method,
+)
 from drlpp.envs.measurer import Measurer
 from drlpp.errors import InvalidFile, InvalidInput
-from drlpp.io.json_lines import append
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 
-Observer = Callable[[Placement, Outcome], None]
+Observer = Callable[[Candidate, Outcome], None]
 
 
 class MemorySummary(NamedTuple):
@@ -33,7 +42,10 @@ class MemorySummary(NamedTuple):
 
 
 class MeasurementMemory:
-    """A measurer that never measures the same placement twice.
+    """A measurer that never measures the same candidate twice.
+
+    A placement that comes without a method is run with the measurer's. What can be run is found out
+    here, once for all runs of a candidate, and nothing else reaches the measurer.
 
     With several ``repetitions`` the outcome of a placement is the run whose seconds are the median
     of its runs. Placements that are measured together take turns, there and back, so that drift of
@@ -52,7 +64,7 @@ class MeasurementMemory:
         repetitions: runs of every placement, each over its part of the minibatches.
 
     Attributes:
-        observers: called after every run with the canonical placement and the run's outcome.
+        observers: called after every run with the canonical candidate and the run's outcome.
 
     Raises:
         InvalidInput: for fewer than 1 repetition.
@@ -75,16 +87,25 @@ class MeasurementMemory:
         self.repetitions = repetitions
         self.path = None if path is None else Path(path)
         self.observers: list[Observer] = []
-        self._runs: dict[Placement, list[Measurement]] = {}
-        self._outcomes: dict[Placement, Outcome] = {}
-        self._not_asked_for: set[Placement] = set()
-        self._best: tuple[Placement, Measurement] | None = None
+        self._runs: dict[Candidate, list[Measurement]] = {}
+        self._outcomes: dict[Candidate, Outcome] = {}
+        self._not_asked_for: set[Candidate] = set()
+        self._best: tuple[Candidate, Measurement] | None = None
         self._failed = 0
         self._hits = 0
+        self._header = Header(
+            model=self.graph.model,
+            graph_fingerprint=self.graph.fingerprint,
+            accelerators=self.accelerators,
+            minibatches=minibatches,
+            repetitions=repetitions,
+            method=measurer.method,
+        )
         if self.path is not None:
-            for entry in settled(open_measurements(self.path, self._header)):
+            self._header, entries = open_measurements(self.path, self._header)
+            for entry in settled(entries):
                 self._check_possible(entry.placement)
-                self._remember(entry.placement, entry.outcome)
+                self._remember(entry.candidate(self._usual_method), entry.outcome)
 
     @property
     def graph(self) -> OpGraph:
@@ -102,13 +123,13 @@ class MeasurementMemory:
         return -(-self.minibatches // self.repetitions)
 
     @property
-    def outcomes(self) -> Mapping[Placement, Outcome]:
-        """Every outcome so far, by canonical placement, in the order they were complete."""
+    def outcomes(self) -> Mapping[Candidate, Outcome]:
+        """Every outcome so far, by canonical candidate, in the order they were complete."""
         return MappingProxyType(self._outcomes)
 
     @property
     def distinct(self) -> int:
-        """How many distinct placements have been measured, failed ones included."""
+        """How many distinct candidates have been measured, failed ones included."""
         return len(self._outcomes)
 
     @property
@@ -130,59 +151,86 @@ class MeasurementMemory:
         seconds = None if self._best is None else self._best[1].seconds_per_minibatch
         return MemorySummary(self.distinct, self.failed, self.hits, seconds)
 
-    def measure(self, placement: Placement) -> tuple[Outcome, bool]:
-        """The outcome of a placement, and whether it was remembered rather than measured.
+    def measure(self, placement: Placement | Candidate) -> tuple[Outcome, bool]:
+        """The outcome of a candidate, and whether it was remembered rather than measured.
 
         Raises:
-            InvalidInput: the measurer cannot run it.
+            InvalidInput: it cannot be run.
         """
-        key = placement.canonical
+        key = self._key(placement)
         remembered = key in self._outcomes and key not in self._not_asked_for
         self._hits += remembered
-        while key not in self._outcomes:
-            self._run(key)
+        if key not in self._outcomes:
+            plan = self._plan(key)
+            while key not in self._outcomes:
+                self._run(plan)
         self._not_asked_for.discard(key)
         return self._outcomes[key], remembered
 
-    def measure_together(self, placements: Iterable[Placement], most: int | None = None) -> None:
-        """Measure those placements that are not known yet in turns, each ``repetitions`` times.
+    def measure_together(
+        self, placements: Iterable[Placement | Candidate], most: int | None = None
+    ) -> None:
+        """Measure those candidates that are not known yet in turns, each ``repetitions`` times.
 
-        One that the measurer cannot run is left for :meth:`measure` to refuse.
+        One that cannot be run is left for :meth:`measure` to refuse.
 
         Args:
-            placements: valid for the graph and the accelerators.
+            placements: in the order of the first turn.
             most: leave out what comes after so many that are not known yet.
         """
-        keys = dict.fromkeys(placement.canonical for placement in placements)
-        new = [key for key in keys if key not in self._outcomes][:most]
+        new: list[ExecutionPlan] = []
+        for key in dict.fromkeys(map(self._key, placements)):
+            if key not in self._outcomes:
+                with suppress(InvalidInput):
+                    new.append(self._plan(key))
+        new = new[:most]
         for number in range(self.repetitions):
-            for key in new if number % 2 == 0 else reversed(new):
+            for plan in new if number % 2 == 0 else reversed(new):
+                key = plan.candidate
                 if key not in self._outcomes and len(self._runs.get(key, ())) <= number:
                     with suppress(InvalidInput):
-                        self._run(key)
-        self._not_asked_for.update(key for key in new if key in self._outcomes)
+                        self._run(plan)
+        self._not_asked_for.update(p.candidate for p in new if p.candidate in self._outcomes)
 
-    def best(self) -> tuple[Placement, Measurement] | None:
-        """The placement with the fewest seconds per minibatch, the earliest of equals."""
+    def best(self) -> tuple[Candidate, Measurement] | None:
+        """The candidate with the fewest seconds per minibatch, the earliest of equals."""
         return self._best
 
-    def fastest(self, count: int) -> list[tuple[Placement, Measurement]]:
-        """The ``count`` placements with the fewest seconds per minibatch, the fastest first."""
-        measured = [(p, o) for p, o in self._outcomes.items() if isinstance(o, Measurement)]
+    def fastest(self, count: int) -> list[tuple[Candidate, Measurement]]:
+        """The ``count`` candidates with the fewest seconds per minibatch, the fastest first."""
+        measured = [(c, o) for c, o in self._outcomes.items() if isinstance(o, Measurement)]
         return sorted(measured, key=lambda pair: pair[1].seconds_per_minibatch)[:count]
 
     def close(self) -> None:
         """Close the measurer; everything measured is in the file already."""
         self.measurer.close()
 
-    def _run(self, placement: Placement) -> None:
-        """Run a placement once."""
-        outcome = self.measurer.measure(placement, self.minibatches_of_a_run)
+    def _key(self, placement: Placement | Candidate) -> Candidate:
+        if isinstance(placement, Placement):
+            placement = Candidate(placement, self.measurer.method)
+        return placement.canonical
+
+    def _plan(self, key: Candidate) -> ExecutionPlan:
+        return ExecutionPlan.of(key, self.graph, self.accelerators)
+
+    @property
+    def _usual_method(self) -> Method:
+        """Of entries of the file that have none."""
+        return self._header.method or self.measurer.method
+
+    def _run(self, plan: ExecutionPlan) -> None:
+        """Run a candidate once."""
+        outcome = self.measurer.measure(plan, self.minibatches_of_a_run)
         if self.path is not None:
-            append(self.path, Entry(placement=placement, outcome=outcome))
-        self._remember(placement, outcome)
+            self._write(self.path, Entry.of(plan.candidate, outcome, self._usual_method))
+        self._remember(plan.candidate, outcome)
         for observer in self.observers:
-            observer(placement, outcome)
+            observer(plan.candidate, outcome)
+
+    def _write(self, path: Path, entry: Entry) -> None:
+        if entry.method is not None and self._header.method is None:
+            self._header = with_method(path, self._header, self._usual_method)
+        append(path, entry)
 
     def _check_possible(self, placement: Placement) -> None:
         """What somebody has edited may name operators and accelerators that there are not."""
@@ -191,27 +239,17 @@ class MeasurementMemory:
         except InvalidInput as error:
             raise InvalidFile(f"{self.path}: a placement in it cannot be: {error}") from None
 
-    def _remember(self, placement: Placement, run: Outcome) -> None:
+    def _remember(self, candidate: Candidate, run: Outcome) -> None:
         if isinstance(run, FailedMeasurement):
-            self._outcomes[placement] = run
+            self._outcomes[candidate] = run
             self._failed += 1
             return
-        runs = self._runs.setdefault(placement, [])
+        runs = self._runs.setdefault(candidate, [])
         runs.append(run)
         if len(runs) < self.repetitions:
             return
-        outcome = self._outcomes[placement] = median_measurement(runs)
+        outcome = self._outcomes[candidate] = median_measurement(runs)
         if self._best is None or (
             outcome.seconds_per_minibatch < self._best[1].seconds_per_minibatch
         ):
-            self._best = placement, outcome
-
-    @property
-    def _header(self) -> Header:
-        return Header(
-            model=self.graph.model,
-            graph_fingerprint=self.graph.fingerprint,
-            accelerators=self.accelerators,
-            minibatches=self.minibatches,
-            repetitions=self.repetitions,
-        )
+            self._best = candidate, outcome

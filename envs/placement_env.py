@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from drlpp.envs.action_codec import ActionCodec
 from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
-from drlpp.errors import InvalidPlacement
-from drlpp.placement.placement import Placement
 
 
 class PlacementEnv(MeasuringEnv):
@@ -72,6 +70,7 @@ class PlacementEnv(MeasuringEnv):
     | `declared`       | guessed | what is known of costs and accelerators beforehand         |
     | `budget`         | `None`  | `prefetch` leaves out what would bring the distinct        |
     |                  |         | placements measured above this                             |
+    | `codec`          | this    | another `ActionCodec`, for actions that choose more        |
     """
 
     def __init__(
@@ -81,11 +80,11 @@ class PlacementEnv(MeasuringEnv):
         owns_measurer: bool = False,
         declared: Declared | None = None,
         budget: int | None = None,
+        codec: ActionCodec | None = None,
     ) -> None:
-        super().__init__(memory, invalid_reward, owns_measurer, declared)
+        super().__init__(memory, invalid_reward, owns_measurer, declared, codec)
         self.budget = budget
-        choices = len(self.graph) + self.accelerators
-        self.action_space = spaces.MultiDiscrete([self.accelerators] * choices)
+        self.action_space = self.codec.space
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
 
     def reset(
@@ -98,8 +97,8 @@ class PlacementEnv(MeasuringEnv):
     def step(
         self, action: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Measure the placement that ``action`` describes."""
-        reward, info = self._reward(self._placement(action))
+        """Measure the candidate that ``action`` describes."""
+        reward, info = self._reward(self.codec.decode(action))
         return _observation(), reward, True, False, info
 
     def prefetch(self, actions: NDArray[np.int64]) -> None:
@@ -113,18 +112,8 @@ class PlacementEnv(MeasuringEnv):
         """
         if self.memory.repetitions == 1:
             return
-        placements = []
-        for placement in map(self._placement, actions):
-            with suppress(InvalidPlacement):
-                placement.validate_for(self.graph, self.accelerators)
-                placements.append(placement)
         left = None if self.budget is None else max(self.budget - self.memory.distinct, 0)
-        self.memory.measure_together(placements, left)
-
-    def _placement(self, action: NDArray[np.int64]) -> Placement:
-        stages = [int(stage) for stage in action]
-        operators = len(self.graph)
-        return Placement.from_assignment(stages[:operators], stages[operators:])
+        self.memory.measure_together(map(self.codec.decode, actions), left)
 
 
 def _observation() -> NDArray[np.float32]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from drlpp.envs.declared import Declared
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
-from drlpp.placement.placement import Placement
 
 
 class StepwisePlacementEnv(MeasuringEnv):
@@ -68,7 +67,7 @@ class StepwisePlacementEnv(MeasuringEnv):
         declared: Declared | None = None,
     ) -> None:
         super().__init__(memory, invalid_reward, owns_measurer, declared)
-        self._decisions = len(self.graph) + self.accelerators
+        self._decisions = len(self.codec.space.nvec)
         self._stages: list[int] = []
         self.action_space = spaces.Discrete(self.accelerators)
         self.observation_space = spaces.Box(0.0, 1.0, (self._decisions,), np.float32)
@@ -97,24 +96,22 @@ class StepwisePlacementEnv(MeasuringEnv):
         self._stages.append(stage)
         if len(self._stages) < self._decisions:
             return self._observation(), 0.0, False, False, {}
-        operators = len(self.graph)
-        placement = Placement.from_assignment(self._stages[:operators], self._stages[operators:])
-        reward, info = self._reward(placement)
+        reward, info = self._reward(self.codec.decode(self._stages))
         return self._observation(), reward, True, False, info
 
     def action_masks(self) -> NDArray[np.bool_]:
         """The stages that the next action may choose, shape ``(A,)``, at least one of them."""
-        operators = len(self.graph)
-        decided = len(self._stages)
+        stage_of, held = self.codec.split(self._stages)
         mask = np.zeros(self.accelerators, np.bool_)
-        if decided < operators:
-            read = self.graph.predecessors[decided]
-            mask[max((self._stages[operator] for operator in read), default=0) :] = True
+        if len(stage_of) < len(self.graph):
+            read = self.graph.predecessors[len(stage_of)]
+            mask[max((stage_of[operator] for operator in read), default=0) :] = True
             return mask
-        used = set(self._stages[:operators])
-        unheld = used - set(self._stages[operators:])
+        used = set(stage_of)
+        unheld = used - set(held)
         # With as many accelerators left as stages without one, each has to take such a stage.
-        mask[list(unheld if len(unheld) >= self._decisions - decided else used)] = True
+        left = self.accelerators - len(held)
+        mask[list(unheld if len(unheld) >= left else used)] = True
         return mask
 
     def _observation(self) -> NDArray[np.float32]:

@@ -33,8 +33,9 @@ from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals
 from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferPolicy
-from drlpp.envs import Declared
-from drlpp.placement.measurement import FailedMeasurement, Outcome
+from drlpp.envs import ActionCodec, Declared
+from drlpp.envs.measuring_env import outcome_in
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.planners.model_based.recalibration import Options, Recalibration
 from drlpp.planners.problem.objective import Objective
@@ -150,10 +151,10 @@ class GuidedDRLPP(DRLPP):
             declared: Declared = env.get_attr("declared")[0]
             problem = declared.problem.with_seed(self.seed or 0)
             minibatches = env.get_attr("minibatches")[0]
-            found = Recalibration(problem, declared.method, minibatches, self.search)
+            found = Recalibration(problem, self._codec(env).method, minibatches, self.search)
             for outcomes in env.get_attr("outcomes"):
-                for placement, outcome in outcomes.items():
-                    found.tell(placement, outcome)
+                for candidate, outcome in outcomes.items():
+                    found.tell(candidate, outcome)
             self._recalibration = found
         return self._recalibration
 
@@ -169,23 +170,22 @@ class GuidedDRLPP(DRLPP):
         rollout_buffer.reset()
         callback.on_rollout_start()
         before = Totals.of(env)
-        search = self.recalibration(env)
-        candidates = self._imagine(search) if self.practice else []
+        search, codec = self.recalibration(env), self._codec(env)
+        imagined = self._imagine(search, codec) if self.practice else []
         count = 1 if len(search.measured) < _ONE_BY_ONE else self.proposals
         count += -count % env.num_envs
-        placements = search.propose(count, candidates)
-        if not placements:
+        candidates = search.propose(count, imagined)
+        if not candidates:
             return False
         # Every environment takes a step; those that are left over repeat one.
-        filled = placements + [placements[-1]] * (-len(placements) % env.num_envs)
-        expected = [search.surrogate(placement) for placement in placements]
-        size = len(self.policy.graph), self.policy.accelerators
-        actions = [np.array(placement.assignment(*size)) for placement in filled]
-        results = self._measure(actions, env, callback)
-        for placement, (_, info) in zip(placements, results, strict=False):
-            search.tell(placement, _outcome(info))
+        filled = candidates + [candidates[-1]] * (-len(candidates) % env.num_envs)
+        expected = [search.surrogate(candidate.placement) for candidate in candidates]
+        # By steps, which callbacks and the log of episodes follow.
+        results = self._measure(list(map(codec.encode, filled)), env, callback)
+        for candidate, (_, info) in zip(candidates, results, strict=False):
+            search.tell(candidate, outcome_in(info))
         if search.best(1):
-            self.best_action = list(search.best(1)[0][0].assignment(*size))
+            self.best_action = codec.encode(search.best(1)[0][0]).tolist()
         self._log_expectations(expected, results)
         log_totals(self.logger, before, Totals.of(env), len(filled))
         if rollout_buffer.content:
@@ -201,20 +201,22 @@ class GuidedDRLPP(DRLPP):
         if self.rollout_buffer.content:
             super().train()
 
-    def _imagine(self, search: Recalibration) -> list[Placement]:
+    @staticmethod
+    def _codec(env: VecEnv) -> ActionCodec:
+        codec: ActionCodec = env.get_attr("codec")[0]
+        return codec
+
+    def _imagine(self, search: Recalibration, codec: ActionCodec) -> list[Candidate]:
         """Fill the buffer with the policy's placements; returns the best of them."""
         surrogate = search.surrogate
         problem = surrogate.problem
         self.policy.set_context(PlacementContext.of_workload(problem.workload, problem.cluster))
-        operators = len(self.policy.graph)
-        found: dict[Placement, float] = {}
+        found: dict[Candidate, float] = {}
         for trajectory in self.policy.sample(
             self.partitions_per_rollout, self.placements_per_partition
         ):
-            stages = trajectory.action.tolist()
-            placement = Placement.from_assignment(stages[:operators], stages[operators:])
-            seconds = surrogate(placement)
-            found[placement] = seconds
+            candidate = codec.decode(trajectory.action)
+            seconds = found[candidate] = surrogate(candidate.placement)
             fits = math.isfinite(seconds)
             self.rollout_buffer.add(
                 Rewarded(
@@ -223,7 +225,7 @@ class GuidedDRLPP(DRLPP):
                     None if fits else "out of memory",
                 )
             )
-        return sorted(found, key=lambda placement: found[placement])[:_CANDIDATES]
+        return sorted(found, key=lambda candidate: found[candidate])[:_CANDIDATES]
 
     @property
     def _penalty(self) -> float:
@@ -236,8 +238,8 @@ class GuidedDRLPP(DRLPP):
         surrogate = self._recalibration.surrogate
         draw = random.Random(int(torch.randint(2**31, ()).item()))
         return [
-            Rewarded(self._retraced(placement, surrogate, draw), -math.log(seconds), None)
-            for placement, seconds in self._recalibration.best(self.elites)
+            Rewarded(self._retraced(best.placement, surrogate, draw), -math.log(seconds), None)
+            for best, seconds in self._recalibration.best(self.elites)
         ]
 
     def _retraced(
@@ -245,8 +247,13 @@ class GuidedDRLPP(DRLPP):
     ) -> Trajectory:
         context, accelerators = self.policy.context, self.policy.accelerators
         complete = with_everyone(placement, accelerators, objective)
-        stages = complete.assignment(len(context), accelerators)
-        return retrace(context, accelerators, stages[: len(context)], stages[len(context) :], draw)
+        return retrace(
+            context,
+            accelerators,
+            complete.stage_of_operator(len(context)),
+            complete.stage_of_accelerator(accelerators),
+            draw,
+        )
 
     def _log_expectations(
         self, expected: list[float], results: list[tuple[float, dict[str, Any]]]
@@ -259,10 +266,3 @@ class GuidedDRLPP(DRLPP):
         ]
         if errors:
             self.logger.record("placement/prediction_error", float(np.mean(errors)))
-
-
-def _outcome(info: dict[str, Any]) -> Outcome:
-    if "error_type" in info:
-        return FailedMeasurement(failure=info["error_type"], reason=info["reason"])
-    outcome: Outcome = info["measurement"]
-    return outcome

@@ -19,6 +19,7 @@ from drlpp.agents.paper.scheduler import PipelineScheduler
 from drlpp.agents.paper.trajectory import Trajectory
 from drlpp.agents.paper.walk import PartitionWalk
 from drlpp.capturing.graph import OpGraph
+from drlpp.envs import ActionCodec
 
 
 class PolicyEvaluation(NamedTuple):
@@ -114,7 +115,7 @@ class PlacementPolicy(TrajectoryPolicy):
             optimizer_kwargs=optimizer_kwargs or {},
         )
         self.graph = graph
-        self.accelerators = len(action_space.nvec) - len(graph)
+        self.accelerators = ActionCodec.accelerators_of(action_space, len(graph))
         self._options = {
             "encoder_units": tuple(encoder_units),
             "temperature": temperature,

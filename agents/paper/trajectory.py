@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drlpp.agents.paper.walk import PartitionWalk
+from drlpp.envs import ActionCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Trajectory:
 
     @property
     def action(self) -> NDArray[np.int64]:
-        """The action of ``PlacementEnv``: stages of the operators, then of the accelerators."""
-        return np.array([*self.walk.stage_of_operator, *self.stage_of_accelerator])
+        """The action of ``PlacementEnv``."""
+        return ActionCodec.join(self.walk.stage_of_operator, self.stage_of_accelerator)
 
 
 @dataclass(frozen=True, slots=True)

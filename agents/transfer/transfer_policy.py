@@ -24,6 +24,7 @@ from drlpp.agents.transfer.transfer_scheduler import Partitions, TransferSchedul
 from drlpp.agents.transfer.walk_record import RecordedWalk, recorded
 from drlpp.agents.transfer.weights import load_weights
 from drlpp.capturing.graph import OpGraph
+from drlpp.envs import ActionCodec
 from drlpp.errors import InvalidInput
 
 UNITS = 64
@@ -166,7 +167,7 @@ class TransferPolicy(TrajectoryPolicy):
             optimizer_kwargs=optimizer_kwargs or {},
         )
         self.graph = graph
-        self.accelerators = len(action_space.nvec) - len(graph)
+        self.accelerators = ActionCodec.accelerators_of(action_space, len(graph))
         self.network = TransferNetwork()
         if pretrained is not None:
             load_weights(self.network, pretrained)

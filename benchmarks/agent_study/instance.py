@@ -12,6 +12,8 @@ import numpy
 from drlpp.costs.profile import Profile
 from drlpp.envs import Declared, MeasurementMemory
 from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS
@@ -134,12 +136,15 @@ class NoisyCluster(SimulatedCluster):
         super().__init__(profile, cluster)
         self.noise = noise
 
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
-        """Play ``placement``, and add noise."""
-        outcome = super().measure(placement, minibatches)
+    def measure(
+        self, placement: Placement | Candidate | ExecutionPlan, minibatches: int = 30
+    ) -> Outcome:
+        """Play a candidate, and add noise."""
+        plan = ExecutionPlan.taken(placement, self.graph, self.accelerators, self.method)
+        outcome = super().measure(plan, minibatches)
         if not isinstance(outcome, Measurement):
             return outcome
-        draw = numpy.random.default_rng(zlib.crc32(placement.model_dump_json().encode()))
+        draw = numpy.random.default_rng(zlib.crc32(plan.placement.model_dump_json().encode()))
         return outcome.model_copy(
             update={
                 "seconds_per_minibatch": outcome.seconds_per_minibatch

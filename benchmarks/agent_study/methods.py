@@ -42,9 +42,9 @@ _REQUESTS = 200
 def incumbents_of(memory: MeasurementMemory, seconds: Objective) -> list[float]:
     """After each measurement, what the fastest by measurement really takes; infinite if none is."""
     found, best, chosen = [], numpy.inf, numpy.inf
-    for placement, outcome in memory.outcomes.items():
+    for candidate, outcome in memory.outcomes.items():
         if isinstance(outcome, Measurement) and outcome.seconds_per_minibatch < best:
-            best, chosen = outcome.seconds_per_minibatch, seconds(placement)
+            best, chosen = outcome.seconds_per_minibatch, seconds(candidate.placement)
         found.append(chosen)
     return found
 
@@ -80,8 +80,8 @@ def recalibrate(memory: MeasurementMemory, declared: Declared, budget: int, seed
         proposals = search.propose(min(count, budget - memory.distinct))
         if not proposals:
             return
-        for placement in proposals:
-            search.tell(placement, memory.measure(placement)[0])
+        for candidate in proposals:
+            search.tell(candidate, memory.measure(candidate)[0])
 
 
 def _agent(

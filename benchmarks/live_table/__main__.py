@@ -183,8 +183,8 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
         ):
             raise KeyboardInterrupt
         contenders = [
-            Contender(found_by=settings.agent_name, placement=placement, method=session.method)
-            for placement, _ in memory.fastest(settings.finalists)
+            Contender.of(candidate, settings.agent_name)
+            for candidate, _ in memory.fastest(settings.finalists)
         ]
         comparison = compare(
             session,

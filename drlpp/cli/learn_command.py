@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from drlpp.comparison.comparison_file import Comparison
     from drlpp.costs.profile import Profile
     from drlpp.envs import Declared, MeasurementMemory
+    from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
-    from drlpp.placement.placement import Placement
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
@@ -224,17 +224,16 @@ def _learn(
     if memory.distinct >= job.budget:
         return True
 
-    timelines: dict[Placement, tuple[TimedAction, ...]] = {}
+    timelines: dict[Candidate, tuple[TimedAction, ...]] = {}
 
-    def keep_timeline(placement: Placement, outcome: Outcome) -> None:
-        timelines[placement] = session.steady_timeline()
+    def keep_timeline(candidate: Candidate, outcome: Outcome) -> None:
+        timelines[candidate] = session.steady_timeline()
 
-    def picture(placement: Placement, measurement: Measurement) -> Figure | None:
-        if placement not in timelines:
+    def picture(candidate: Candidate, measurement: Measurement) -> Figure | None:
+        if candidate not in timelines:
             return None
-        pipeline = placement.pipeline(session.graph)
-        title = f"{placement.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        return draw(timelines[placement], title, pipeline)
+        title = f"{candidate.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
+        return draw(timelines[candidate], title, session.plan(candidate).pipeline)
 
     # When a placement is drawn, others of its rollout may have been measured after it.
     memory.observers.append(keep_timeline)
@@ -282,8 +281,7 @@ def _compare(
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
         raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
     finalists = [
-        Contender(found_by=job.agent, placement=placement, method=session.method)
-        for placement, _ in memory.fastest(job.finalists)
+        Contender.of(candidate, job.agent) for candidate, _ in memory.fastest(job.finalists)
     ]
     begin = time.perf_counter()
     try:
@@ -334,9 +332,7 @@ def _export_best_so_far(
     if best is None:
         console.print("stopped before any placement was measured")
         return
-    contender = Contender(
-        found_by=job.agent, placement=best[0], method=session.method, measurements=(best[1],)
-    )
+    contender = Contender.of(best[0], job.agent).with_outcome(best[1])
     path = export(session, contender, cluster, job.out)
     stopped = (
         f"after {memory.distinct} of {job.budget} placements"

@@ -11,26 +11,31 @@ from drlpp.envs.measurements_file import read_measurements
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.measurement import FailedMeasurement, Measurement, median_measurement
 from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 
 _SHOWN = 10
+
+_Ran = tuple[Placement, Method | None]
+"""A placement and its method, None in files that do not tell it."""
 
 
 def describe_measurements(path: Path) -> RenderableType:
     """The fastest placements of a file of measurements by their median, and why others failed."""
     header, entries = read_measurements(path)
-    runs: dict[Placement, list[Measurement]] = {}
-    failures: dict[Placement, FailedMeasurement] = {}
+    runs: dict[_Ran, list[Measurement]] = {}
+    failures: dict[_Ran, FailedMeasurement] = {}
     for entry in entries:
+        ran = entry.placement, entry.method or header.method
         if isinstance(entry.outcome, Measurement):
-            runs.setdefault(entry.placement, []).append(entry.outcome)
+            runs.setdefault(ran, []).append(entry.outcome)
             # It was measured again after a failure that it was not to blame for.
-            failures.pop(entry.placement, None)
+            failures.pop(ran, None)
         else:
-            failures[entry.placement] = entry.outcome
+            failures[ran] = entry.outcome
     measured = [
-        (median_measurement(outcomes).seconds_per_minibatch, placement)
-        for placement, outcomes in runs.items()
-        if placement not in failures
+        (median_measurement(outcomes).seconds_per_minibatch, ran)
+        for ran, outcomes in runs.items()
+        if ran not in failures
     ]
     measured.sort(key=lambda pair: pair[0])
     failed = failures.values()
@@ -38,11 +43,15 @@ def describe_measurements(path: Path) -> RenderableType:
     table.add_column("per minibatch", justify="right")
     table.add_column("configuration")
     table.add_column("operators of each stage on accelerators")
-    for seconds, placement in measured[:_SHOWN]:
+    several = len({method for _, method in (*runs, *failures)}) > 1
+    if several:
+        table.add_column("method")
+    for seconds, (placement, method) in measured[:_SHOWN]:
         stages = "; ".join(
             f"{len(stage.operators)} on {', '.join(map(str, stage.accelerators))}"
             for stage in placement.stages
         )
-        table.add_row(seconds_text(seconds), placement.configuration, stages)
+        row = [seconds_text(seconds), placement.configuration, stages]
+        table.add_row(*row, *([str(method)] if several else []))
     reasons = [f"{outcome.failure}: {outcome.reason}" for outcome in failed]
     return Group(table, f"{len(measured) + len(failed)} placements, {len(failed)} failed", *reasons)

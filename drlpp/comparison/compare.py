@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from drlpp.comparison.comparison_file import Comparison
@@ -122,13 +121,11 @@ class _Course:
         race(len(alike), measure, rules, tell)
 
     def _measure(self, contender: Contender, minibatches: int) -> Outcome:
-        measure = (
-            partial(self._plain.measure, contender.threads)
-            if contender.placement is None
-            else partial(self._session.measure, contender.placement)
-        )
+        candidate = contender.candidate
         try:
-            return measure(minibatches, contender.method)
+            if candidate is None:
+                return self._plain.measure(contender.threads, minibatches, contender.method)
+            return self._session.measure(candidate, minibatches)
         except InvalidInput as error:
             # Such as a minibatch that cannot be divided into GPipe's microbatches.
             return FailedMeasurement(failure="cannot run", reason=str(error))

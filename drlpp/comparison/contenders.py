@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from drlpp.comparison.verdict import Simplicity
 from drlpp.io.documents import Record
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome, median_measurement
 from drlpp.placement.placement import Placement
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
@@ -40,6 +41,16 @@ class Contender(Record):
     measurements: tuple[Measurement, ...] = ()
     failure: str | None = None
 
+    @classmethod
+    def of(cls, candidate: Candidate, found_by: str) -> Self:
+        """A candidate as a contender, not measured yet."""
+        return cls(found_by=found_by, placement=candidate.placement, method=candidate.method)
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """What runs on the workers; None for plain PyTorch."""
+        return None if self.placement is None else Candidate(self.placement, self.method)
+
     @model_validator(mode="after")
     def _threads_are_those_of_plain_pytorch(self) -> Self:
         if self.threads is not None and self.placement is not None:
@@ -69,7 +80,8 @@ class Contender(Record):
     @property
     def key(self) -> Hashable:
         """The same for contenders that run alike."""
-        return self.placement and self.placement.canonical, self.threads, self.method
+        candidate = self.candidate
+        return candidate.canonical if candidate else (self.threads, self.method)
 
     @property
     def simplicity(self) -> Simplicity:

@@ -16,13 +16,12 @@ def export(session: ClusterSession, contender: Contender, cluster: Cluster, fold
 
     The contender has a placement: plain PyTorch needs no file.
     """
-    assert contender.placement is not None
-    document = PlacementFile.create(
+    assert contender.candidate is not None
+    document = PlacementFile.of(
+        session.plan(contender.candidate),
         session.captured.reference,
         session.graph,
-        contender.placement,
         cluster,
-        method=contender.method,
         optimizer=session.optimizer,
         found_by=contender.found_by,
         measurement=contender.median_measurement,

@@ -16,7 +16,7 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
-from drlpp.placement.placement import Placement
+from drlpp.placement.candidate import Candidate
 from drlpp.planners import PLANNERS, PlanningProblem
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.session.session import ClusterSession
@@ -92,7 +92,7 @@ class _Rivals:
         """Given all workers, it takes as many as are of use."""
         method = self._session.method
         placement = PLANNERS["exact"](self._problem(method, self._cluster)).placement
-        return [Contender(found_by="exact", placement=placement, method=method)]
+        return [Contender.of(Candidate(placement, method), "exact")]
 
     def flushed(self, kind: ScheduleKind) -> list[Contender]:
         """Even splits into 2, 3, … stages, with every number of microbatches."""
@@ -132,7 +132,7 @@ class _Rivals:
             )
             if placement.canonical not in known:
                 known.add(placement.canonical)
-                yield Contender(found_by=planner, placement=placement, method=method)
+                yield Contender.of(Candidate(placement, method), planner)
 
     def _problem(self, method: Method, cluster: Cluster) -> PlanningProblem:
         memory = MemoryModel.of(method, self._session.optimizer)
@@ -146,14 +146,14 @@ class _Rivals:
         return sorted(found, key=self._simulated)[:MOST_CANDIDATES]
 
     def _simulated(self, contender: Contender) -> tuple[bool, float]:
-        placement, method = contender.placement, contender.method
-        assert isinstance(placement, Placement)
-        problem = self._problem(method, self._cluster)
+        candidate = contender.candidate
+        assert candidate is not None
+        problem = self._problem(candidate.method, self._cluster)
         simulation = simulate(
             problem.workload,
             self._cluster,
-            placement,
-            method,
+            candidate.placement,
+            candidate.method,
             _SIMULATED_MINIBATCHES,
             problem.memory,
         )

@@ -11,13 +11,18 @@ from drlpp.io.documents import Record
 
 
 def append(path: Path, record: Record) -> None:
+    """Write a record as a line; as :func:`append_line`."""
+    append_line(path, record.model_dump_json().encode())
+
+
+def append_line(path: Path, line: bytes) -> None:
     """Write a line, and wait until the disk has it.
 
     Raises:
         StorageFailure: it cannot be written; the lines before are kept.
     """
-    with telling_of_storage(path), path.open("a", encoding="utf-8") as file:
-        file.write(record.model_dump_json() + "\n")
+    with telling_of_storage(path), path.open("ab") as file:
+        file.write(line + b"\n")
         file.flush()
         os.fsync(file.fileno())
 

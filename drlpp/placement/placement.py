@@ -48,15 +48,8 @@ class Placement(Record):
         )
 
     def assignment(self, operators: int, accelerators: int) -> tuple[int, ...]:
-        """The stage of every operator, then of every accelerator: what an environment's action is.
-
-        The stage of an idle accelerator is the number of stages, which none has.
-        """
-        stage_of = [len(self.stages)] * accelerators
-        for index, stage in enumerate(self.stages):
-            for accelerator in stage.accelerators:
-                stage_of[accelerator] = index
-        return *self.stage_of_operator(operators), *stage_of
+        """The stage of every operator, then of every accelerator."""
+        return *self.stage_of_operator(operators), *self.stage_of_accelerator(accelerators)
 
     @property
     def configuration(self) -> str:
@@ -84,6 +77,14 @@ class Placement(Record):
         for index, stage in enumerate(self.stages):
             for operator in stage.operators:
                 stage_of[operator] = index
+        return tuple(stage_of)
+
+    def stage_of_accelerator(self, accelerators: int) -> tuple[int, ...]:
+        """The stage of each of ``accelerators``; of an idle one the number of stages."""
+        stage_of = [len(self.stages)] * accelerators
+        for index, stage in enumerate(self.stages):
+            for accelerator in stage.accelerators:
+                stage_of[accelerator] = index
         return tuple(stage_of)
 
     def validate_for(self, graph: OpGraph, accelerators: int) -> None:

@@ -18,6 +18,8 @@ from drlpp.io.quantities import Count
 from drlpp.io.trust import trusted_packages, trusting
 from drlpp.io.trust_memory import remembered_trust
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.method import Method
@@ -95,18 +97,49 @@ class PlacementFile(Document):
             InvalidPlacement: if it cannot run ``graph`` on ``cluster``.
         """
         placement.validate_for(graph, cluster.accelerators)
+        candidate = Candidate(placement, method)
+        return cls._describing(candidate, model, graph, cluster, optimizer, found_by, measurement)
+
+    @classmethod
+    def of(
+        cls,
+        plan: ExecutionPlan,
+        model: ModelReference,
+        graph: OpGraph,
+        cluster: Cluster,
+        *,
+        optimizer: OptimizerSpec,
+        found_by: str,
+        measurement: Measurement | None = None,
+    ) -> PlacementFile:
+        """Describe the candidate of a plan for ``graph`` on ``cluster``."""
+        return cls._describing(
+            plan.candidate, model, graph, cluster, optimizer, found_by, measurement
+        )
+
+    @classmethod
+    def _describing(
+        cls,
+        candidate: Candidate,
+        model: ModelReference,
+        graph: OpGraph,
+        cluster: Cluster,
+        optimizer: OptimizerSpec,
+        found_by: str,
+        measurement: Measurement | None,
+    ) -> PlacementFile:
         return cls(
             model=model,
             graph_fingerprint=graph.fingerprint,
-            configuration=placement.configuration,
+            configuration=candidate.configuration,
             stages=tuple(
                 NamedStage(
                     operators=tuple(graph.operators[operator].name for operator in stage.operators),
                     accelerators=stage.accelerators,
                 )
-                for stage in placement.stages
+                for stage in candidate.placement.stages
             ),
-            method=method,
+            method=candidate.method,
             optimizer=optimizer,
             found_by=found_by,
             cluster=cluster,
@@ -121,6 +154,25 @@ class PlacementFile(Document):
             InvalidPlacement: if the file is for another model, names an operator that ``graph``
                 does not have, or its stages cannot run on its cluster.
         """
+        placement = self._placement(graph)
+        placement.validate_for(graph, self.cluster.accelerators)
+        self._check_configuration(placement)
+        return placement
+
+    def plan(self, graph: OpGraph, method: Method | None = None) -> ExecutionPlan:
+        """The plan of the file's candidate, or of its placement with another method.
+
+        Raises:
+            InvalidPlacement: as :meth:`resolve`.
+            InvalidInput: the method cannot run the placement.
+        """
+        candidate = Candidate(self._placement(graph), method or self.method)
+        plan = ExecutionPlan.of(candidate, graph, self.cluster.accelerators)
+        self._check_configuration(plan.placement)
+        return plan
+
+    def _placement(self, graph: OpGraph) -> Placement:
+        """By the names of operators, not checked."""
         if self.graph_fingerprint != graph.fingerprint and str(self.model) == graph.model:
             raise InvalidPlacement(
                 f"field 'graph_fingerprint' is {self.graph_fingerprint}, but {self.model} is "
@@ -135,7 +187,7 @@ class PlacementFile(Document):
                 "placement was made for, or plan this one anew"
             )
         number_of = {operator.name: operator.id for operator in graph.operators}
-        placement = Placement(
+        return Placement(
             stages=tuple(
                 Stage(
                     operators=tuple(
@@ -146,13 +198,13 @@ class PlacementFile(Document):
                 for index, stage in enumerate(self.stages)
             )
         )
-        placement.validate_for(graph, self.cluster.accelerators)
+
+    def _check_configuration(self, placement: Placement) -> None:
         if placement.configuration != self.configuration:
             raise InvalidPlacement(
                 f"field 'configuration' is {self.configuration}, but the stages are "
                 f"{placement.configuration}; correct the one that is wrong"
             )
-        return placement
 
 
 def _number(name: str, stage: int, number_of: Mapping[str, int]) -> int:

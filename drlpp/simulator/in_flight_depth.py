@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_versions import stage_delays
 from drlpp.simulator.simulation import simulate
 from drlpp.specs.cluster import Cluster
 
@@ -102,7 +103,7 @@ def simulate_depths(
                 memory_bytes=max(played.memory_bytes),
                 obstacle=f"an accelerator misses {missing:,.0f} bytes of memory"
                 if missing > 0
-                else _obstacle(played.pipeline, deeper),
+                else _obstacle(Candidate(placement, deeper), played.pipeline),
             )
         )
     return tuple(depths)
@@ -124,9 +125,9 @@ def smallest_depth(depths: Sequence[Depth]) -> Depth:
     return next(depth for depth in possible if depth.seconds_per_minibatch <= limit)
 
 
-def _obstacle(pipeline: Pipeline, method: Method) -> str | None:
+def _obstacle(candidate: Candidate, pipeline: Pipeline) -> str | None:
     try:
-        stage_delays(pipeline, method)
+        ExecutionPlan(candidate, pipeline)
     except InvalidInput as error:
         return str(error)
     return None

@@ -11,6 +11,8 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method
@@ -58,17 +60,19 @@ class SimulatedCluster:
         """The number of accelerators."""
         return self.cluster.accelerators
 
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
-        """Play ``placement``; the same placement always gives the same measurement.
+    def measure(
+        self, placement: Placement | Candidate | ExecutionPlan, minibatches: int = 30
+    ) -> Outcome:
+        """Play a candidate; the same one always gives the same measurement.
 
         One that needs more memory than an accelerator has is a failed measurement.
 
         Raises:
-            InvalidPlacement: if it cannot run on this cluster.
+            InvalidInput: if it cannot run on this cluster.
         """
-        placement.validate_for(self.graph, self.accelerators)
+        plan = ExecutionPlan.taken(placement, self.graph, self.accelerators, self.method)
         simulation = simulate(
-            self.workload, self.cluster, placement, self.method, minibatches, self.memory
+            self.workload, self.cluster, plan.placement, plan.method, minibatches, self.memory
         )
         links = link_times(simulation, self.workload, self.cluster)
         return self._failure(simulation) or measurement_of(simulation, links)

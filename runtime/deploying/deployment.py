@@ -1,4 +1,4 @@
-"""What a placement means for every worker: its stage, its replicas, its weight policy."""
+"""What a plan means for every worker: its stage, its replicas, its weight policy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Deploy
@@ -17,7 +18,6 @@ from drlpp.runtime.ipc.transport_choice import Transport
 from drlpp.runtime.stage.generated_sources import sources_forgotten
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_versions import stage_delays
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
@@ -42,24 +42,36 @@ class DeploymentTimes:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A placement that the workers hold, ready to run.
+    """A candidate that the workers hold, ready to run.
 
     ``generation`` says which workers; ``times`` what deploying took.
     """
 
-    placement: Placement
-    pipeline: Pipeline
-    method: Method
+    plan: ExecutionPlan
     optimizer: OptimizerSpec
     generation: int
     times: DeploymentTimes
+
+    @property
+    def placement(self) -> Placement:
+        """Of the plan."""
+        return self.plan.placement
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Of the plan."""
+        return self.plan.pipeline
+
+    @property
+    def method(self) -> Method:
+        """Of the plan."""
+        return self.plan.method
 
 
 @sources_forgotten()
 def deployment_commands(
     captured: CapturedModel,
-    placement: Placement,
-    method: Method,
+    plan: ExecutionPlan,
     optimizer: OptimizerSpec,
     *,
     name: str,
@@ -68,25 +80,20 @@ def deployment_commands(
     checkpoint: str | None,
     in_flight: bool,
 ) -> dict[int, Deploy]:
-    """The command for every worker of ``placement``.
+    """The command for every worker of ``plan``.
 
     Args:
         captured: the model, captured for one microbatch of the method.
-        placement: valid for the model.
-        method: schedule and weight policy.
+        plan: of a candidate for the model.
         optimizer: updates the weights.
         name: of this deployment, never used twice.
         seed: of dropout.
         transport: how the workers exchange tensors.
         checkpoint: a file in the session's folder to go on from.
         in_flight: also with the parts that were in flight.
-
-    Raises:
-        InvalidInput: policy sync on a schedule in which weights become stale.
     """
-    pipeline = placement.pipeline(captured.graph)
-    delays = stage_delays(pipeline, method)
-    programs = cut_stages(captured, placement)
+    pipeline = plan.pipeline
+    programs = cut_stages(captured, plan.placement)
     commands: dict[int, Deploy] = {}
     for stage, workers in enumerate(pipeline.stages):
         is_last = stage == len(pipeline.stages) - 1
@@ -97,9 +104,9 @@ def deployment_commands(
                 workers=pipeline.workers,
                 replicas=workers,
                 stage=payload,
-                method=method,
+                method=plan.method,
                 optimizer=optimizer,
-                delay=delays[stage],
+                delay=plan.delays[stage],
                 seed=seed,
                 transport=transport,
                 ways=pipeline.ways,

@@ -62,7 +62,7 @@ def evaluation_commands(
     programs = cut_stages(captured, deployment.placement, captured.evaluation)
     score = portable(captured.score) if captured.score else None
     ends = [(None, None)] * (len(programs) - 1) + [(portable(captured.loss), score)]
-    in_flight = deployment.method.in_flight(deployment.pipeline)
+    in_flight = deployment.plan.in_flight
     commands: dict[int, Run] = {}
     for stage, workers in enumerate(deployment.pipeline.stages):
         evaluation = pickle.dumps((programs[stage], *ends[stage]))

@@ -1,4 +1,4 @@
-"""From a schedule to what every worker is told: one command for each segment between cuts."""
+"""From a plan to what every worker is told: one command for each segment between cuts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from itertools import dropwhile, takewhile
 
 from torch import Tensor
 
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.ipc.commands import Run, Stream
 from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.schedule.actions import Action, AllReduce, Backward, Forward, Part, Recompute, Update
 from drlpp.schedule.cut import Segment, cut_schedule
-from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.update_rates import update_rates
 from drlpp.schedule.weight_policies import WeightUse
-from drlpp.schedule.weight_versions import weight_uses
 from drlpp.specs.data import Samples
 
 
@@ -47,8 +45,8 @@ class RunOptions:
 
 
 def run_commands(
-    schedule: Schedule,
-    method: Method,
+    plan: ExecutionPlan,
+    minibatches: int,
     rate: float,
     options: RunOptions,
     cuts: Sequence[int] = (),
@@ -58,8 +56,8 @@ def run_commands(
     """What every worker is told for each segment of a training run.
 
     Args:
-        schedule: of the whole run.
-        method: that made it.
+        plan: whose schedule is run.
+        minibatches: of the whole run.
         rate: the optimizer's own learning rate.
         options: how it is run.
         cuts: between the segments (:func:`drlpp.schedule.cut.cut_schedule`).
@@ -70,7 +68,7 @@ def run_commands(
     Raises:
         InvalidInput: if the schedule does not suit the method.
     """
-    uses = weight_uses(schedule, method)
+    schedule, uses = plan.schedule(minibatches), plan.weight_uses(minibatches)
     # Without a schedule of learning rates, and without T1, the list would be a number many times.
     known = options.rates or [rate]
     places = sorted({*cuts, *([start] if start else [])})
@@ -79,14 +77,13 @@ def run_commands(
         segments = segments[places.index(start) + 1 :]
     rates = {
         worker: update_rates(
-            schedule, worker, method, known, asynchronous_before=options.asynchronous_before
+            schedule, worker, plan.method, known, asynchronous_before=options.asynchronous_before
         )
         for worker in schedule.actions
     }
     recomputed = {w: _recomputed(actions) for w, actions in schedule.actions.items()}
     shared = {w: _several_contribute(actions) for w, actions in schedule.actions.items()}
     pipeline = schedule.pipeline
-    in_flight = method.in_flight(pipeline)
     for number, segment in enumerate(segments):
         yield {
             worker: Run(
@@ -103,7 +100,7 @@ def run_commands(
                 order=options.order,
                 first_minibatch=options.first_minibatch,
                 microbatches=schedule.microbatches,
-                posted=in_flight[pipeline.stage_of(worker)] + 2,
+                posted=plan.in_flight[pipeline.stage_of(worker)] + 2,
                 goes_on=number > 0 or bool(start),
                 stream=stream,
             )

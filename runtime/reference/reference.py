@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.capturing.capture import CapturedModel, capture_microbatch
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
@@ -30,8 +32,8 @@ from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.schedule.actions import AllReduce, Backward, Forward, Part, Recompute, Update
 from drlpp.schedule.method import Method
-from drlpp.schedule.schedule import Schedule, in_order
-from drlpp.schedule.weight_versions import stage_delay, weight_uses
+from drlpp.schedule.schedule import in_order
+from drlpp.schedule.weight_versions import stage_delay
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
@@ -101,9 +103,10 @@ class ReferenceExecutor:
         delays: RandomDelays | None = None,
     ) -> None:
         self._captured = captured
-        self._pipeline = placement.pipeline(captured.graph)
+        accelerators = 1 + max(placement.accelerators, default=-1)
+        self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
+        self._pipeline = self._plan.pipeline
         self._minibatches = replace(minibatches, microbatches=method.microbatches)
-        self._method = method
         self._rate = float(optimizer.value("lr"))
         self._seed = seed
         model = captured
@@ -114,7 +117,7 @@ class ReferenceExecutor:
         stages = zip(method.in_flight(self._pipeline), self._pipeline.stages, strict=True)
         self._round_trip = 1 + max(depth * len(workers) for depth, workers in stages)
         # Counted, where workers have a formula for it.
-        steady = method.schedule_for(self._pipeline, 2 * self._round_trip * method.accumulate)
+        steady = self._plan.schedule(2 * self._round_trip * method.accumulate)
         self._delays = [stage_delay(steady, stage) for stage in range(len(self._programs))]
         self._stages = [
             StageHistory(
@@ -144,14 +147,11 @@ class ReferenceExecutor:
         options = options or RunOptions()
         for stage in self._stages:
             stage.begin()
-        method = self._method
-        if options.synchronous:
-            method = method.synchronous(self._pipeline)
-        schedule = method.schedule_for(self._pipeline, count)
+        plan = self._plan.synchronous if options.synchronous else self._plan
         minibatches = self._minibatches
         if options.order is not None:
             minibatches = replace(minibatches, order=options.order)
-        return _Replay(self, schedule, method, options, minibatches).run()
+        return _Replay(self, plan, count, options, minibatches).run()
 
     def state(self) -> dict[str, Tensor]:
         """All parameters and buffers by name; of replicas, the first one's buffers."""
@@ -171,17 +171,17 @@ class _Replay:
     def __init__(
         self,
         executor: ReferenceExecutor,
-        schedule: Schedule,
-        method: Method,
+        plan: ExecutionPlan,
+        count: int,
         options: RunOptions,
         minibatches: Minibatches,
     ) -> None:
         self._executor = executor
-        self._schedule = schedule
-        self._method = method
+        self._schedule = plan.schedule(count)
+        self._method = plan.method
         self._options = options
         self._minibatches = minibatches
-        self._uses = weight_uses(schedule, method)
+        self._uses = plan.weight_uses(count)
         self._rates = [self._rates_of(stage) for stage in range(len(executor._stages))]
         self._passed: dict[tuple[int, Part], _Passed] = {}
         self._activations: dict[Part, dict[StageOutput, Tensor]] = defaultdict(dict)

@@ -17,6 +17,8 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.costs.profile import Profile
 from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, WorkerLost
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import (
@@ -52,7 +54,6 @@ from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
 from drlpp.schedule.actions import Action
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.window import Window
 from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.timeline.timeline import TimedAction
@@ -179,10 +180,32 @@ class ClusterSession:
 
     # Measuring
 
+    def plan(
+        self, placement: Placement | Candidate | ExecutionPlan, method: Method | None = None
+    ) -> ExecutionPlan:
+        """What a placement with a method, by default the session's, comes to on these workers.
+
+        A candidate has a method of its own.
+
+        Raises:
+            InvalidInput: it cannot be run with this model, workers and method.
+        """
+        if method is not None and not isinstance(placement, Placement):
+            raise InvalidInput(
+                f"method {method} was given for a candidate, which has one of its own; give either "
+                "a placement with a method, or a candidate"
+            )
+        return ExecutionPlan.taken(placement, self.graph, self.accelerators, method or self.method)
+
     def measure(
-        self, placement: Placement, minibatches: int = 30, method: Method | None = None
+        self,
+        placement: Placement | Candidate | ExecutionPlan,
+        minibatches: int = 30,
+        method: Method | None = None,
     ) -> Outcome:
         """Deploy a placement and measure its seconds per minibatch in steady state.
+
+        A candidate, or its plan, is a placement with a method of its own.
 
         After that, while nothing else is sent, also what a message takes between any two workers
         that exchange tensors or gradients.
@@ -199,13 +222,15 @@ class ClusterSession:
         if minibatches < 1:
             raise InvalidInput(f"minibatches is {minibatches}; at least 1 is needed")
         self.timeline = ()
+        plan = self.plan(placement, method)
         try:
             try:
-                return self._measure_once(placement, minibatches, method)
+                return self._measure_once(plan, minibatches)
             except WorkerLost as failure:
                 lost = str(failure)
-                self._note(f"{lost}; its placement, {placement.configuration}, is measured again")
-            return self._measure_once(placement, minibatches, method)
+                configuration = plan.placement.configuration
+                self._note(f"{lost}; its placement, {configuration}, is measured again")
+            return self._measure_once(plan, minibatches)
         except (HostLost, StorageFailure):
             # No placement is to blame, and none will run.
             raise
@@ -215,14 +240,12 @@ class ClusterSession:
         except RunFailure as failure:
             return FailedMeasurement(failure=failure.kind, reason=str(failure))
 
-    def _measure_once(
-        self, placement: Placement, minibatches: int, method: Method | None
-    ) -> Measurement:
-        deployment = self.deploy(placement, method)
-        window = Window.plan(deployment.pipeline, minibatches, deployment.method)
+    def _measure_once(self, plan: ExecutionPlan, minibatches: int) -> Measurement:
+        deployment = self.deploy(plan)
+        window = plan.window(minibatches)
         options = RunOptions(order=self._workers.example_order)
         schedule, results = self._run_unstopped(deployment, window.minibatches, options)
-        links = time_ways(self._workers, deployment.pipeline, results)
+        links = time_ways(self._workers, plan.pipeline, results)
         self.timeline = timeline_of(schedule, results)
         return measurement_of(schedule, results, window, links)
 
@@ -263,7 +286,7 @@ class ClusterSession:
 
     def deploy(
         self,
-        placement: Placement,
+        placement: Placement | Candidate | ExecutionPlan,
         method: Method | None = None,
         optimizer: OptimizerSpec | None = None,
         checkpoint: Path | None = None,
@@ -280,28 +303,26 @@ class ClusterSession:
             RunFailure: if the workers fail.
         """
         begin = time.perf_counter()
-        method, optimizer = method or self.method, optimizer or self.optimizer
+        optimizer = optimizer or self.optimizer
         optimizer.check()
-        placement.validate_for(self.graph, self.accelerators)
-        pipeline = placement.pipeline(self.graph)
+        plan = self.plan(placement, method)
         self._workers.prepare()
         lent = self._workers.files.lend(checkpoint) if checkpoint else None
         cutting = time.perf_counter()
         commands = deployment_commands(
-            self._captured_for(method.microbatches),
-            placement,
-            method,
+            self._captured_for(plan.method.microbatches),
+            plan,
             optimizer,
             name=self._workers.new_name("deployment"),
             seed=self.seed,
-            transport=self._workers.transport(pipeline.workers),
+            transport=self._workers.transport(plan.pipeline.workers),
             checkpoint=lent,
             in_flight=in_flight,
         )
         cutting = time.perf_counter() - cutting
         idle = self._holding - commands.keys()
         self._held = None
-        self._workers.note_stages(pipeline)
+        self._workers.note_stages(plan.pipeline)
         answers = self._workers.command({**commands, **dict.fromkeys(idle, Release())})
         deployed = [answers[worker] for worker in commands]
         if lent:
@@ -315,9 +336,7 @@ class ClusterSession:
             building_seconds=max(one.building_seconds for one in deployed),
         )
         self.spent.deploying_seconds += times.total_seconds
-        self._held = Deployment(
-            placement, pipeline, method, optimizer, self._workers.generation, times
-        )
+        self._held = Deployment(plan, optimizer, self._workers.generation, times)
         return self._held
 
     @property
@@ -361,17 +380,15 @@ class ClusterSession:
         """
         self._check_held(deployment)
         options = options or RunOptions()
-        method = deployment.method
-        if options.synchronous:
-            method = method.synchronous(deployment.pipeline)
-        schedule = method.schedule_for(deployment.pipeline, minibatches)
+        plan = deployment.plan.synchronous if options.synchronous else deployment.plan
+        schedule = plan.schedule(minibatches)
         places = sorted(place for place in cuts if place < minibatches and place > (start or 0))
         results: dict[int, RunResult] = {}
         rate = float(deployment.optimizer.value("lr"))
         performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
         with self._workers.feeding(options, deployment.pipeline, minibatches, start or 0) as feed:
             stream = feed.stream if feed else None
-            segments = run_commands(schedule, method, rate, options, places, start, stream)
+            segments = run_commands(plan, minibatches, rate, options, places, start, stream)
             for number, commands in enumerate(segments):
                 part = self._workers.execute(commands, on_progress, feed)
                 results = {w: r.after(results[w]) if results else r for w, r in part.items()}

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from drlpp.errors import InvalidFile, InvalidInput, NotFinite, RunFailure
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.commands import Progress, RunResult
@@ -132,18 +134,19 @@ class Trainer:
         """Of all epochs so far."""
         return tuple(self._progress.reports)
 
-    def train(self, placement: Placement) -> dict[str, Tensor]:
+    def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
+        plan = self.session.plan(placement)
         saved = self._restore()
-        same = saved is not None and saved.deployed == _identity(placement, self.session)
-        workers = placement.pipeline(self.session.graph).workers
+        same = saved is not None and saved.deployed == _identity(plan)
+        workers = plan.pipeline.workers
         if saved is not None and same and saved.in_flight.keys() != set(workers):
             raise InvalidFile(
                 f"{self.checkpoint}: has minibatches in flight of workers "
                 f"{sorted(saved.in_flight)}, but its placement uses {sorted(workers)}"
             )
         deployment = self.session.deploy(
-            placement, checkpoint=self.checkpoint if saved else None, in_flight=same
+            plan, checkpoint=self.checkpoint if saved else None, in_flight=same
         )
         if saved is not None and not same:
             self.observer.on_other_placement()
@@ -261,7 +264,7 @@ class Trainer:
     def _save(self, deployment: Deployment) -> None:
         saved = self.session.checkpoint(deployment)
         check_finite(saved["model"], self.session.captured.state)
-        saved["deployed"] = _identity(deployment.placement, self.session)
+        saved["deployed"] = _identity(deployment.plan)
         saved["epochs"] = [asdict(report) for report in self._progress.reports]
         saved["began"] = self._progress.began
         saved["position"] = self._progress.position
@@ -397,6 +400,6 @@ def _mean_losses(losses: Mapping[Part, float]) -> dict[int, float]:
     return {minibatch: sum(of_one) / len(of_one) for minibatch, of_one in sorted(parts.items())}
 
 
-def _identity(placement: Placement, session: ClusterSession) -> str:
+def _identity(plan: ExecutionPlan) -> str:
     """What two checkpoints have in common whose parts in flight suit each other."""
-    return f"{placement.model_dump_json()} {session.method.model_dump_json()}"
+    return f"{plan.placement.model_dump_json()} {plan.method.model_dump_json()}"

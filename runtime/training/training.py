@@ -15,7 +15,7 @@ from drlpp.io.importing import ImportedByName
 from drlpp.io.run_folder import open_run_folder
 from drlpp.io.trust import require_trust, trusted_packages, trusting
 from drlpp.io.trust_memory import remember_trust, remembered_trust
-from drlpp.placement.placement import Placement
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime.hosts.launch import restarted, time_limits_of
 from drlpp.runtime.ipc.tensor_file import write_state_dict
@@ -30,7 +30,6 @@ from drlpp.runtime.training.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.training_reports import EpochReport, Observer
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
-from drlpp.schedule.weight_versions import stage_delays
 from drlpp.specs.data import Data, Loaders, check_data, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -158,15 +157,14 @@ class PipelineTrainer:
         self.seed = seed
         self.observer = observer or Observer()
         self.captured = capture(self.document.model, seed=seed)
-        self.placement = _resolved(self.document, self.captured, given)
+        self._plan = _planned(self.document, self.captured, self.method, given)
+        self.placement = self._plan.placement
         if self.captured.task.loss is None:
             raise InvalidInput(
                 f"model {self.document.model} has no loss to train with; let its factory return "
                 "(module, inputs, targets, loss)"
             )
         microbatch_size(self.captured.task, self.method.microbatches)
-        pipeline = self.placement.pipeline(self.captured.graph)
-        stage_delays(pipeline, self.method)
 
     def fit(
         self,
@@ -216,8 +214,7 @@ class PipelineTrainer:
                 f"{epochs}: every epoch flushes before every update"
             )
         # Whatever cannot work is told before the folder is claimed.
-        pipeline = self.placement.pipeline(self.captured.graph)
-        check_length(pipeline, source.minibatches, self.method.microbatches)
+        check_length(self._plan.pipeline, source.minibatches, self.method.microbatches)
         plan.rates(self.optimizer, source.minibatches)
         settings, again = self._settings(source), restarted()
         with open_run_folder(
@@ -244,7 +241,7 @@ class PipelineTrainer:
         ) as session:
             trainer = Trainer(session, source, folder, plan, self.observer)
             self.observer.on_begin()
-            state = trainer.train(self.placement)
+            state = trainer.train(self._plan)
         write_state_dict(folder / "model.pt", state)
         return TrainingResult(
             state_dict=state,
@@ -359,11 +356,11 @@ def _check_seed(seed: object) -> None:
         raise InvalidInput(f"seed is {seed!r}; a whole number from -2^63 to 2^64 - 1 is expected")
 
 
-def _resolved(
-    document: PlacementFile, captured: CapturedModel, path: str | Path | None
-) -> Placement:
+def _planned(
+    document: PlacementFile, captured: CapturedModel, method: Method, path: str | Path | None
+) -> ExecutionPlan:
     try:
-        return document.resolve(captured.graph)
+        return document.plan(captured.graph, method)
     except InvalidPlacement as error:
         if path is None:
             raise

@@ -16,8 +16,8 @@ from drlpp.agents import (
     MeasurementBudgetCallback,
 )
 from drlpp.envs import MeasurementMemory, PlacementEnv
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
-from drlpp.placement.placement import Placement
 from tests.support.fake_measurer import FakeMeasurer, chain
 
 
@@ -76,7 +76,7 @@ def test_the_best_placement_is_drawn_when_it_changes() -> None:
     agent, memory = agent_and_memory()
     drawn: list[float] = []
 
-    def draw(placement: Placement, measurement: Measurement) -> Figure:
+    def draw(candidate: Candidate, measurement: Measurement) -> Figure:
         drawn.append(measurement.seconds_per_minibatch)
         return Figure()
 

@@ -12,19 +12,19 @@ from rich.console import Console
 
 from drlpp.agents import AGENTS, learn_placement
 from drlpp.envs import MeasurementMemory
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Outcome
-from drlpp.placement.placement import Placement
 from tests.support.fake_measurer import FakeMeasurer, chain
 
 
 class Swallowing(FakeMeasurer):
     """Ctrl-C comes while something runs that ignores exceptions."""
 
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
+    def measure(self, plan: ExecutionPlan, minibatches: int = 30) -> Outcome:
         if len(self.measured) == 3:
             with suppress(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
-        return super().measure(placement, minibatches)
+        return super().measure(plan, minibatches)
 
 
 def test_ctrl_c_is_not_lost_where_the_exception_is(tmp_path: Path) -> None:

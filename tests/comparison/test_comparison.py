@@ -16,6 +16,7 @@ from drlpp.comparison.contenders import PLAIN, Contender, Heat
 from drlpp.comparison.race import RaceRules
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import read_document
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
@@ -44,8 +45,8 @@ class FakeSession:
         self.dies_at = dies_at
         self.measured: list[Key] = []
 
-    def measure(self, placement: Placement, minibatches: int, method: Method) -> Outcome:
-        return self.outcome((placement.canonical, method), minibatches)
+    def measure(self, candidate: Candidate, minibatches: int) -> Outcome:
+        return self.outcome((candidate.placement.canonical, candidate.method), minibatches)
 
     def outcome(self, key: Key, minibatches: int) -> Outcome:
         if len(self.measured) == self.dies_at:

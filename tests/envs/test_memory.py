@@ -12,7 +12,7 @@ from drlpp.envs import MeasurementMemory
 from drlpp.errors import InvalidFile
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
-from tests.support.fake_measurer import FakeMeasurer, chain, graph_of
+from tests.support.fake_measurer import FakeMeasurer, chain, graph_of, of
 
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])
@@ -42,7 +42,7 @@ def test_failures_are_remembered_and_never_the_best() -> None:
     assert memory.measure(WHOLE) == (LOST, True)
     assert memory.best() is None
     outcome, _ = memory.measure(HALVES)
-    assert memory.best() == (HALVES, outcome)
+    assert memory.best() == (of(HALVES), outcome)
     assert (memory.distinct, memory.failed, memory.hits) == (2, 1, 1)
 
 
@@ -55,7 +55,7 @@ def test_the_fastest_is_the_best() -> None:
         seconds[placement] = outcome.seconds_per_minibatch
     best = memory.best()
     assert best is not None
-    assert best[0] == min(seconds, key=lambda placement: seconds[placement])
+    assert best[0].placement == min(seconds, key=lambda placement: seconds[placement])
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_other_and_newer_files_are_refused(tmp_path: Path, written: Path) -> Non
     with pytest.raises(InvalidFile, match="line 1"):
         MeasurementMemory(FakeMeasurer(chain(6)), path=other)
     header, *rest = written.read_text().splitlines()
-    newer = json.dumps({**json.loads(header), "version": 3})
+    newer = json.dumps({**json.loads(header), "version": 4})
     written.write_text("\n".join([newer, *rest]) + "\n")
     with pytest.raises(InvalidFile, match="newer drlpp"):
         MeasurementMemory(FakeMeasurer(chain(6)), path=written)

@@ -14,7 +14,8 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from drlpp.placement.measurement import FailedMeasurement
+from drlpp.envs.measuring_env import outcome_in
+from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.fake_measurer import FakeMeasurer, chain
@@ -73,9 +74,9 @@ def test_an_accelerator_whose_stage_has_no_operators_is_idle() -> None:
     env.reset()
     _, _, _, _, info = env.step(np.array([0, 0, 0, 2, 2, 2, 0, 2, 1, 3]))
     assert info["configuration"] == "1-1"
-    (placement,) = env.outcomes
-    assert placement.assignment(6, 4) == (0, 0, 0, 1, 1, 1, 0, 1, 2, 2)
-    assert Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 2, 2]) == placement
+    (candidate,) = env.outcomes
+    assert candidate.placement.assignment(6, 4) == (0, 0, 0, 1, 1, 1, 0, 1, 2, 2)
+    assert Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 2, 2]) == candidate.placement
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,24 @@ def test_failed_placements_are_penalised_with_their_reason() -> None:
     assert reward == env.invalid_reward
     assert info == {"error_type": "out of memory", "reason": "worker 0 needs 9 GB"}
     assert env.summary.failed == 1
+
+
+def test_a_step_is_a_measurement_as_reward_and_info() -> None:
+    measurer = FakeMeasurer(chain(6), failures={"4": OUT_OF_MEMORY})
+    env = environment(measurer)
+    for action, failure in (
+        (np.zeros(10, np.int64), "out of memory"),
+        (np.array([1, 0, 0, 0, 0, 0, 0, 0, 1, 1]), "invalid placement"),
+        (np.array([0, 0, 0, 1, 1, 1, 0, 1, 0, 1]), None),
+    ):
+        outcome = env.measure(env.codec.decode(action))
+        assert getattr(outcome, "failure", None) == failure
+        _, reward, _, _, info = env.step(action)
+        assert outcome_in(info) == outcome
+        measured = isinstance(outcome, Measurement)
+        assert reward == (-math.log(outcome.seconds_per_minibatch) if measured else -10.0)
+    assert len(measurer.measured) == 2
+    assert env.summary.distinct == 2
 
 
 def test_resetting_touches_nothing() -> None:

@@ -15,9 +15,10 @@ from drlpp.agents import AGENTS, MeasurementBudgetCallback
 from drlpp.cli.measurements_table import describe_measurements
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
-from tests.support.fake_measurer import FakeMeasurer, chain
+from tests.support.fake_measurer import FakeMeasurer, chain, of
 
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])
@@ -45,10 +46,11 @@ class NoisyMeasurer(FakeMeasurer):
         self.fails_at = fails_at or {}
         self.minibatches: list[int] = []
 
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
+    def measure(self, plan: ExecutionPlan, minibatches: int = 30) -> Outcome:
+        placement = plan.placement
         if len(self.measured) == self.dies_at:
             raise Killed
-        outcome = super().measure(placement, minibatches)
+        outcome = super().measure(plan, minibatches)
         assert isinstance(outcome, Measurement)
         self.minibatches.append(minibatches)
         if self.measured.count(placement) - 1 == self.fails_at.get(placement):
@@ -63,8 +65,8 @@ MEDIANS = {WHOLE: 2.0, HALVES: 5.0, UNEVEN: 8.0}
 
 def seconds_in(memory: MeasurementMemory) -> dict[Placement, float]:
     return {
-        placement: outcome.seconds_per_minibatch
-        for placement, outcome in memory.outcomes.items()
+        candidate.placement: outcome.seconds_per_minibatch
+        for candidate, outcome in memory.outcomes.items()
         if isinstance(outcome, Measurement)
     }
 
@@ -76,11 +78,11 @@ def test_runs_go_there_and_back_and_the_median_counts() -> None:
     assert measurer.measured == [*THREE, *THREE[::-1], *THREE]
     assert measurer.minibatches == [4] * 9
     assert seconds_in(memory) == MEDIANS
-    assert memory.best() == (WHOLE, memory.outcomes[WHOLE])
-    assert [placement for placement, _ in memory.fastest(2)] == [WHOLE, HALVES]
+    assert memory.best() == (of(WHOLE), memory.outcomes[of(WHOLE)])
+    assert [candidate for candidate, _ in memory.fastest(2)] == [of(WHOLE), of(HALVES)]
     # What was measured ahead is new to who asks for it, once.
-    assert memory.measure(HALVES) == (memory.outcomes[HALVES], False)
-    assert memory.measure(HALVES) == (memory.outcomes[HALVES], True)
+    assert memory.measure(HALVES) == (memory.outcomes[of(HALVES)], False)
+    assert memory.measure(HALVES) == (memory.outcomes[of(HALVES)], True)
     assert (memory.distinct, memory.hits) == (3, 1)
     assert len(measurer.measured) == 9
 
@@ -110,10 +112,10 @@ def test_what_fails_once_is_not_run_again() -> None:
     memory = MeasurementMemory(measurer, repetitions=3)
     memory.measure_together(THREE)
     assert measurer.measured == [*THREE, *THREE[::-1], WHOLE, UNEVEN]
-    assert memory.outcomes[HALVES] == LOST
+    assert memory.outcomes[of(HALVES)] == LOST
     assert memory.measure(HALVES) == (LOST, False)
     assert (memory.distinct, memory.failed) == (3, 1)
-    assert HALVES not in dict(memory.fastest(3))
+    assert of(HALVES) not in dict(memory.fastest(3))
 
 
 @pytest.mark.parametrize("dies_at", range(9))
@@ -163,10 +165,10 @@ def test_at_least_one_repetition() -> None:
 
 
 class PickyMeasurer(FakeMeasurer):
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
-        if placement.configuration == "2-2":
+    def measure(self, plan: ExecutionPlan, minibatches: int = 30) -> Outcome:
+        if plan.placement.configuration == "2-2":
             raise InvalidInput("the method cannot run this")
-        return super().measure(placement, minibatches)
+        return super().measure(plan, minibatches)
 
 
 def actions(*placements: Placement) -> np.ndarray:
@@ -205,7 +207,7 @@ def test_nothing_is_measured_ahead_with_one_repetition_or_above_the_budget() -> 
     env = PlacementEnv(memory, budget=2)
     env.prefetch(actions(WHOLE))
     env.prefetch(actions(WHOLE, HALVES, UNEVEN))
-    assert list(memory.outcomes) == [WHOLE, HALVES]
+    assert list(memory.outcomes) == [of(WHOLE), of(HALVES)]
     env.prefetch(actions(UNEVEN))
     assert memory.distinct == 2
 
@@ -214,7 +216,7 @@ def test_an_agents_rollout_is_measured_in_turns_within_the_budget() -> None:
     measurer = FakeMeasurer(chain(10))
     memory = MeasurementMemory(measurer, repetitions=3)
     seen: list[Placement] = []
-    memory.observers.append(lambda placement, outcome: seen.append(placement))
+    memory.observers.append(lambda candidate, outcome: seen.append(candidate.placement))
     agent = AGENTS["tuned"].build(PlacementEnv(memory, budget=13), seed=0)
     agent.learn(10_000, MeasurementBudgetCallback(memory, budget=13))
     assert memory.distinct == 13
@@ -237,5 +239,5 @@ def test_every_environment_measures_its_own_share_ahead() -> None:
         for rewarded in agent.rollout_buffer.content
     ]
     for index, (memory, measurer) in enumerate(zip(memories, measurers, strict=True)):
-        assert set(memory.outcomes) == set(rollout[index::2])
+        assert set(memory.outcomes) == set(map(of, rollout[index::2]))
         assert len(measurer.measured) == 2 * memory.distinct

@@ -9,7 +9,8 @@ import pytest
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidCluster, InvalidPlacement
+from drlpp.errors import InvalidCluster, InvalidInput, InvalidPlacement
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import AllReduce, Forward
@@ -362,6 +363,10 @@ def test_a_simulated_cluster_measures() -> None:
     assert [usage.stage for usage in outcome.workers] == [1, 0, 0]
     with pytest.raises(InvalidPlacement, match="in no stage"):
         simulated.measure(Placement.from_assignment([0, 0], [0]))
+    with pytest.raises(InvalidInput, match="policy sync cannot run"):
+        simulated.measure(Candidate(placement, Method(policy="sync")))
+    flushing = Candidate(placement, Method(schedule="gpipe", policy="sync"))
+    assert simulated.measure(flushing, minibatches=7) != outcome
     assert (simulated.graph, simulated.accelerators) == (profile.graph, 3)
     simulated.close()
 

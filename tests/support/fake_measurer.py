@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import hypothesis.strategies as st
 
 from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD
@@ -60,6 +62,11 @@ def graphs(draw: st.DrawFn, max_operators: int = 12) -> OpGraph:
     return graph_of(count, edges)
 
 
+def of(placement: Placement) -> Candidate:
+    """A placement as the measurer runs it."""
+    return Candidate(placement, DEFAULT_METHOD)
+
+
 class FakeMeasurer:
     """Seconds of the slowest stage plus those of all crossing tensors.
 
@@ -83,8 +90,8 @@ class FakeMeasurer:
         self.closed = 0
         self._uncopyable = threading.Lock()
 
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
-        placement.validate_for(self.graph, self.accelerators)
+    def measure(self, plan: ExecutionPlan, minibatches: int = 30) -> Outcome:
+        placement = plan.placement
         self.measured.append(placement)
         if placement.configuration in self.failures:
             return self.failures[placement.configuration]

@@ -16,10 +16,11 @@ from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import write_document
 from drlpp.io.formatting import seconds_text
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.plan import Plan
 from drlpp.schedule.method import Method
-from drlpp.schedule.weight_versions import stage_delays
 from drlpp.simulator import Depth
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -232,15 +233,15 @@ def write_plan(
             f"{plan.placement.configuration} misses {plan.prediction.missing_bytes:,.0f} bytes of "
             "memory; plan it with a method that keeps to the limit, such as exact"
         )
-    stage_delays(plan.placement.pipeline(given.profile.graph), method)
+    graph, cluster = given.profile.graph, plan.problem.cluster
+    candidate = Candidate(plan.placement, method)
     write_document(
         path,
-        PlacementFile.create(
+        PlacementFile.of(
+            ExecutionPlan.of(candidate, graph, cluster.accelerators),
             given.reference,
-            given.profile.graph,
-            plan.placement,
-            plan.problem.cluster,
-            method=method,
+            graph,
+            cluster,
             optimizer=optimizer,
             found_by=plan.method,
         ),

@@ -11,13 +11,12 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.cli.planning.planning_input import read_profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput, InvalidPlacement, RunFailure
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement
-from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.actions import Action
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.weight_versions import stage_delays
 from drlpp.schedule.window import Window, completion_times
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
@@ -65,10 +64,9 @@ def from_schedule(
     captured = capture(document.model, check=False)
     graph = captured.graph
     microbatch_size(captured.task, method.microbatches)
-    pipeline = _resolve(path, document, graph).pipeline(graph)
-    stage_delays(pipeline, method)
-    window = Window.plan(pipeline, minibatches, method)
-    schedule = method.schedule_for(pipeline, window.minibatches)
+    plan = _plan(path, document, graph, method)
+    window = plan.window(minibatches)
+    schedule = plan.schedule(window.minibatches)
 
     def units(worker: int, action: Action) -> float:
         return action.units
@@ -79,7 +77,7 @@ def from_schedule(
         timeline=play(schedule, units),
         schedule=schedule,
         window=window,
-        host_of=_hosts(document.cluster, pipeline.workers),
+        host_of=_hosts(document.cluster, plan.pipeline.workers),
     )
 
 
@@ -105,10 +103,10 @@ def from_simulator(
             f"but {path} is a placement of {document.model} (graph {document.graph_fingerprint}); "
             "profile that model"
         )
-    placement = _resolve(path, document, costs.graph)
-    placement.validate_for(costs.graph, cluster.accelerators)
-    stage_delays(placement.pipeline(costs.graph), method)
-    played = simulate(Workload.of(costs, method), cluster, placement, method, minibatches)
+    plan = _plan(path, document, costs.graph, method)
+    # The cluster is not the file's own.
+    plan.placement.validate_for(costs.graph, cluster.accelerators)
+    played = simulate(Workload.of(costs, method), cluster, plan.placement, method, minibatches)
     return Recording(
         source="simulated",
         unit="s",
@@ -137,8 +135,7 @@ def from_run(
     from drlpp.runtime import ClusterSession
 
     captured = capture(document.model)
-    placement = _resolve(path, document, captured.graph)
-    pipeline = placement.pipeline(captured.graph)
+    plan = _plan(path, document, captured.graph, method)
     with ClusterSession(
         captured,
         document.cluster.accelerators,
@@ -147,24 +144,24 @@ def from_run(
         speeds=speeds,
         timeout_seconds=timeout_seconds,
     ) as session:
-        outcome = session.measure(placement, minibatches)
+        outcome = session.measure(plan, minibatches)
         if isinstance(outcome, FailedMeasurement):
             raise RunFailure(f"the placement failed when it ran: {outcome.reason}")
         timeline, hosts = session.timeline, session.host_of
-    window = Window.plan(pipeline, minibatches, method)
+    window = plan.window(minibatches)
     return Recording(
         source="as it ran",
         unit="s",
         timeline=timeline,
-        schedule=method.schedule_for(pipeline, window.minibatches),
+        schedule=plan.schedule(window.minibatches),
         window=window,
-        host_of={worker: hosts[worker] for worker in pipeline.workers},
+        host_of={worker: hosts[worker] for worker in plan.pipeline.workers},
     )
 
 
-def _resolve(path: Path, document: PlacementFile, graph: OpGraph) -> Placement:
+def _plan(path: Path, document: PlacementFile, graph: OpGraph, method: Method) -> ExecutionPlan:
     try:
-        return document.resolve(graph)
+        return document.plan(graph, method)
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{path}: {error}") from None
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy
 
 from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners.baselines.data_parallel import data_parallel
@@ -116,7 +117,7 @@ class Recalibration:
         self._minibatches = minibatches
         self._draw = random.Random(declared.seed)
         self._generator = numpy.random.default_rng(declared.seed)
-        self._measured: dict[Placement, float] = {}
+        self._measured: dict[Candidate, float] = {}
         self._promising: list[Placement] = []
         self._first = list(self._planned()) if self.options.planners else []
         self._plan: Placement | None = None
@@ -131,24 +132,30 @@ class Recalibration:
         self._since_record = 0
 
     @property
-    def measured(self) -> dict[Placement, float]:
+    def measured(self) -> dict[Candidate, float]:
         """Seconds per minibatch of everything told so far, infinite for what failed."""
         return self._measured
 
-    def tell(self, placement: Placement, outcome: Outcome) -> None:
-        """Learn from the outcome of a placement, whoever proposed it."""
+    def tell(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Learn from the outcome of a candidate, whoever proposed it.
+
+        One with another method is passed over: all that is corrected here is of the search's own.
+        """
+        if candidate.method != self._method:
+            return
+        placement = candidate.placement
         self._surrogate = None
         self._since_record += 1
         if isinstance(outcome, Measurement):
             if outcome.seconds_per_minibatch < _IMPROVED * self._record:
                 self._record = outcome.seconds_per_minibatch
                 self._since_record = 0
-            self._measured[placement] = outcome.seconds_per_minibatch
+            self._measured[candidate] = outcome.seconds_per_minibatch
             if self.options.calibrate:
                 self.calibration.observe(placement, outcome)
             self._succeeded[_kind_of(placement)] += 1
         else:
-            self._measured[placement] = math.inf
+            self._measured[candidate] = math.inf
             self._failed[_kind_of(placement)] += 1
 
     @property
@@ -160,7 +167,8 @@ class Recalibration:
             )
             if self.options.discrepancy:
                 latest = list(self._measured.items())[-_REMEMBERED:]
-                self._surrogate.with_discrepancy({**dict(self.best(_REMEMBERED)), **dict(latest)})
+                told = {**dict(self.best(_REMEMBERED)), **dict(latest)}
+                self._surrogate.with_discrepancy({c.placement: s for c, s in told.items()})
         return self._surrogate
 
     @property
@@ -168,8 +176,8 @@ class Recalibration:
         """Whether measuring more has not helped for long."""
         return 0 < self.options.patience <= self._since_record
 
-    def propose(self, count: int, candidates: Sequence[Placement] = ()) -> list[Placement]:
-        """Placements to measure next, the most promising first; none that was measured.
+    def propose(self, count: int, candidates: Sequence[Candidate] = ()) -> list[Candidate]:
+        """Candidates to measure next, the most promising first; none that was measured.
 
         Args:
             count: the most that are wanted; there are fewer if the search comes by no others, and
@@ -178,12 +186,16 @@ class Recalibration:
         """
         if self.settled:
             return []
+        others = [one.placement for one in candidates if one.method == self._method]
+        return [Candidate(found, self._method) for found in self._proposals(count, others)]
+
+    def _proposals(self, count: int, candidates: Sequence[Placement]) -> list[Placement]:
         proposals = self._take(self._first, count)
         if len(proposals) == count:
             return proposals
         surrogate = self.surrogate
         ranked = self._search(surrogate, candidates)
-        taken = surrogate.keys([*self._measured, *proposals])
+        taken = surrogate.keys([*self._placements, *proposals])
         for source in self._sources(surrogate, ranked):
             if len(proposals) == count:
                 break
@@ -195,6 +207,11 @@ class Recalibration:
                 taken.add(surrogate.key(fresh))
         return proposals
 
+    @property
+    def _placements(self) -> Iterator[Placement]:
+        """All that were measured, in their order."""
+        return (candidate.placement for candidate in self._measured)
+
     def _fails(self, placement: Placement) -> bool:
         """Whether placements of its kind have only failed."""
         kind = _kind_of(placement)
@@ -203,9 +220,10 @@ class Recalibration:
     def _take(self, queue: list[Placement], count: int) -> list[Placement]:
         """Up to ``count`` from the head of a queue that were not measured yet."""
         taken: list[Placement] = []
+        measured = set(self._placements)
         while queue and len(taken) < count:
             placement = queue.pop(0)
-            if placement not in self._measured and placement not in taken:
+            if placement not in measured and placement not in taken:
                 taken.append(placement)
         return taken
 
@@ -215,7 +233,7 @@ class Recalibration:
             with suppress(InvalidInput):
                 yield planner(self.declared).placement
 
-    def best(self, count: int) -> list[tuple[Placement, float]]:
+    def best(self, count: int) -> list[tuple[Candidate, float]]:
         """The fastest that were measured, with their seconds."""
         finite = [item for item in self._measured.items() if math.isfinite(item[1])]
         return sorted(finite, key=lambda item: item[1])[:count]
@@ -229,7 +247,7 @@ class Recalibration:
         self._plan_again(surrogate)
         known = [
             *([self._plan] if self._plan is not None else []),
-            *(placement for placement, _ in self.best(_MEASURED_PARENTS)),
+            *(candidate.placement for candidate, _ in self.best(_MEASURED_PARENTS)),
             *self._promising,
         ]
         self._searches += 1
@@ -287,7 +305,7 @@ class Recalibration:
 
     def _drawn(self, surrogate: Surrogate, ranked: list[Placement]) -> list[Placement]:
         """What is best by costs that are drawn from what is uncertain: candidates, and a plan."""
-        measured = surrogate.keys(self._measured)
+        measured = surrogate.keys(self._placements)
         unknown = [p for p in ranked if surrogate.key(p) not in measured][:_CANDIDATES]
         drawn = Surrogate(
             self.declared,
@@ -303,7 +321,7 @@ class Recalibration:
 
     def _neighbours(self) -> Iterator[Placement]:
         """Small changes of what was measured best."""
-        best = [placement for placement, _ in self.best(4)]
+        best = [candidate.placement for candidate, _ in self.best(4)]
         for _ in range(_CANDIDATES if best else 0):
             state = PlacementState.of(self._draw.choice(best), self.declared)
             yield mutated(state, self.declared, self._draw).placement()

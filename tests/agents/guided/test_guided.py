@@ -25,6 +25,8 @@ from drlpp.agents import (
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS
@@ -159,8 +161,11 @@ def test_several_environments_take_turns() -> None:
 class FailingCluster(SimulatedCluster):
     """Whatever has more than two stages loses a worker."""
 
-    def measure(self, placement: Placement, minibatches: int = 30) -> Outcome:
-        if len(placement.stages) > 2:
+    def measure(
+        self, placement: Placement | Candidate | ExecutionPlan, minibatches: int = 30
+    ) -> Outcome:
+        assert isinstance(placement, ExecutionPlan)
+        if len(placement.placement.stages) > 2:
             return FailedMeasurement(failure="worker lost", reason="worker 2 is gone")
         return super().measure(placement, minibatches)
 
@@ -172,7 +177,7 @@ def test_placements_that_fail_are_learned_from() -> None:
     learn(env, 40)
     best = env.memory.best()
     assert best is not None
-    assert len(best[0].stages) <= 2
+    assert len(best[0].placement.stages) <= 2
     # It does not go on with what never works.
     outcomes = list(env.outcomes.values())
     assert sum(isinstance(o, FailedMeasurement) for o in outcomes[20:]) <= 6

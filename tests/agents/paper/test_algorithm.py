@@ -49,9 +49,9 @@ class BanditMeasurer(FakeMeasurer):
     def __init__(self) -> None:
         super().__init__(chain(2), accelerators=2)
 
-    def measure(self, placement: Any, minibatches: int = 30) -> Any:
-        outcome = super().measure(placement, minibatches)
-        fast = [stage.accelerators for stage in placement.stages] == [(1,), (0,)]
+    def measure(self, plan: Any, minibatches: int = 30) -> Any:
+        outcome = super().measure(plan, minibatches)
+        fast = [stage.accelerators for stage in plan.placement.stages] == [(1,), (0,)]
         return outcome.model_copy(update={"seconds_per_minibatch": 0.1 if fast else 1.0})
 
 

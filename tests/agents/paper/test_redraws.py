@@ -12,7 +12,6 @@ from drlpp.agents import DRLPP
 from drlpp.agents.paper.trajectory import Rewarded
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
-from drlpp.placement.placement import Placement
 from tests.support.fake_measurer import FakeMeasurer, chain
 
 SCHEMES, PLACEMENTS = 4, 3
@@ -99,7 +98,7 @@ def test_the_penalised_placement_stays_for_the_scheduler_only() -> None:
 
 
 class NothingRuns(FakeMeasurer):
-    def measure(self, placement: Placement, minibatches: int = 30) -> Any:
+    def measure(self, plan: Any, minibatches: int = 30) -> Any:
         raise InvalidInput("the method has no room for that many minibatches in flight")
 
 

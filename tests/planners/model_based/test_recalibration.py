@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import generate
 from drlpp.costs.workload import Workload
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS, PlanningProblem
 from drlpp.planners.model_based.recalibration import Options, Recalibration
 from drlpp.planners.model_based.surrogate import Discrepancy, Surrogate
 from drlpp.planners.search.evolution import evolve
+from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
 
@@ -48,10 +51,10 @@ def search(
         proposals = found.propose(min(4, measurements - len(found.measured)))
         if not proposals:
             break
-        for placement in proposals:
-            assert placement not in found.measured
-            placement.validate_for(truth.graph, truth.accelerators)
-            found.tell(placement, truth.measure(placement))
+        for candidate in proposals:
+            assert candidate not in found.measured
+            plan = ExecutionPlan.of(candidate, truth.graph, truth.accelerators)
+            found.tell(candidate, truth.measure(plan))
     return found
 
 
@@ -105,12 +108,26 @@ def test_failed_placements_are_not_proposed_again_and_never_best() -> None:
     found = Recalibration(declared, options=Options(evaluations=40))
     failed = set()
     for _ in range(4):
-        for placement in found.propose(2):
-            assert placement not in failed
-            failed.add(placement)
-            found.tell(placement, FailedMeasurement(failure="timeout", reason="it hangs"))
+        for candidate in found.propose(2):
+            assert candidate not in failed
+            failed.add(candidate)
+            found.tell(candidate, FailedMeasurement(failure="timeout", reason="it hangs"))
     assert failed
     assert found.best(3) == []
+
+
+def test_what_another_method_took_says_nothing_of_this_one() -> None:
+    profile = generate("chain", 6, 0)
+    found = Recalibration(PlanningProblem(Workload.of(profile), local_cluster(3, SLOW)))
+    placement = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 1, 1])
+    other = Candidate(placement, Method(schedule="gpipe", policy="sync", microbatches=2))
+    own = Candidate(placement, Method())
+    truth = SimulatedCluster(profile, local_cluster(3, SLOW))
+    before = found.surrogate(placement)
+    found.tell(other, truth.measure(other))
+    assert (found.measured, found.surrogate(placement)) == ({}, before)
+    found.tell(own, truth.measure(own))
+    assert list(found.measured) == [own]
 
 
 def test_equal_accelerators_are_not_told_apart() -> None:

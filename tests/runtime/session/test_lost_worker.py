@@ -18,6 +18,7 @@ from drlpp.envs import MeasurementMemory
 from drlpp.envs.measurements_file import Entry
 from drlpp.errors import OutOfMemory, WorkerLost
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
 from drlpp.runtime import ClusterSession, Observer, PipelineTrainer, ProgressReport
 from drlpp.schedule.method import Method
@@ -152,7 +153,9 @@ def test_what_an_older_drlpp_gave_up_after_one_lost_worker_is_measured_on_resumi
     assert memory.distinct == 0
     outcome, _ = memory.measure(placement)
     assert isinstance(outcome, Measurement)
-    assert MeasurementMemory(session, 4, path).outcomes == {placement.canonical: outcome}
+    assert MeasurementMemory(session, 4, path).outcomes == {
+        Candidate(placement.canonical, session.method): outcome
+    }
 
 
 def test_a_lost_worker_ends_no_contender(

@@ -10,6 +10,8 @@ from torch.fx import graph_module
 
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import deployment_commands
 from drlpp.runtime.ipc.transport_choice import Transport
@@ -30,8 +32,7 @@ def test_a_deployment_keeps_no_sources() -> None:
     before = kept()
     commands = deployment_commands(
         captured,
-        placement,
-        Method(),
+        ExecutionPlan.of(Candidate(placement, Method()), captured.graph, 1),
         OptimizerSpec(),
         name="deployment",
         seed=0,

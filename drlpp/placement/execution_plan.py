@@ -1,0 +1,140 @@
+"""An execution plan: what a candidate comes to on a graph, derived once and passed down.
+
+A plan is built where a candidate comes in: by a memory of measurements, a session, a training, a
+command. Everything behind that door takes the plan, derives nothing again and checks nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement
+from drlpp.schedule.actions import Part
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.weight_policies import WeightUse
+from drlpp.schedule.weight_versions import stage_delays, weight_uses
+from drlpp.schedule.window import Window
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """A candidate that can be run; of one that cannot there is no plan.
+
+    Attributes:
+        candidate: the placement and its method.
+        pipeline: the shape of the placement.
+        graph: that the placement was checked against; None for a shape without a graph.
+        accelerators: that it was checked against.
+        delays: s of every stage in steady state (pipeoptim eq. 4).
+
+    Raises:
+        InvalidInput: the method cannot run on such a pipeline.
+    """
+
+    candidate: Candidate
+    pipeline: Pipeline
+    graph: OpGraph | None = field(default=None, repr=False, compare=False)
+    accelerators: int = 0
+    delays: tuple[int, ...] = field(init=False)
+    _schedules: dict[int, Schedule] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    _uses: dict[int, Mapping[int, Mapping[Part, WeightUse]]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delays", tuple(stage_delays(self.pipeline, self.method)))
+
+    @classmethod
+    def of(cls, candidate: Candidate, graph: OpGraph, accelerators: int) -> ExecutionPlan:
+        """The plan of a candidate on accelerators 0 … ``accelerators`` − 1.
+
+        Raises:
+            InvalidPlacement: its placement cannot run ``graph`` there.
+            InvalidInput: its method cannot run that placement.
+        """
+        candidate.placement.validate_for(graph, accelerators)
+        return cls(candidate, candidate.placement.pipeline(graph), graph, accelerators)
+
+    @classmethod
+    def taken(
+        cls,
+        given: Placement | Candidate | ExecutionPlan,
+        graph: OpGraph,
+        accelerators: int,
+        method: Method,
+    ) -> ExecutionPlan:
+        """The plan of whatever a caller has; ``method`` is that of a bare placement.
+
+        Raises:
+            InvalidPlacement: the placement cannot run ``graph`` there.
+            InvalidInput: the method cannot run that placement, or a plan is of another graph or
+                number of accelerators.
+        """
+        if isinstance(given, Placement):
+            given = Candidate(given, method)
+        if isinstance(given, Candidate):
+            return cls.of(given, graph, accelerators)
+        known = given.graph
+        if known is None or known.fingerprint != graph.fingerprint:
+            raise InvalidInput(
+                f"the plan is of {known.model if known else 'no graph'}, but this is "
+                f"{graph.model}; build it with ExecutionPlan.of for this graph"
+            )
+        if given.accelerators != accelerators:
+            raise InvalidInput(
+                f"the plan is for {given.accelerators} accelerators, but there are {accelerators}; "
+                "build it with ExecutionPlan.of for these"
+            )
+        return given
+
+    @property
+    def placement(self) -> Placement:
+        """Of the candidate."""
+        return self.candidate.placement
+
+    @property
+    def method(self) -> Method:
+        """Of the candidate."""
+        return self.candidate.method
+
+    @cached_property
+    def in_flight(self) -> tuple[int, ...]:
+        """For every stage the minibatches that a replica has in flight in steady state."""
+        return self.method.in_flight(self.pipeline)
+
+    @cached_property
+    def synchronous(self) -> ExecutionPlan:
+        """The same with a flush before every update (:meth:`Method.synchronous`)."""
+        method = self.method.synchronous(self.pipeline)
+        return replace(self, candidate=Candidate(self.placement, method))
+
+    def window(self, minibatches: int) -> Window:
+        """The run in which at least ``minibatches`` minibatches are measured."""
+        return Window.plan(self.pipeline, minibatches, self.method)
+
+    def schedule(self, minibatches: int) -> Schedule:
+        """The actions of every worker; those of the last call are kept."""
+        if minibatches not in self._schedules:
+            self._schedules.clear()
+            self._schedules[minibatches] = self.method.schedule_for(self.pipeline, minibatches)
+        return self._schedules[minibatches]
+
+    def weight_uses(self, minibatches: int) -> Mapping[int, Mapping[Part, WeightUse]]:
+        """What every worker's policy uses for every part; those of the last call are kept.
+
+        Raises:
+            InvalidInput: the schedule cannot provide what the policy needs.
+        """
+        if minibatches not in self._uses:
+            self._uses.clear()
+            self._uses[minibatches] = weight_uses(self.schedule(minibatches), self.method)
+        return self._uses[minibatches]

@@ -1,0 +1,77 @@
+"""Between candidates and the actions of an environment: the one place that knows their layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+
+Stages = tuple[tuple[int, ...], tuple[int, ...]]
+"""The stage of every operator, and the stage of every accelerator."""
+
+
+@dataclass(frozen=True)
+class ActionCodec:
+    """Encodes candidates as actions, and decodes actions; all run with one method.
+
+    An action is the stage of every operator, then the stage of every accelerator. A codec whose
+    actions choose more, such as the method, derives from this one: it extends :attr:`space`,
+    :meth:`encode` and :meth:`decode`, and an environment takes it as ``codec``.
+
+    Attributes:
+        operators: N, of the model.
+        accelerators: A, which is also the largest number of stages.
+        method: of every candidate.
+    """
+
+    operators: int
+    accelerators: int
+    method: Method
+
+    @property
+    def space(self) -> spaces.MultiDiscrete:
+        """All actions: ``[A] * N + [A] * A``."""
+        return spaces.MultiDiscrete([self.accelerators] * (self.operators + self.accelerators))
+
+    def encode(self, candidate: Candidate) -> NDArray[np.int64]:
+        """The action that decodes to ``candidate``, operators of its stages sorted.
+
+        An idle accelerator has the number of stages as its stage, which no operator has.
+        """
+        placement = candidate.placement
+        return self.join(
+            placement.stage_of_operator(self.operators),
+            placement.stage_of_accelerator(self.accelerators),
+        )
+
+    def decode(self, action: Sequence[int] | NDArray[np.int64]) -> Candidate:
+        """The candidate that an action describes, which may be one that cannot be run.
+
+        Stages may be numbered with gaps; their order counts. An accelerator that holds a stage
+        without operators is idle.
+        """
+        return Candidate(Placement.from_assignment(*self.split(action)), self.method)
+
+    def split(self, action: Sequence[int] | NDArray[np.int64]) -> Stages:
+        """The stages of operators and of accelerators, as far as an action has them."""
+        stages = tuple(int(stage) for stage in action[: self.operators + self.accelerators])
+        return stages[: self.operators], stages[self.operators :]
+
+    @staticmethod
+    def join(
+        stage_of_operator: Sequence[int], stage_of_accelerator: Sequence[int]
+    ) -> NDArray[np.int64]:
+        """The action of these stages."""
+        return np.array([*stage_of_operator, *stage_of_accelerator])
+
+    @staticmethod
+    def accelerators_of(space: spaces.MultiDiscrete, operators: int) -> int:
+        """A of a space of actions that place ``operators`` operators."""
+        return len(space.nvec) - operators

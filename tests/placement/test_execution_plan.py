@@ -1,0 +1,145 @@
+"""A plan is built once, and there is none of what cannot be run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drlpp.errors import InvalidInput, InvalidPlacement
+from drlpp.io.documents import write_document
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.weight_versions import stage_delays, weight_uses
+from drlpp.schedule.window import Window
+from tests.support.random_graphs import graph_of
+
+GRAPH = graph_of([(0, 1), (1, 2), (2, 3)], parameter_bytes=[1] * 4, output_bytes=[1] * 4)
+OTHER = graph_of([(0, 1), (1, 2)], parameter_bytes=[1] * 3, output_bytes=[1] * 3)
+HALVES = Placement.from_assignment([0, 0, 1, 1], [0, 1, 1])
+METHOD = Method()
+FLUSHING = Method(schedule="gpipe", policy="sync", microbatches=2)
+
+BEFORE_CANDIDATES = {
+    "kind": "placement",
+    "version": 1,
+    "model": {
+        "name": "alexnet",
+        "options": {"batch_size": 32, "input_size": 64, "classes": 10, "width": 0.5},
+    },
+    "graph_fingerprint": "0b386d6f78e7c637",
+    "configuration": "1-2",
+    "stages": [
+        {"operators": ["op0", "op1"], "accelerators": [0]},
+        {"operators": ["op2", "op3"], "accelerators": [1, 2]},
+    ],
+    "method": {"schedule": "1f1b", "policy": "stash", "microbatches": 1, "accumulate": 2}
+    | {"in_flight_per_link": 0, "recompute": False, "precision": "float32", "clip_norm": 0.0}
+    | {"annealing_minibatches": 0, "correction_decay": 0.0},
+    "optimizer": {"name": "adam", "options": {"lr": 0.01}},
+    "found_by": "exact",
+    "cluster": {
+        "hosts": [
+            {"name": "localhost", "count": 1, "accelerators": 3, "device": "cpu", "speed": 1.0}
+        ],
+        "within_host": {"bandwidth_bytes_per_second": 1000000000.0, "latency_seconds": 0.0},
+    },
+    "versions": {"drlpp": "0.1.0", "torch": "2.13.0+cpu", "python": "3.11.7"},
+}
+"""A placement file as it was written before there were candidates."""
+
+
+def test_a_placement_file_is_a_candidate_and_back(tmp_path: Path) -> None:
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(BEFORE_CANDIDATES))
+    document = read_placement(path)
+    stash = Method(policy="stash", accumulate=2)
+    plan = document.plan(GRAPH)
+    assert plan == ExecutionPlan.of(Candidate(HALVES, stash), GRAPH, 3)
+    assert document.plan(GRAPH, FLUSHING).candidate == Candidate(HALVES, FLUSHING)
+    of_plan, created = (
+        make(
+            model=document.model,
+            graph=GRAPH,
+            cluster=document.cluster,
+            optimizer=document.optimizer,
+            found_by="exact",
+            **given,
+        ).model_copy(update={"versions": document.versions})
+        for make, given in (
+            (PlacementFile.of, {"plan": plan}),
+            (PlacementFile.create, {"placement": HALVES, "method": stash}),
+        )
+    )
+    assert of_plan == created == document
+    write_document(path, of_plan)
+    assert json.loads(path.read_text()) == BEFORE_CANDIDATES
+    swapped = document.model_copy(update={"configuration": "2-1"})
+    with pytest.raises(InvalidPlacement, match="field 'configuration' is 2-1"):
+        swapped.plan(GRAPH)
+
+
+def test_a_placement_with_two_methods_is_two_candidates() -> None:
+    one, other = Candidate(HALVES, METHOD), Candidate(HALVES, FLUSHING)
+    again = Candidate(HALVES.model_copy(), Method())
+    assert one == again != other
+    assert len({one, other, again}) == 2
+    backwards = HALVES.model_copy(
+        update={
+            "stages": tuple(
+                stage.model_copy(update={"operators": stage.operators[::-1]})
+                for stage in HALVES.stages
+            )
+        }
+    )
+    assert Candidate(backwards, METHOD) != one
+    assert Candidate(backwards, METHOD).canonical == one.canonical
+    assert one.configuration == "1-2"
+
+
+@pytest.mark.parametrize("method", [METHOD, FLUSHING, Method(policy="stash", accumulate=2)])
+def test_a_plan_has_what_placement_and_method_say(method: Method) -> None:
+    plan = ExecutionPlan.of(Candidate(HALVES, method), GRAPH, 3)
+    pipeline = HALVES.pipeline(GRAPH)
+    assert (plan.placement, plan.method, plan.pipeline) == (HALVES, method, pipeline)
+    assert list(plan.delays) == stage_delays(pipeline, method)
+    assert plan.in_flight == method.in_flight(pipeline)
+    assert plan.window(7) == Window.plan(pipeline, 7, method)
+    for minibatches in (8, 12, 8):
+        schedule = method.schedule_for(pipeline, minibatches)
+        assert plan.schedule(minibatches) == schedule
+        assert plan.weight_uses(minibatches) == weight_uses(schedule, method)
+    # What was asked for last is the same object.
+    assert plan.schedule(8) is plan.schedule(8)
+    assert plan.weight_uses(8) is plan.weight_uses(8)
+
+
+def test_a_flushing_plan_of_the_same_placement() -> None:
+    plan = ExecutionPlan.of(Candidate(HALVES, METHOD), GRAPH, 3)
+    assert plan.synchronous.candidate == Candidate(HALVES, METHOD.synchronous(plan.pipeline))
+    assert plan.synchronous.schedule(4) != plan.schedule(4)
+    assert set(plan.synchronous.delays) == {0}
+
+
+def test_there_is_no_plan_of_what_cannot_be_run() -> None:
+    with pytest.raises(InvalidPlacement, match="there are only 0 to 1"):
+        ExecutionPlan.of(Candidate(HALVES, METHOD), GRAPH, 2)
+    with pytest.raises(InvalidPlacement, match="only 0 to 2"):
+        ExecutionPlan.of(Candidate(HALVES, METHOD), OTHER, 3)
+    asynchronous = Method(schedule="1f1b", policy="sync")
+    with pytest.raises(InvalidInput, match="policy sync cannot run a 1-2 placement"):
+        ExecutionPlan.of(Candidate(HALVES, asynchronous), GRAPH, 3)
+
+
+def test_whatever_a_caller_has_is_taken_for_its_plan() -> None:
+    plan = ExecutionPlan.taken(HALVES, GRAPH, 3, METHOD)
+    assert plan == ExecutionPlan.taken(Candidate(HALVES, METHOD), GRAPH, 3, FLUSHING)
+    assert ExecutionPlan.taken(plan, GRAPH, 3, FLUSHING) is plan
+    with pytest.raises(InvalidInput, match="for 3 accelerators, but there are 4"):
+        ExecutionPlan.taken(plan, GRAPH, 4, METHOD)
+    with pytest.raises(InvalidInput, match="the plan is of made-up"):
+        ExecutionPlan.taken(plan, OTHER, 3, METHOD)
+    with pytest.raises(InvalidInput, match="no graph"):
+        ExecutionPlan.taken(ExecutionPlan(plan.candidate, plan.pipeline), GRAPH, 3, METHOD)
