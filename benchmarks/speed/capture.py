@@ -19,6 +19,7 @@ import os
 import platform
 import resource
 import time
+import warnings
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Annotated, Any
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 from drlpp.capturing.capture import capture
 from drlpp.capturing.dropped import replaced
 from drlpp.cli.command_line import build_console
+from drlpp.errors import ModelNote
 from drlpp.io.formatting import seconds_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
@@ -84,6 +86,8 @@ def main(
 def time_capture(kind: str, size: int) -> Row:
     """Capture one model of about ``size`` operators."""
     torch.set_num_threads(1)
+    # What shares weights is as it should be.
+    warnings.simplefilter("ignore", ModelNote)
     export = torch.export.export
     exporting = 0.0
 

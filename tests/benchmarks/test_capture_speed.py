@@ -9,7 +9,6 @@ from benchmarks.speed.capture import KINDS, Row, growth, table_of, time_capture
 
 
 @pytest.mark.parametrize(("kind", "operators"), list(zip(KINDS, (20, 22, 20), strict=True)))
-@pytest.mark.filterwarnings("ignore::drlpp.errors.ModelNote")
 def test_models_have_the_size_that_is_asked_for(kind: str, operators: int) -> None:
     row = time_capture(kind, 20)
     assert row.operators == operators
