@@ -32,11 +32,31 @@ from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 
 app = typer.Typer(
-    help="Find the fastest pipeline placement of a PyTorch model, and train with it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _show_versions(asked: bool) -> None:
+    if asked:
+        from drlpp.placement.placement_file import Versions
+
+        versions = Versions.current()
+        typer.echo(f"drlpp {versions.drlpp}, torch {versions.torch}, Python {versions.python}")
+        raise typer.Exit
+
+
+@app.callback()
+def _begin(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_versions, is_eager=True, help="Show versions, and exit."
+        ),
+    ] = False,
+) -> None:
+    """Find the fastest pipeline placement of a PyTorch model, and train with it."""
 
 
 app.command("learn")(learn)

@@ -1,12 +1,15 @@
 """The command line: what it prints, and that bad input is one line and exit code 2."""
 
 import json
+import platform
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 from drlpp.capturing.capture import capture
@@ -24,6 +27,15 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as stop:
         main()
     return int(stop.value.code or 0)
+
+
+def test_versions_are_shown_for_reports(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--version") == 0
+    shown = capsys.readouterr().out
+    for version in (metadata.version("drlpp"), torch.__version__, platform.python_version()):
+        assert version in shown
 
 
 @pytest.fixture
