@@ -2,7 +2,7 @@
 
 What the user gave is a :class:`InvalidInput`, a ``ValueError`` that names the value and the remedy;
 the command line prints it as one line and exits with code 2. What happened while running is a
-:class:`RunFailure`; an agent's run turns it into a failed measurement and goes on.
+:class:`RunFailure`; an agent's run turns it into a failed measurement and continues.
 """
 
 from drlpp.file_content import visible
@@ -22,7 +22,7 @@ class DRLPPError(Exception):
 
 
 class InvalidInput(DRLPPError, ValueError):
-    """Something that the user gave cannot be used as it is; told in one line.
+    """Something that the user gave and that cannot be used as it is, described in one line.
 
     What is quoted from a file may be of any length, and is shortened.
     """
@@ -88,7 +88,7 @@ class TrialTimeout(RunFailure):
 
 
 class DataError(RunFailure):
-    """What gives the data to train on raised, ended before its time, or gave what is no number."""
+    """The source of the training data raised, ended too early, or gave what is no number."""
 
     kind = "error in the data"
 

@@ -1,9 +1,9 @@
 """What a file may hold at all, whatever its kind: text that can be shown, numbers in reach.
 
 A control character in a name could move the cursor of the terminal that it is printed on, a
-character that turns the direction of writing could show another name, and a number of a thousand
-digits is none that any field means. They are refused where a file is read, before anything else
-looks at its content, and never printed.
+character that turns the direction of writing could show another name, and no field means a
+number of a thousand digits. Such content is refused where a file is read, before anything else
+looks at it, and is never printed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGEST = 2**64
 
 
 def visible(text: str) -> str:
-    """``text`` with ``\\x1b`` and the like in place of what a terminal would act on."""
+    """Return ``text`` with escapes such as ``\\x1b`` for what a terminal would act on."""
     if text.isprintable():
         return text
     return "".join(
@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 
 
 def problem_of_text(text: str) -> str | None:
-    """What is wrong with a text in a file, None if nothing is."""
+    """Return what is wrong with a text in a file, or None if nothing is."""
     if text.isprintable():
         return None
     found = next(filter(_is_unseen, text), None)
@@ -42,7 +42,10 @@ def problem_of_text(text: str) -> str | None:
 
 
 def problem_of(content: Any) -> str | None:
-    """What is wrong in what a JSON or YAML file holds, and in which field; None if nothing is."""
+    """Return what is wrong in the content of a JSON or YAML file, None if nothing is.
+
+    The answer names the field, unless the content is a single value.
+    """
     for field, value in _values(content):
         match value:
             case str():
@@ -60,7 +63,7 @@ _Path = tuple["_Path", object] | tuple[()]
 
 
 def _values(content: Any) -> Iterator[tuple[_Path, Any]]:
-    """All values and the names of all fields, each with the path to it from the inside out."""
+    """Yield all values and the names of all fields, each with its path from the inside out."""
     waiting: list[tuple[_Path, Any]] = [((), content)]
     while waiting:
         path, value = waiting.pop()

@@ -1,4 +1,4 @@
-"""What is to be known about single aten operators: type, views, writes, work."""
+"""Facts about single aten operators: type, views, writes, work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 EXEMPT_FROM_AUTOCAST = "exempt_from_autocast"
-"""In the ``meta`` of nodes that a model runs with autocast disabled."""
+"""The key in the ``meta`` of nodes that a model runs with autocast disabled."""
 
 # Views are recognised by their schema; these copy or create, but do no arithmetic.
 _FREE_OF_WORK = frozenset(
@@ -52,12 +52,12 @@ _MAY_NORMALISE = frozenset({"training", "use_input_stats"})
 
 
 def is_call(node: fx.Node) -> bool:
-    """Whether ``node`` calls an aten operator or a captured ``torch.autograd.Function``."""
+    """Return whether ``node`` calls an aten operator or a captured ``torch.autograd.Function``."""
     return node.op in ("call_function", "call_module")
 
 
 def operator_type(node: fx.Node) -> str:
-    """The operator's name without namespace and overload, like ``conv2d``."""
+    """Return the operator's name without namespace and overload, like ``conv2d``."""
     if node.op == "call_module":
         # A captured torch.autograd.Function: folder, class, number.
         return str(node.target).split(".")[-2]
@@ -67,7 +67,10 @@ def operator_type(node: fx.Node) -> str:
 
 
 def owner(node: fx.Node) -> str:
-    """The dotted name of the ``nn.Module`` that called ``node``; empty for the model itself."""
+    """Return the dotted name of the ``nn.Module`` that called ``node``.
+
+    The name is empty for the model itself.
+    """
     stack = list(node.meta.get("nn_module_stack", {}).values())
     # A module that is called again has the number of the call behind an @.
     return re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
@@ -94,19 +97,19 @@ def _schema(operator: torch._ops.OpOverload) -> _Schema:
 
 
 def named_arguments(node: fx.Node) -> dict[str, Any]:
-    """The arguments of an aten operator by their names in its schema."""
+    """Return the arguments of an aten operator by their names in its schema."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     return dict(zip(_schema(node.target).names, node.args, strict=False)) | node.kwargs
 
 
 def nodes_in(value: object) -> list[fx.Node]:
-    """The nodes in an argument, which may be a list."""
+    """Return the nodes in an argument, which may be a list."""
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, fx.Node)]
 
 
 def viewed(node: fx.Node) -> list[fx.Node]:
-    """The nodes whose storage the result of ``node`` may share."""
+    """Return the nodes whose storage the result of ``node`` may share."""
     if node.target is operator.getitem:
         return nodes_in(node.args[0])
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -117,7 +120,7 @@ def viewed(node: fx.Node) -> list[fx.Node]:
 
 
 def written(node: fx.Node) -> list[fx.Node]:
-    """The nodes whose storage ``node`` changes."""
+    """Return the nodes whose storage ``node`` changes."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     schema = _schema(node.target)
@@ -131,12 +134,12 @@ def written(node: fx.Node) -> list[fx.Node]:
 
 
 def computes_nothing(node: fx.Node) -> bool:
-    """Whether ``node`` only views, copies or creates: no operator that is worth placing."""
+    """Return whether ``node`` only views, copies or creates, and so is not worth placing."""
     if written(node):
         return False
     return bool(viewed(node)) or operator_type(node) in _FREE_OF_WORK
 
 
 def is_tensor(node: fx.Node) -> bool:
-    """Whether the result is one tensor, rather than several or a number."""
+    """Return whether the result is one tensor, rather than several or a number."""
     return isinstance(node.meta.get("val"), Tensor)

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 
 class CapturedFunction(nn.Module):
-    """Called like the Function, with its tensor arguments alone; everything else is in the graphs.
+    """A module called like the Function, with tensor arguments alone; the graphs hold the rest.
 
     Args:
         compute: the forward, from the tensor arguments to the outputs and then the tensors that
@@ -49,7 +49,7 @@ class CapturedFunction(nn.Module):
         self.autocast = True
 
     def forward(self, *arguments: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """The outputs, which know the Function's own backward."""
+        """Return the outputs, which know the Function's own backward."""
         if self.autocast:
             results = _Apply.apply(self, *arguments)
         else:

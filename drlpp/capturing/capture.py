@@ -47,7 +47,7 @@ class CapturedModel:
             empty tensor ``(batch size, 0)``.
         loss: called with the tensors that the model returns, flat and in pytree's order, and the
             targets. The mean square of all floating-point outputs if the task has no loss.
-        score: called likewise; none if the task has none.
+        score: called with the same; none if the task has none.
     """
 
     reference: ModelReference
@@ -105,7 +105,7 @@ def capture(
 def _capture(
     reference: ModelReference, task: Task | None, seed: int = 0
 ) -> tuple[CapturedModel, list[str]]:
-    """A captured model, and what a user should know of it."""
+    """Return a captured model, and notes about it for the user."""
     task = reference.build(seed) if task is None else task
     if not task.module.training:
         raise InvalidModel(
@@ -167,7 +167,7 @@ def _check(captured: CapturedModel, capture_seconds: float) -> None:
 def _two_samples_are_quicker(
     batch_size: int, forward_seconds: float, capture_seconds: float
 ) -> bool:
-    """Whether to capture a model again for two samples rather than compare a whole minibatch.
+    """Return whether a new capture for two samples is quicker to compare than a whole minibatch.
 
     Args:
         batch_size: samples of a minibatch.
@@ -180,7 +180,7 @@ def _two_samples_are_quicker(
 
 
 _LONG_FORWARD_SECONDS = 1.0
-"""Up to that whole minibatches are compared in any case."""
+"""If a forward takes no longer, whole minibatches are compared in any case."""
 
 _FORWARDS_OF_A_COMPARISON = 6
 """A forward and a backward, which takes two forwards, of the module and of the graph."""
@@ -205,7 +205,7 @@ def capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedMo
 
 
 def _samples(task: Task, count: int) -> Task:
-    """The task with its first samples only."""
+    """Return the task with its first samples only."""
     assert task.targets is not None
     return task._replace(
         inputs=tuple(value[:count] for value in task.inputs), targets=task.targets[:count]
@@ -213,7 +213,7 @@ def _samples(task: Task, count: int) -> Task:
 
 
 def microbatch_size(task: Task, microbatches: int) -> int:
-    """Samples of a microbatch.
+    """Return the number of samples of a microbatch.
 
     Raises:
         InvalidInput: if the minibatch cannot be divided evenly.
@@ -227,7 +227,7 @@ def microbatch_size(task: Task, microbatches: int) -> int:
 
 
 def mean_square(outputs: Any, targets: Tensor) -> Tensor:
-    """Stand in for a loss: the mean square of all floating-point outputs."""
+    """Return the mean square of all floating-point outputs, in place of a loss."""
     values = [value for value in pytree.tree_leaves(outputs) if isinstance(value, Tensor)]
     values = [value for value in values if value.is_floating_point()]
     squares = [value.square().sum() for value in values]
@@ -235,7 +235,7 @@ def mean_square(outputs: Any, targets: Tensor) -> Tensor:
 
 
 def _outputs(group: Group) -> tuple[fx.Node, ...]:
-    """The nodes of ``group`` that other operators or the caller read."""
+    """Return the nodes of ``group`` that other operators or the caller read."""
     members = set(group)
     return tuple(node for node in group if not node.users.keys() <= members)
 
@@ -285,7 +285,7 @@ def _describe(
 
 
 def _weights(module: fx.GraphModule, known: Container[str]) -> dict[fx.Node, frozenset[str]]:
-    """Names of the parameters that every node reads, itself or through views."""
+    """Return the names of the parameters that every node reads, itself or through views."""
     read: dict[fx.Node, frozenset[str]] = {}
     passed_on: dict[fx.Node, frozenset[str]] = {}
     for node in module.graph.nodes:

@@ -26,7 +26,7 @@ _OF_RECURRENT_LAYERS = frozenset(
     {"_flat_weights", "_flat_weight_refs", "_flat_weights_names", "_all_weights"}
 )
 _DEPTH = 4
-"""So deep lists, dictionaries and objects in attributes are looked into."""
+"""How deep to look into lists, dictionaries and objects in attributes."""
 
 
 class Dropped:
@@ -74,7 +74,7 @@ def noticing_dropped(module: nn.Module) -> Iterator[Dropped]:
 
 @contextmanager
 def replaced(owner: Any, name: str, replacement: object) -> Iterator[None]:
-    """Let an attribute of a class or module be another one inside."""
+    """Replace an attribute of a class or module inside the block."""
     own = vars(owner).get(name)
     setattr(owner, name, replacement)
     try:
@@ -111,7 +111,7 @@ def _noticing_hook(dropped: Dropped) -> Callable[..., Any]:
 
 
 def _place_of_caller() -> str:
-    """File and line of the nearest caller outside of torch and this file; empty without one."""
+    """Return file and line of the nearest caller outside of torch and this file; empty if none."""
     frame = sys._getframe(1)
     ours = (str(Path(torch.__file__).parent), __file__)
     while frame.f_back is not None:
@@ -188,7 +188,7 @@ def _attributes(part: nn.Module) -> Mapping[str, Any]:
 
 
 def _content(value: object, depth: int = _DEPTH) -> object:
-    """Something that is equal as long as ``value`` is what it was."""
+    """Return something that stays equal as long as ``value`` does not change."""
     match value:
         case None | bool() | int() | float() | complex() | str() | bytes() | torch.dtype():
             return type(value), repr(value)
@@ -208,7 +208,7 @@ def _content(value: object, depth: int = _DEPTH) -> object:
 
 
 class _Same:
-    """Equal to itself for the same object, which it keeps alive."""
+    """A value that equals any other for the same object, which it keeps alive."""
 
     def __init__(self, value: object) -> None:
         self._value = value

@@ -16,7 +16,7 @@ def evaluation_graph(module: fx.GraphModule) -> fx.GraphModule:
     they are. Nodes keep their names, so that the copy is cut as the original is.
 
     Raises:
-        InvalidModel: if an operator that draws random numbers would go on doing so, since the
+        InvalidModel: if an operator that draws random numbers would still do so, since the
             graph does not tell whether the model draws them in training only.
     """
     # Weights are shared: only the graph is copied.
@@ -31,7 +31,7 @@ def evaluation_graph(module: fx.GraphModule) -> fx.GraphModule:
             switched = _switches(node)
             _set_arguments(node, switched)
             random = torch.Tag.nondeterministic_seeded in node.target.tags
-            # What attention is not told to drop, it keeps.
+            # A call of attention without this argument drops nothing.
             quiet = any(known.name == "dropout_p" for known in node.target._schema.arguments)
             if random and not switched and not quiet:
                 raise InvalidModel(
@@ -45,7 +45,7 @@ def evaluation_graph(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _switches(node: fx.Node) -> dict[str, bool | float]:
-    """The arguments of ``node`` that are different in evaluation."""
+    """Return the arguments of ``node`` that are different in evaluation."""
     arguments = named_arguments(node)
     values: dict[str, bool | float] = {
         "train": False,

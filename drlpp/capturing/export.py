@@ -83,7 +83,7 @@ def _constant_note(name: str) -> str:
 
 
 def _told_apart(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Copies of tensors that come again: torch.export takes a tensor given twice for one input."""
+    """Copy tensors that come again: torch.export takes a tensor given twice for one input."""
     return tuple(
         value.clone() if any(value is earlier for earlier in inputs[:index]) else value
         for index, value in enumerate(inputs)
@@ -110,7 +110,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of the message, and the place in the user's code."""
+    """Return the first line of the message, and the place in the user's code."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0].rstrip(".;: ") if lines else "no reason given"
     ours = {Path(torch.__file__).parent, Path(contextlib.__file__), Path(__file__).parents[1]}
@@ -220,11 +220,11 @@ def _replace_in_place(graph: fx.Graph) -> None:
 
 
 def storage_owner(node: fx.Node, owners: dict[fx.Node, fx.Node]) -> fx.Node:
-    """The node that made the storage in which the result of ``node`` may lie.
+    """Return the node that made the storage in which the result of ``node`` may lie.
 
     Args:
         node: any node of a graph.
-        owners: the same for all earlier nodes.
+        owners: that node for every earlier node.
     """
     seen = viewed(node)
     if not seen:
@@ -235,7 +235,7 @@ def storage_owner(node: fx.Node, owners: dict[fx.Node, fx.Node]) -> fx.Node:
 
 
 def _ordinary_counterpart(node: fx.Node) -> torch._ops.OpOverload | None:
-    """``aten.relu.default`` for ``aten.relu_.default``, if its result has the same type."""
+    """Return ``aten.relu.default`` for ``aten.relu_.default``, if its result has the same type."""
     if not isinstance(node.target, torch._ops.OpOverload) or not written(node):
         return None
     packet = getattr(torch.ops.aten, operator_type(node).removesuffix("_"), None)

@@ -37,7 +37,7 @@ def fold(module: fx.GraphModule) -> tuple[Group, ...]:
 
 
 def fold_untied(module: fx.GraphModule) -> tuple[Group, ...]:
-    """The operators that :func:`fold` would give if no operators shared a weight."""
+    """Return the operators that :func:`fold` would give if no operators shared a weight."""
     return _folded(module, [])
 
 
@@ -56,7 +56,7 @@ def _folded(module: fx.GraphModule, sharing_weights: Iterable[list[fx.Node]]) ->
 
 
 def working_nodes(module: fx.GraphModule) -> set[fx.Node]:
-    """The nodes that compute something from the model's inputs."""
+    """Return the nodes that compute something from the model's inputs."""
     fed = set(module.graph.find_nodes(op="placeholder"))
     for node in module.graph.nodes:
         if not fed.isdisjoint(node.all_input_nodes):
@@ -65,7 +65,10 @@ def working_nodes(module: fx.GraphModule) -> set[fx.Node]:
 
 
 def _what_no_edge_can_carry(nodes: Iterable[fx.Node]) -> Iterable[list[fx.Node]]:
-    """Lists of tensors or numbers with their readers, and all that touches a changed tensor."""
+    """Yield what no edge between stages can carry, as nodes to keep together.
+
+    That is a list of tensors or numbers with its readers, and all that touches a changed tensor.
+    """
     owners: dict[fx.Node, fx.Node] = {}
     touching: dict[fx.Node, list[fx.Node]] = {}
     changed: set[fx.Node] = set()
@@ -82,7 +85,7 @@ def _what_no_edge_can_carry(nodes: Iterable[fx.Node]) -> Iterable[list[fx.Node]]
 
 
 def weight_readers(module: fx.GraphModule) -> Iterable[tuple[str, list[fx.Node]]]:
-    """The name of every parameter with the nodes that read it, directly or through views of it."""
+    """Yield the name of every parameter with the nodes that read it, directly or through views."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     names: dict[nn.Parameter, str] = {}
     readers: dict[str, list[fx.Node]] = {}
@@ -104,7 +107,7 @@ def weight_readers(module: fx.GraphModule) -> Iterable[tuple[str, list[fx.Node]]
 
 
 def _only_views(module: fx.GraphModule) -> set[fx.Node]:
-    """The nodes that compute nothing from parameters, inputs and constants alone."""
+    """Return the nodes that compute nothing and read only parameters, inputs and constants."""
     found: set[fx.Node] = set()
     for node in module.graph.nodes:
         viewing = is_call(node) and computes_nothing(node)
@@ -128,7 +131,7 @@ def _join_producers(nodes: Iterable[fx.Node], groups: UnionFind) -> None:
 
 
 def _join_effects(nodes: list[fx.Node], working: set[fx.Node], groups: UnionFind) -> None:
-    """Put nodes that nothing reads, such as counters, beside their module's other operators."""
+    """Put nodes that nothing reads, such as counters, with their module's other operators."""
     read = [index for index, node in enumerate(nodes) if node.users and node in working]
     of_module: dict[str, list[int]] = {}
     for index in read:
@@ -181,7 +184,7 @@ def _in_order(nodes: list[fx.Node], working: set[fx.Node], groups: UnionFind) ->
 
 
 def _members(nodes: Iterable[fx.Node], groups: UnionFind) -> dict[fx.Node, list[fx.Node]]:
-    """The nodes of every group, in the order of execution, by the node that stands for it."""
+    """Return the nodes of every group, in order of execution, by the node that stands for it."""
     members: dict[fx.Node, list[fx.Node]] = {}
     for node in nodes:
         members.setdefault(groups[node], []).append(node)
@@ -189,7 +192,7 @@ def _members(nodes: Iterable[fx.Node], groups: UnionFind) -> dict[fx.Node, list[
 
 
 def _quotient(nodes: Iterable[fx.Node], groups: UnionFind) -> networkx.DiGraph:
-    """The graph of groups, each standing for its nodes."""
+    """Return the graph of groups, each standing for its nodes."""
     graph: networkx.DiGraph[fx.Node] = networkx.DiGraph()
     for node in nodes:
         graph.add_node(groups[node])

@@ -102,7 +102,7 @@ def _opaque(call: int, arguments: list[Tensor]) -> list[Tensor]:
 def recorded_functions() -> Iterator[None]:
     """Record calls of Functions that are not torch's own, while a model is exported.
 
-    By their ``forward``: ``apply`` is often bound to another name long before.
+    They are recognised by their ``forward``: ``apply`` is often bound to another name long before.
     """
     _calls.clear()
     with ExitStack() as stack:
@@ -221,7 +221,7 @@ class _Context(FunctionCtx):
 
 
 def _trace(call: _Call, owned: set[int]) -> CapturedFunction:
-    """Both graphs of a call, from one trace of its forward and its backward after it."""
+    """Trace the forward of a call and then its backward, and return both graphs."""
     function = call.function
     layouts = [value for value in call.arguments if isinstance(value, _Layout)]
     context = _Context(tuple(isinstance(v, _Layout) and v.requires_grad for v in call.arguments))
@@ -301,7 +301,7 @@ def _check(traced: fx.GraphModule, owned: set[int]) -> None:
 def _split(
     traced: fx.GraphModule, arguments: int, outputs: int, of_forward: set[str]
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The nodes of the forward and those of the backward, as graphs of their own.
+    """Return the nodes of the forward and those of the backward, as graphs of their own.
 
     Args:
         traced: from tensor arguments and gradients of outputs to outputs and gradients.

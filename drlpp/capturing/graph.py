@@ -142,7 +142,7 @@ class OpGraph(Document):
         return sum(operator.parameter_bytes for operator in self.operators)
 
     def crossing_bytes(self, stage_of: Sequence[int]) -> dict[tuple[int, int], int]:
-        """Bytes that go from stage to stage for one minibatch, in the forward direction.
+        """Return the bytes that go from stage to stage for one minibatch, in the forward direction.
 
         A tensor that several operators of a stage read is sent to that stage once.
 
@@ -165,7 +165,7 @@ class OpGraph(Document):
         return totals
 
     def to_networkx(self) -> networkx.DiGraph[int]:
-        """The same DAG for networkx's algorithms; nodes are operator ids."""
+        """Return the same DAG for networkx's algorithms; nodes are operator ids."""
         graph: networkx.DiGraph[int] = networkx.DiGraph()
         graph.add_nodes_from(range(len(self.operators)))
         graph.add_edges_from((edge.source, edge.target) for edge in self.edges)

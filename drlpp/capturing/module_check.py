@@ -1,4 +1,4 @@
-"""Whether a captured model computes what the user's own module computes, gradients included.
+"""A check that a captured model and the user's module compute the same, gradients included.
 
 torch.export sees a forward alone, in training mode. What it is known to drop is refused by name
 (:mod:`drlpp.capturing.dropped`); here both are run on the example inputs and compared, whatever the
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from drlpp.capturing.capture import CapturedModel
 
 _RELATIVE = 1e-3
-"""Of a gradient's norm: far more than the order of additions changes, far less than an operator."""
+"""Part of a gradient's norm.
+
+It is far more than the order of additions changes, and far less than an operator.
+"""
 
 _OF_LARGEST = 1e-5
-"""Of the largest gradient's norm: what rounding leaves where a gradient is zero."""
+"""Part of the largest gradient's norm: what rounding leaves where a gradient is zero."""
 
 
 class _SameDraws(TorchDispatchMode):
@@ -136,7 +139,10 @@ _LOSS = "the loss"
 
 
 def call_purely(module: nn.Module, inputs: Sequence[Tensor]) -> Any:
-    """What ``module`` returns; copies of its buffers change, and torch's generator does not."""
+    """Return what ``module`` returns, and leave its buffers and torch's generator as they are.
+
+    The module works on copies of its buffers.
+    """
     buffers = {name: value.clone() for name, value in module.named_buffers()}
     with torch.random.fork_rng(devices=[]):
         return functional_call(module, buffers, tuple(inputs))
@@ -145,7 +151,7 @@ def call_purely(module: nn.Module, inputs: Sequence[Tensor]) -> Any:
 def _gradients(
     loss: Callable[[], Tensor], trained: Mapping[str, nn.Parameter]
 ) -> dict[str, Tensor | None]:
-    """The loss and, by ``backward``, the gradients; those that the parameters hold stay theirs."""
+    """Return the loss and the gradients of ``backward``; those that parameters hold stay theirs."""
     held = {name: weight.grad for name, weight in trained.items()}
     for weight in trained.values():
         weight.grad = None
@@ -164,7 +170,7 @@ def _gradients(
 def _differences(
     expected: Mapping[str, Tensor | None], found: Mapping[str, Tensor | None]
 ) -> dict[str, float]:
-    """The values that differ by more than rounding, and by how much of their norm."""
+    """Return the values that differ by more than rounding, and by how much of their norm."""
     norms = {name: _norm(value) for name, value in expected.items()}
     largest = max((n for name, n in norms.items() if name != _LOSS and n < math.inf), default=0.0)
     differing = {}

@@ -14,7 +14,7 @@ _MOST_NAMES = 3
 
 
 def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
-    """A sentence for every operator that shared weights have made of several modules' operators.
+    """Yield a sentence for every operator that shared weights made of several modules' operators.
 
     Args:
         module: the captured graph.
@@ -49,7 +49,10 @@ def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _common_module(nodes: Group) -> tuple[str, ...]:
-    """The parts of the name of the module that all ``nodes`` are in; none for the model itself."""
+    """Return the name, in parts, of the module that all ``nodes`` are in.
+
+    The model itself has no parts.
+    """
     owners = [owner(node).split(".") if owner(node) else [] for node in nodes]
     together = takewhile(lambda parts: len(set(parts)) == 1, zip(*owners, strict=False))
     return tuple(parts[0] for parts in together)

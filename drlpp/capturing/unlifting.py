@@ -91,7 +91,10 @@ def hold(root: nn.Module, target: str, value: Tensor | nn.Module) -> None:
 
 
 def _calling_convention(program: ExportedProgram) -> fx.graph.CodeGen:
-    """That of the exported module: its arguments by name, its results in their structure."""
+    """Return how to call the graph like the exported module.
+
+    Arguments are given by name, and results have their structure.
+    """
     signature = program.module_call_graph[0].signature
     assert signature is not None
     assert signature.forward_arg_names is not None

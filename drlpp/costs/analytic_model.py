@@ -39,7 +39,8 @@ class StagePrediction(Record):
 class CoresPrediction(Record):
     """Seconds per minibatch that the ``cores`` of a host need for the ``workers`` that share them.
 
-    Only where these are more; what they compute is evenly divided among the cores.
+    It exists only where there are more workers than cores. What they compute is evenly divided
+    among the cores.
     """
 
     host: str
@@ -140,7 +141,10 @@ def predict(
 
 
 def _shared_cores(cluster: Cluster, busy: Mapping[int, float]) -> Iterator[CoresPrediction]:
-    """Of every host with more workers at work than cores; ``busy`` are the seconds of each."""
+    """Yield a prediction for every host with more workers at work than cores.
+
+    ``busy`` are the seconds of each worker.
+    """
     for host in cluster.crowded:
         found = [busy[accelerator] for accelerator in host.accelerators if accelerator in busy]
         if len(found) > host.cores:
@@ -168,7 +172,7 @@ def _ruling_part(index: int, stage: StagePrediction, costs: CostModel) -> _Part:
 
 
 def group_of(cluster: Cluster, accelerators: Sequence[int], others: Sequence[int]) -> Group:
-    """What costs depend on, for a stage on ``accelerators`` that talks to stages on ``others``."""
+    """Return what costs depend on for a stage on ``accelerators`` that talks to ``others``."""
     return Group(
         replicas=len(accelerators),
         speed=min(cluster.speeds[accelerator] for accelerator in accelerators),
@@ -185,7 +189,7 @@ def _slowest(links: Collection[Link], cluster: Cluster) -> Link:
 
 
 def pipeline_of(workload: Workload, placement: Placement) -> Pipeline:
-    """The shape of a placement: its stages' accelerators, and which stages exchange tensors."""
+    """Return the shape of a placement: its stages' accelerators, and their exchange of tensors."""
     stage_of = (*placement.stage_of_operator(len(workload)), len(placement.stages) - 1)
     crossing = []
     for transfer in workload.transfers:

@@ -1,4 +1,4 @@
-"""Costs for those who have measured none: made up from sizes."""
+"""Costs for users who have measured none: made up from sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BYTES_PER_SECOND = 2e10
 
 
 def estimate_profile(graph: OpGraph, bytes_per_second: float = _BYTES_PER_SECOND) -> Profile:
-    """Costs in proportion to the bytes that an operator reads and writes.
+    """Return costs in proportion to the bytes that an operator reads and writes.
 
     Only ratios mean anything, and those not much: it is a start for planners whose placements are
     measured anyway.

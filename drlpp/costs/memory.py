@@ -29,12 +29,12 @@ class MemoryModel:
 
     @classmethod
     def of(cls, method: Method, optimizer: OptimizerSpec) -> MemoryModel:
-        """What a weight policy and an optimizer keep (docs/methods.md)."""
+        """Return what a weight policy and an optimizer keep (docs/methods.md)."""
         return cls.with_state(method, _state_copies(optimizer))
 
     @classmethod
     def with_state(cls, method: Method, state_copies: float = 1.0) -> MemoryModel:
-        """The same for an optimizer whose state has so many elements for each of a weight."""
+        """Return the same for an optimizer with ``state_copies`` state elements for each weight."""
         return cls(
             weight_copies=2 + state_copies + method.policy_facts.copies,
             stashes=method.policy_facts.stashes,
@@ -43,7 +43,7 @@ class MemoryModel:
         )
 
     def stage_bytes(self, work: StageWork, in_flight: Array | int) -> Array:
-        """Bytes on each replica of a stage that has ``in_flight`` minibatches in flight.
+        """Return the bytes on each replica of a stage with ``in_flight`` minibatches in flight.
 
         Messages that come in or go out are held once.
         """
@@ -58,7 +58,10 @@ class MemoryModel:
 
 
 def _state_copies(optimizer: OptimizerSpec) -> float:
-    """Elements of the optimizer's state for each element of a weight, found by making a step."""
+    """Return the elements of the optimizer's state for each element of a weight.
+
+    They are found by making a step.
+    """
     import torch
 
     weight = torch.zeros(4, 4, requires_grad=True)
@@ -71,4 +74,4 @@ def _state_copies(optimizer: OptimizerSpec) -> float:
 
 
 DEFAULT_MEMORY = MemoryModel(weight_copies=4)
-"""Of the default method: weights, gradients, momentum, and W_t during a prediction."""
+"""The memory of the default method: weights, gradients, momentum, and W_t during a prediction."""

@@ -6,7 +6,7 @@ A line is an operator, or, if it starts with a tab, an edge between two::
     node3 -- ReLU -- forward_compute_time=0.1, …
     \tnode2 -- node3
 
-Times are milliseconds and sizes bytes, of a minibatch. A list in brackets are the outputs of one
+Times are milliseconds and sizes bytes, of a minibatch. A list in brackets holds the outputs of one
 operator, which count as one tensor. What PipeDream's optimizer wrote has ``stage_id=…`` behind the
 fields; it is not read.
 
@@ -214,5 +214,5 @@ def _profile(model: str, graph: networkx.DiGraph[str], nodes: dict[str, _Node]) 
 
 
 def _natural(name: str) -> tuple[str | int, ...]:
-    """``node10`` behind ``node9``."""
+    """Return a key that sorts ``node10`` behind ``node9``."""
     return tuple(int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name))

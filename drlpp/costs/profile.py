@@ -40,9 +40,11 @@ class Profile(Document):
             it has.
         update_overhead_seconds: of a stage's update, whatever parameters it has.
         update_seconds_per_byte: what the optimizer takes for a byte of parameters.
-        prediction_seconds_per_byte: what predicting weights for a forward takes, likewise.
-        sharing_seconds_per_byte: what collecting gradients to be summed over replicas takes beside
-            a minibatch's backward, likewise; the sum itself is the links' time.
+        prediction_seconds_per_byte: what predicting weights for a forward takes for a byte of
+            parameters.
+        sharing_seconds_per_byte: what collecting gradients to be summed over replicas takes for a
+            byte of parameters, in addition to a minibatch's backward; the sum itself is the links'
+            time.
     """
 
     kind: ClassVar[str] = "profile"

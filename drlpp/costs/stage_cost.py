@@ -65,7 +65,7 @@ class StageSeconds:
 
     @classmethod
     def of(cls, work: StageWork, group: Group, costs: CostModel = "overlapped") -> StageSeconds:
-        """The formulas above."""
+        """Return the parts of the cost by the formulas above."""
         m = group.replicas
         shared = work.sharing_seconds if m > 1 else 0.0
         compute = (work.seconds + shared + work.update_seconds) / (m * group.speed)
@@ -79,13 +79,13 @@ class StageSeconds:
 
     @staticmethod
     def busy(work: StageWork, replicas: int) -> Array:
-        """What one of the replicas computes for a minibatch, at speed 1."""
+        """Return what one of the replicas computes for a minibatch, at speed 1."""
         shared = work.sharing_seconds if replicas > 1 else 0.0
         busy: Array = (work.seconds + shared + work.update_seconds) / replicas
         return busy
 
     def total(self, costs: CostModel = "overlapped") -> Array:
-        """Seconds per minibatch that the stage needs."""
+        """Return the seconds per minibatch that the stage needs."""
         if costs == "serial":
             return self.compute + self.all_reduce + self.messages
         slowest: Array = numpy.maximum(numpy.maximum(self.compute, self.all_reduce), self.messages)

@@ -23,7 +23,7 @@ _Family = Callable[[int, Generator], _Edges]
 
 
 def generate(family: str, operators: int, seed: int) -> Profile:
-    """A model of a family; the same arguments always give the same.
+    """Return a model of a family; the same arguments always give the same model.
 
     Raises:
         InvalidInput: if there is no such family, or for less than one operator.
@@ -42,7 +42,7 @@ def _chain(count: int, draw: Generator) -> _Edges:
 
 
 def _residual(count: int, draw: Generator) -> _Edges:
-    """A chain with skips over two to six operators."""
+    """Return a chain with skips over two to six operators."""
     edges, begin = _chain(count, draw), 0
     while (end := begin + int(draw.integers(2, 7))) < count:
         edges.add((begin, end))
@@ -51,7 +51,7 @@ def _residual(count: int, draw: Generator) -> _Edges:
 
 
 def _blocks(count: int, draw: Generator) -> _Edges:
-    """Blocks of two to four branches one after the other, as Inception's."""
+    """Return blocks of two to four branches one after the other, like Inception's."""
     edges: _Edges = set()
     join, following = 0, 1
     while count - following >= 3:
@@ -70,7 +70,7 @@ def _blocks(count: int, draw: Generator) -> _Edges:
 
 
 def _towers(count: int, draw: Generator) -> _Edges:
-    """Two to four chains that meet at the end, as models of several inputs."""
+    """Return two to four chains that meet at the end, like a model of several inputs."""
     towers = min(int(draw.integers(2, 5)), max(count - 1, 1))
     bounds = [round(i * (count - 1) / towers) for i in range(towers + 1)]
     edges: _Edges = set()
@@ -82,7 +82,7 @@ def _towers(count: int, draw: Generator) -> _Edges:
 
 
 def _encoder_decoder(count: int, draw: Generator) -> _Edges:
-    """A chain whose second part attends to the end of the first, as translation models."""
+    """Return a chain whose second part attends to the end of the first, like a translator."""
     middle = max(1, int(count * draw.uniform(0.35, 0.65)))
     every = int(draw.integers(2, 5))
     attending = {(middle - 1, i) for i in range(middle + 1, count, every)}
@@ -92,7 +92,7 @@ def _encoder_decoder(count: int, draw: Generator) -> _Edges:
 
 
 def _layered(count: int, draw: Generator) -> _Edges:
-    """Layers of one to four operators that read one to three of the layer before."""
+    """Return layers of one to four operators that read one to three of the layer before."""
     edges: _Edges = set()
     before, following = [0], 1
     while following < count:
@@ -117,7 +117,7 @@ FAMILIES: dict[str, _Family] = {
     "encoder-decoder": _encoder_decoder,
     "layered": _layered,
 }
-"""By name: the edges of a model of so many operators, numbered in a topological order."""
+"""By name: the edges of a model with a given number of operators, in a topological order."""
 
 
 def _with_costs(model: str, count: int, edges: list[tuple[int, int]], draw: Generator) -> Profile:

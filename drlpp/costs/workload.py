@@ -38,7 +38,7 @@ class Transfer:
 
     @property
     def bytes_(self) -> float:
-        """Both ways."""
+        """The bytes sent both ways."""
         return self.forward_bytes + self.backward_bytes
 
 
@@ -80,7 +80,7 @@ class Workload:
 
     @classmethod
     def of(cls, profile: Profile, method: Method = DEFAULT_METHOD) -> Workload:
-        """The workload of a profiled model.
+        """Return the workload of a profiled model.
 
         Every output of an operator is one tensor. What the model returns is read by the loss.
 
@@ -148,14 +148,17 @@ class Workload:
         return tuple(tuple(sorted(neighbours)) for neighbours in found)
 
     def order(self) -> networkx.DiGraph[int]:
-        """The edges, for networkx's algorithms."""
+        """Return the edges, for networkx's algorithms."""
         graph: networkx.DiGraph[int] = networkx.DiGraph()
         graph.add_nodes_from(range(len(self)))
         graph.add_edges_from(self.edges)
         return graph
 
     def stage(self, operators: Sequence[int], *, last: bool) -> StageWork:
-        """What a stage of these operators does for a minibatch; the ``last`` has the loss too."""
+        """Return what a stage of these operators does for a minibatch.
+
+        The ``last`` stage also has the loss.
+        """
         chosen = list(operators)
         inside = set(chosen) | ({len(self)} if last else set())
         incoming = outgoing = 0.0
@@ -190,9 +193,9 @@ class Workload:
         outgoing_bytes: Array,
         last: NDArray[numpy.bool_],
     ) -> StageWork:
-        """The work of stages, from sums over their operators and what crosses their borders.
+        """Return the work of stages from sums over their operators and what crosses their borders.
 
-        To the operators' times it adds what passes and updates of a stage take besides.
+        To the operators' times it adds what passes and updates of a stage take in addition.
         """
         predicted = parameter_bytes * self.prediction_seconds_per_byte * ~last
         overhead = self.forward_overhead_seconds + self.backward_overhead_seconds

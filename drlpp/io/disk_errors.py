@@ -1,4 +1,4 @@
-"""Telling a disk that is full or cannot be written from other errors of the system."""
+"""Distinguishing a disk that is full or cannot be written from other errors of the system."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ERRORS = {
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Whether the system refused to write: no space, a quota, a read-only or broken disk."""
+    """Return whether the system refused to write: no space, a quota, a read-only or broken disk."""
     return isinstance(error, OSError) and error.errno in _ERRORS
 
 
 @contextmanager
 def telling_of_storage(path: Path) -> Iterator[None]:
-    """Make of such an error in the block a readable one.
+    """Turn such an error in the block into a readable one.
 
     Raises:
         StorageFailure: naming ``path``, which is written there, and the system's reason.

@@ -48,7 +48,7 @@ class RecordByHand(Record):
     @field_validator("*", mode="before")
     @classmethod
     def _truth_is_no_number(cls, value: object, info: ValidationInfo) -> object:
-        """In YAML ``yes`` is true, which Python takes for 1."""
+        """Refuse truth values where a number belongs: YAML's ``yes`` is true, Python's 1."""
         if isinstance(value, bool):
             kind = cls.model_fields[str(info.field_name)].annotation
             kinds = {getattr(one, "__origin__", one) for one in (kind, *get_args(kind))}
@@ -68,7 +68,7 @@ DocumentType = TypeVar("DocumentType", bound=Document)
 
 
 def document_kinds() -> dict[str, type[Document]]:
-    """Every kind of document that has been defined so far, by name."""
+    """Return every kind of document that has been defined so far, by name."""
     return {document.kind: document for document in Document.__subclasses__()}
 
 
@@ -131,7 +131,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file is one of :func:`replacing` or of safetensors that has not taken over."""
+    """Return whether a file is an unfinished one of :func:`replacing` or of safetensors."""
     ours = path.name.startswith(".") and path.name.endswith(_TEMPORARY)
     return ours or _TEMPORARY_OF_SAFETENSORS.fullmatch(path.name) is not None
 
@@ -146,7 +146,7 @@ def remove_temporary_files(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new name in it last through a crash."""
+    """Make a new name in the folder survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -190,20 +190,20 @@ def read_any_document(path: str | Path) -> Document:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Reads no aliases: a few of them can stand for more than any memory holds.
+    """A loader that reads no aliases: a few of them can stand for more than any memory holds.
 
-    Of a field that is there twice YAML's readers would keep the last.
+    It also refuses a field that is there twice, of which YAML's readers would keep the last.
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A value of the file."""
+        """Return a value of the file; refuse an alias."""
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
             raise yaml.MarkedYAMLError(problem="aliases are not read", problem_mark=mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """The fields of a part of the file."""
+        """Return the fields of a part of the file; refuse a field that is there twice."""
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
@@ -222,7 +222,7 @@ def _fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
-    """The text of a file that is not too long for its kind.
+    """Return the text of a file that is not too long for its kind.
 
     Raises:
         InvalidFile: it cannot be read.
@@ -238,7 +238,7 @@ def read_text(path: Path, longest_bytes: int = _LONGEST_JSON_BYTES) -> str:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The fields of a JSON or YAML file, whatever they are.
+    """Return the fields of a JSON or YAML file, whatever they are.
 
     Raises:
         InvalidFile: it cannot be read, is not well-formed, or holds what no file may.
@@ -255,12 +255,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def parse_mapping(text: str, where: str, *, is_yaml: bool = False) -> dict[str, Any]:
-    """The fields that a text has, in JSON or YAML.
+    """Return the fields that a text holds, in JSON or YAML.
 
     Args:
         text: of a file, or of one line of it.
-        where: it stands, for error messages.
-        is_yaml: instead of JSON.
+        where: the place of the text, for error messages.
+        is_yaml: the text is YAML instead of JSON.
 
     Raises:
         InvalidFile: it is not well-formed, or holds what no file may.
@@ -294,7 +294,7 @@ def _check_version(path: Path, version: object, expected: type[Document]) -> Non
 
 
 def first_problem(error: ValidationError) -> str:
-    """What pydantic found wrong first, in one line that names the field if it is one."""
+    """Return what pydantic found wrong first, in one line that names the field if it is one."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")

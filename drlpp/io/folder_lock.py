@@ -1,7 +1,7 @@
 """Keeping two processes from writing into one folder.
 
 The system gives the lock up when the process that has it ends, however it ends. Whoever only reads
-needs none.
+needs no lock.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LOCK_NAME = ".lock"
 """The file in the folder that is locked; it says who has it, and is gone when nobody does."""
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
-"""What file systems say that know no locks."""
+"""What file systems that know no locks say."""
 
 _RETRY_SECONDS = 0.1
-"""For a lock file that its holder removes between our opening it and locking it."""
+"""Pause for a lock file that its holder removes between our opening it and locking it."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _sign(descriptor: int) -> None:
 
 
 def _holder(path: Path) -> str:
-    """As it has written itself, nothing if it has not come to that."""
+    """Return what the holder has written about itself, nothing if it has not done so yet."""
     with suppress(OSError, UnicodeDecodeError), path.open("rb") as file:
         if text := file.read(200).decode().strip():
             return f" ({text})"

@@ -8,7 +8,7 @@ _PREFIXES = {9: "G", 6: "M", 3: "k", 0: "", -3: "m", -6: "µ", -9: "n", -12: "p"
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds with a prefix and two digits after the point, such as ``25.30 ms``."""
+    """Return seconds with a prefix and two digits after the point, such as ``25.30 ms``."""
     if not seconds or not math.isfinite(seconds):
         return f"{seconds:.2f} s"
     exponent = min(
@@ -21,7 +21,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def confidence_text(probability: float) -> str:
-    """A probability in percent, never rounded up to certainty."""
+    """Return a probability in percent, never rounded up to certainty."""
     if probability > 0.999:
         return "over 99.9%"
     return f"{probability:.1%}" if probability > 0.99 else f"{probability:.0%}"

@@ -28,8 +28,8 @@ class ImportedByName(Record):
     Whether it may be imported is no field: no file can say that of itself.
 
     Attributes:
-        what: such a thing is, for error messages.
-        name: of one that drlpp knows, or ``package.module:name``.
+        what: the kind of thing, for error messages.
+        name: the name of one that drlpp knows, or ``package.module:name``.
     """
 
     what: ClassVar[str]
@@ -49,13 +49,13 @@ class ImportedByName(Record):
         return self.package is not None and not self._allowed
 
     def as_named_by_user(self) -> Self:
-        """The same, which may be imported: the user has named it, or trusts its package."""
+        """Return a copy that may be imported: the user has named it, or trusts its package."""
         allowed = self.model_copy()
         allowed._allowed = True
         return allowed
 
     def imported(self, error_type: type[InvalidInput]) -> Callable[..., Any]:
-        """What ``package.module:name`` stands for.
+        """Import and return what ``package.module:name`` stands for.
 
         Raises:
             error_type: it may not be imported, cannot be, or is not there.
@@ -71,7 +71,7 @@ class ImportedByName(Record):
         return _find(self.name, self.what, error_type)
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same thing, whoever has named it."""
+        """Return whether both are the same thing, whoever has named them."""
         return type(self) is type(other) and self.__dict__ == other.__dict__
 
 
@@ -104,7 +104,10 @@ def _package_of(path: str) -> str:
 
 
 def place_of(package: str) -> str | None:
-    """Where a package would be imported from; nothing of it runs. None if it is nowhere."""
+    """Return where a package would be imported from, or None if it is nowhere.
+
+    Nothing of the package runs.
+    """
     spec = _installed(package) or PathFinder.find_spec(package, [str(Path.cwd())])
     if spec is None:
         return None

@@ -11,12 +11,12 @@ from drlpp.io.documents import Record
 
 
 def append(path: Path, record: Record) -> None:
-    """Write a record as a line; as :func:`append_line`."""
+    """Append a record as a line, like :func:`append_line`."""
     append_line(path, record.model_dump_json().encode())
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Write a line, and wait until the disk has it.
+    """Append a line, and wait until the disk has it.
 
     Raises:
         StorageFailure: it cannot be written; the lines before are kept.
@@ -28,7 +28,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def read_lines(path: Path) -> tuple[list[str], bytes]:
-    """The whole lines of a file, and a last half one; neither if there is no file.
+    """Return the whole lines of a file, and a last half one; neither if there is no file.
 
     Raises:
         InvalidFile: it cannot be read.

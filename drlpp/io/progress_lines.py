@@ -1,4 +1,4 @@
-"""How far something long is, in lines, and the time left: for a file, a pipe or a batch job."""
+"""Progress and remaining time in lines, for a file, a pipe or a batch job."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SECONDS_BETWEEN = 3.0
-"""At least so long after one line follows the next, if nothing else is given."""
+"""The least time between two lines, if nothing else is given."""
 
 
 class ProgressLines:
-    """Prints every line that it is given, but no two within a few seconds of each other.
+    """A printer of the lines that it is given, but no two within a few seconds of each other.
 
     What comes sooner is left out, except for the last line of all: each says how far things are,
     so a later one makes up for it.
@@ -60,8 +60,8 @@ def said_while_it_lasts(
 
     Args:
         write: prints a line, and flushes; called from another thread.
-        what: the block does.
-        seconds_between: after so long comes the first line, and each of the next.
+        what: what the block does.
+        seconds_between: the time until the first line, and from each line to the next.
     """
     over = threading.Event()
     begin = time.monotonic()
@@ -83,7 +83,7 @@ class TimeLeft:
     """The time until something is done, if the rest goes as fast as what was seen.
 
     Args:
-        done: so much is done now; None if only the first look will say.
+        done: how much is done now; None if only the first look will show it.
         clock: gives seconds.
     """
 
@@ -94,7 +94,7 @@ class TimeLeft:
         self._begin = None if done is None else (clock(), done)
 
     def text(self, done: float, total: float) -> str:
-        """Return a time like ``2:05`` when so much is done, ``–`` if nothing is known yet."""
+        """Return a time like ``2:05`` when this much is done, ``–`` if nothing is known yet."""
         now = self._clock()
         if self._begin is None:
             self._begin = now, done
@@ -105,7 +105,7 @@ class TimeLeft:
 
 
 def clock_text(seconds: float) -> str:
-    """``2:05``, or ``1:02:05``."""
+    """Return a time as ``2:05``, or as ``1:02:05``."""
     minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     before = f"{hours}:{minutes:02}" if hours else f"{minutes}"

@@ -12,7 +12,7 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 """Bytes, numbers of things, positions: what a float still holds exactly, 9 million gigabytes."""
 
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
-"""Up to thirty years."""
+"""A time of up to thirty years."""
 
 MeasuredSeconds = Annotated[float, Field(ge=-1e9, le=1e9)]
 """A difference of measured times, which may come out below 0."""
@@ -20,7 +20,7 @@ MeasuredSeconds = Annotated[float, Field(ge=-1e9, le=1e9)]
 SecondsPerByte = Annotated[float, Field(ge=0, le=1e3)]
 
 BytesPerSecond = Annotated[float, Field(ge=1e-3, le=1e300)]
-"""The largest stand for links that take no time."""
+"""A bandwidth; the largest stand for links that take no time."""
 
 Room = Annotated[float, Field(gt=0, le=2**53)]
 """Bytes of memory, which people write as 1.6e10."""
@@ -28,4 +28,4 @@ Room = Annotated[float, Field(gt=0, le=2**53)]
 SLOWEST, FASTEST = 1e-6, 1e6
 
 Speed = Annotated[float, Field(ge=SLOWEST, le=FASTEST)]
-"""Relative to another device."""
+"""A speed relative to another device."""

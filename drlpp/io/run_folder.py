@@ -56,17 +56,17 @@ def open_run_folder(
     restarted: bool = False,
     note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[Path]:
-    """Claim ``folder`` for a run, or go on with the run that it holds, and lend it to the block.
+    """Claim ``folder`` for a run, or resume the run that it holds, and lend it to the block.
 
-    Until the end of the block no other process may. Reading what is there is free to all. A run of
-    the same command that has kept nothing but TensorBoard's events is begun anew. Temporary files
-    of runs that were killed are removed.
+    Until the end of the block no other process may claim it; all may read it. A run of the same
+    command that has kept nothing but TensorBoard's events is begun anew. Temporary files of runs
+    that were killed are removed.
 
     Args:
-        folder: for everything that the run writes.
-        command: that was given.
-        settings: that decide the run's result.
-        resume: go on with the run in the folder, or begin it if there is nothing to go on with.
+        folder: the folder for everything that the run writes.
+        command: the command that was given.
+        settings: the settings that decide the run's result.
+        resume: continue the run in the folder, or begin it if there is nothing to continue.
         restarted: this is another attempt at the same run, which may or may not have begun.
         note: called with a line if a run begins that was to be resumed.
 
@@ -114,7 +114,7 @@ def _check_usable(folder: Path) -> None:
 
 
 def _record_of(folder: Path) -> RunRecord | None:
-    """What the folder holds; None if nobody has written there, or what was written is lost."""
+    """Return what the folder holds; None if nobody has written there, or the record is lost."""
     path = folder / RECORD_NAME
     if not path.exists():
         return None
@@ -130,12 +130,12 @@ def _record_of(folder: Path) -> RunRecord | None:
 
 
 def _is_blank(path: Path) -> bool:
-    """Whether a file has no bytes but zeros, which is what file systems make of lost ones."""
+    """Return whether a file has no bytes but zeros, which file systems make of lost ones."""
     try:
         with path.open("rb") as file:
             return not file.read(_LONGEST_BLANK).strip(b"\0") and not file.read(1)
     except OSError:
-        # Who reads it tells.
+        # The reader of the file reports this error.
         return False
 
 
@@ -165,7 +165,7 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def _kept_anything(folder: Path) -> bool:
-    """Whether there is more than the record of the run and TensorBoard's events."""
+    """Return whether there is more than the run's record and TensorBoard's events."""
     passing = {RECORD_NAME, LOCK_NAME}
     return any(
         file.name not in passing and not file.match(_EVENTS) and not is_temporary(file)

@@ -20,10 +20,10 @@ Stored = TypeVar("Stored", bound=Record)
 
 
 def trusted_packages(trust: str | Iterable[str]) -> frozenset[str]:
-    """Top-level packages as a user gives them, one or several.
+    """Return top-level packages from what a user gives: one or several.
 
     Raises:
-        InvalidInput: for what is no name of a package.
+        InvalidInput: something given is no name of a package.
     """
     packages = [trust] if isinstance(trust, str) else list(trust)
     for package in packages:
@@ -36,7 +36,7 @@ def trusted_packages(trust: str | Iterable[str]) -> frozenset[str]:
 
 
 def trusting(record: Stored, packages: Iterable[str]) -> Stored:
-    """A copy in which everything of these packages that was named may be imported."""
+    """Return a copy in which everything named from these packages may be imported."""
     known = frozenset(packages)
     copy = record.model_copy(deep=True)
     for named in named_in(copy):
@@ -45,11 +45,11 @@ def trusting(record: Stored, packages: Iterable[str]) -> Stored:
 
 
 def require_trust(where: object, *records: Record) -> None:
-    """See that everything that is named may be imported.
+    """Check that everything that is named may be imported.
 
     Args:
-        where: it is named, for the error message.
-        records: from a file, or what takes the place of that.
+        where: the place of the names, for the error message.
+        records: the content of a file, or what takes its place.
 
     Raises:
         InvalidInput: naming every package that is missing, and what of it is wanted.
@@ -68,7 +68,7 @@ def require_trust(where: object, *records: Record) -> None:
 
 
 def named_in(record: object) -> Iterator[ImportedByName]:
-    """Everything in a record, however deep, that has a name which might be imported."""
+    """Yield everything in a record, however deep, whose name might be imported."""
     match record:
         case ImportedByName():
             yield record

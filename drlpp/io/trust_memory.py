@@ -40,7 +40,7 @@ class TrustRecord(Document):
 
 
 def remember_trust(folder: Path, named: Iterable[ImportedByName]) -> str | None:
-    """Have the packages of what was imported for the run in ``folder`` trusted there from now on.
+    """Have the packages that the run in ``folder`` imported trusted there from now on.
 
     Returns:
         Why that is not possible, in words for the user; None if it is done, or nothing to do.
@@ -66,7 +66,10 @@ def remember_trust(folder: Path, named: Iterable[ImportedByName]) -> str | None:
 
 
 def remembered_trust(folder: Path) -> frozenset[str]:
-    """The packages that this user has trusted for the run in ``folder``; none if in doubt."""
+    """Return the packages that this user has trusted for the run in ``folder``.
+
+    Return none if in doubt.
+    """
     try:
         path = _path_for(folder)
         about = path.stat()
@@ -87,7 +90,10 @@ def _run_of(folder: Path) -> tuple[int, int]:
 
 
 def _path_for(folder: Path) -> Path:
-    """One file for each folder, so that runs that begin at once do not write over each other."""
+    """Return the file for a folder.
+
+    Each folder has its own, so that runs that begin at once do not write over each other.
+    """
     given = Path(os.environ.get("XDG_STATE_HOME", ""))
     root = given if given.is_absolute() else Path.home() / ".local" / "state"
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]

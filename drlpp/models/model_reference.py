@@ -30,7 +30,7 @@ class ModelReference(ImportedByName):
 
     @classmethod
     def named(cls, name: str, size: str = "small", /, **options: Option) -> ModelReference:
-        """A model as a user names it, who trusts it by that.
+        """Return a model as a user names it; by naming it, the user trusts it.
 
         Args:
             name: in the zoo, or ``package.module:factory``.

@@ -34,5 +34,5 @@ class Task(NamedTuple):
 
     @property
     def batch_size(self) -> int:
-        """Samples in a minibatch."""
+        """The number of samples in a minibatch."""
         return self.inputs[0].shape[0]

@@ -55,7 +55,7 @@ class ExecutionPlan:
 
     @classmethod
     def of(cls, candidate: Candidate, graph: OpGraph, accelerators: int) -> ExecutionPlan:
-        """The plan of a candidate on accelerators 0 … ``accelerators`` − 1.
+        """Return the plan of a candidate on accelerators 0 … ``accelerators`` − 1.
 
         Raises:
             InvalidPlacement: its placement cannot run ``graph`` there.
@@ -72,7 +72,7 @@ class ExecutionPlan:
         accelerators: int,
         method: Method,
     ) -> ExecutionPlan:
-        """The plan of whatever a caller has; ``method`` is that of a bare placement.
+        """Return the plan of whatever a caller has; ``method`` is that of a bare placement.
 
         Raises:
             InvalidPlacement: the placement cannot run ``graph`` there.
@@ -98,12 +98,12 @@ class ExecutionPlan:
 
     @property
     def placement(self) -> Placement:
-        """Of the candidate."""
+        """The placement of the candidate."""
         return self.candidate.placement
 
     @property
     def method(self) -> Method:
-        """Of the candidate."""
+        """The method of the candidate."""
         return self.candidate.method
 
     @cached_property
@@ -118,18 +118,18 @@ class ExecutionPlan:
         return replace(self, candidate=Candidate(self.placement, method))
 
     def window(self, minibatches: int) -> Window:
-        """The run in which at least ``minibatches`` minibatches are measured."""
+        """Return the run in which at least ``minibatches`` minibatches are measured."""
         return Window.plan(self.pipeline, minibatches, self.method)
 
     def schedule(self, minibatches: int) -> Schedule:
-        """The actions of every worker; those of the last call are kept."""
+        """Return the actions of every worker; those of the last call are kept."""
         if minibatches not in self._schedules:
             self._schedules.clear()
             self._schedules[minibatches] = self.method.schedule_for(self.pipeline, minibatches)
         return self._schedules[minibatches]
 
     def weight_uses(self, minibatches: int) -> Mapping[int, Mapping[Part, WeightUse]]:
-        """What every worker's policy uses for every part; those of the last call are kept.
+        """Return what every worker's policy uses for every part; those of the last call are kept.
 
         Raises:
             InvalidInput: the schedule cannot provide what the policy needs.

@@ -1,4 +1,4 @@
-"""What running a placement gives: a measurement, or a failed one with its reason."""
+"""The result of running a placement: a measurement, or a failed one with its reason."""
 
 from __future__ import annotations
 
@@ -79,6 +79,9 @@ Outcome = Measurement | FailedMeasurement
 
 
 def median_measurement(runs: Sequence[Measurement]) -> Measurement:
-    """The run in the middle by its seconds per minibatch, the slower one of two; there is one."""
+    """Return the run in the middle by seconds per minibatch, the slower of two.
+
+    There is at least one run.
+    """
     ordered = sorted(runs, key=lambda run: run.seconds_per_minibatch)
     return ordered[len(ordered) // 2]

@@ -48,7 +48,7 @@ class Placement(Record):
         )
 
     def assignment(self, operators: int, accelerators: int) -> tuple[int, ...]:
-        """The stage of every operator, then of every accelerator."""
+        """Return the stage of every operator, then of every accelerator."""
         return *self.stage_of_operator(operators), *self.stage_of_accelerator(accelerators)
 
     @property
@@ -72,7 +72,7 @@ class Placement(Record):
         return tuple(sorted(a for stage in self.stages for a in stage.accelerators))
 
     def stage_of_operator(self, operators: int) -> tuple[int, ...]:
-        """The stage of each of ``operators`` operators."""
+        """Return the stage of each of ``operators`` operators."""
         stage_of = [-1] * operators
         for index, stage in enumerate(self.stages):
             for operator in stage.operators:
@@ -80,7 +80,7 @@ class Placement(Record):
         return tuple(stage_of)
 
     def stage_of_accelerator(self, accelerators: int) -> tuple[int, ...]:
-        """The stage of each of ``accelerators``; of an idle one the number of stages."""
+        """Return the stage of each of ``accelerators``; of an idle one the number of stages."""
         stage_of = [len(self.stages)] * accelerators
         for index, stage in enumerate(self.stages):
             for accelerator in stage.accelerators:
@@ -156,7 +156,7 @@ class Placement(Record):
             )
 
     def pipeline(self, graph: OpGraph) -> Pipeline:
-        """The shape of this placement, which is all that a schedule depends on."""
+        """Return the shape of this placement, which is all that a schedule depends on."""
         stage_of = self.stage_of_operator(len(graph))
         last = len(self.stages) - 1
         # The loss is computed on the last stage, so every output of the model goes there.

@@ -43,7 +43,7 @@ class Versions(Record):
 
     @classmethod
     def current(cls) -> Versions:
-        """The versions that are running."""
+        """Return the versions that are running."""
         return cls(
             drlpp=version("drlpp"), torch=str(torch.__version__), python=platform.python_version()
         )
@@ -148,7 +148,7 @@ class PlacementFile(Document):
         )
 
     def resolve(self, graph: OpGraph) -> Placement:
-        """The placement for ``graph``, checked.
+        """Return the placement for ``graph``, checked.
 
         Raises:
             InvalidPlacement: if the file is for another model, names an operator that ``graph``
@@ -160,7 +160,7 @@ class PlacementFile(Document):
         return placement
 
     def plan(self, graph: OpGraph, method: Method | None = None) -> ExecutionPlan:
-        """The plan of the file's candidate, or of its placement with another method.
+        """Return the plan of the file's candidate, or of its placement with another method.
 
         Raises:
             InvalidPlacement: as :meth:`resolve`.
@@ -172,7 +172,7 @@ class PlacementFile(Document):
         return plan
 
     def _placement(self, graph: OpGraph) -> Placement:
-        """By the names of operators, not checked."""
+        """Return the placement by the names of operators, not checked."""
         if self.graph_fingerprint != graph.fingerprint and str(self.model) == graph.model:
             raise InvalidPlacement(
                 f"field 'graph_fingerprint' is {self.graph_fingerprint}, but {self.model} is "

@@ -77,7 +77,7 @@ def parse_action(text: str) -> Action:
     """Read one action.
 
     Raises:
-        InvalidInput: the text is none.
+        InvalidInput: the text is no action.
     """
     if found := _PASS.fullmatch(text):
         letter, minibatch, microbatch = found.groups()

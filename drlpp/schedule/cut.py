@@ -1,4 +1,4 @@
-"""Cutting a schedule in time, so that training can stop and go on with minibatches in flight.
+"""Cutting a schedule in time, so that training can stop and resume with minibatches in flight.
 
 A cut after minibatch n lies behind the last update that contains only minibatches before n, on
 every worker. What was sent before it and would be received behind it is received before it, so
@@ -57,7 +57,7 @@ def cut_schedule(schedule: Schedule, cuts: Sequence[int] = ()) -> list[dict[int,
 
 
 class _Cutter:
-    """Goes through a schedule once, from cut to cut."""
+    """A walk through a schedule, once, from cut to cut."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._actions = schedule.actions
@@ -81,7 +81,7 @@ class _Cutter:
                         self._members.setdefault(action, []).append((worker, index))
 
     def segment(self, cut: int | None) -> dict[int, Segment]:
-        """From the last cut to this one, or to the end."""
+        """Return the segments from the last cut to this one, or to the end."""
         ends = {worker: len(actions) for worker, actions in self._actions.items()}
         if cut is not None:
             ends = self._ends(cut)
@@ -117,7 +117,7 @@ class _Cutter:
         )
 
     def _ends(self, cut: int) -> dict[int, int]:
-        """For every worker the number of actions before the cut.
+        """Return for every worker the number of actions before the cut.
 
         Where a stage of several replicas lags behind, or runs ahead, the cut moves: whatever is
         received before it is sent before it, and an all-reduce lies before it for all or none.
@@ -139,7 +139,7 @@ class _Cutter:
         return ends
 
     def _update_before(self, worker: int, cut: int) -> int:
-        """Behind the last update that contains only minibatches before ``cut``."""
+        """Return the place behind the last update that contains only minibatches before ``cut``."""
         end = self._begins[worker]
         for index in range(end, len(self._actions[worker])):
             action = self._actions[worker][index]
@@ -155,9 +155,10 @@ def _passed(actions: Sequence[Action], kind: type[Forward | Backward]) -> frozen
 
 
 def _settled(actions: Sequence[Action], index: int) -> int:
-    """The first place behind ``index`` where a worker can stop: nothing is left half done.
+    """Return the first place behind ``index`` where a worker can stop: nothing is half done.
 
-    What an update needs is behind it; a replica without a part goes on to the next at once.
+    Messages, all-reduces and the update that follow at once lie before that place. It is no later
+    than the first update: a replica without a part continues with the next one at once.
     """
     end = index + 1
     while not isinstance(actions[end - 1], Update) and end < len(actions):

@@ -31,9 +31,9 @@ from drlpp.schedule.pipeline import Pipeline
 
 
 def with_recomputation(computations: Iterable[Computation]) -> Iterator[Computation]:
-    """Recompute the activations of a backward, but where its forward is just before it.
+    """Recompute the activations of a backward, unless its forward is just before it.
 
-    There is nothing to gain there.
+    In that case there is nothing to gain.
     """
     before: Computation | None = None
     for computation in computations:
@@ -45,7 +45,7 @@ def with_recomputation(computations: Iterable[Computation]) -> Iterator[Computat
 
 @dataclass(frozen=True)
 class Lowering:
-    """Adds communication to the computations of the workers of one stage.
+    """A rule that adds communication to the computations of the workers of one stage.
 
     Attributes:
         pipeline: the stages, their workers, and the edges between them.
@@ -103,6 +103,6 @@ class Lowering:
         yield update
 
     def _taking(self, stage: int, part: Part) -> int:
-        """The worker of a stage that takes a part."""
+        """Return the worker of a stage that takes a part."""
         replicas = self.pipeline.stages[stage]
         return replicas[replica_of(part, self.microbatches, len(replicas))]

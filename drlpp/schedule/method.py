@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def _one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
-    """Refuse what is none of the names that there are by then."""
+    """Return a validator that refuses any other value than the names known when it runs."""
 
     def check(value: object) -> object:
         known = list(names())
@@ -78,9 +78,9 @@ class Method(RecordByHand):
         microbatches: parts of a minibatch, for schedules that flush; up to 10,000.
         accumulate: minibatches whose gradients make one update, up to 10,000: a measurement takes
             whole updates. Policy ``2bw`` needs as many as are in flight.
-        in_flight_per_link: minibatches in flight beyond NOAM, which has one for each worker: so
-            many for each link between stages, up to 100. They hide the time that messages are on
-            their way, and make s and memory larger
+        in_flight_per_link: minibatches in flight beyond NOAM, which has one for each worker:
+            this many for each link between stages, up to 100. They hide the time that messages
+            are on their way, and make s and memory larger
             (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
         recompute: compute activations again for the backward pass instead of keeping them.
         precision: ``bfloat16`` and ``float16`` run the passes under torch's autocast; weights,
@@ -222,11 +222,11 @@ class Method(RecordByHand):
         return self.clip_norm > 0 or self.skips_updates
 
     def in_flight(self, pipeline: Pipeline) -> tuple[int, ...]:
-        """For every stage the minibatches that a replica has in flight in steady state."""
+        """Return for every stage the minibatches that a replica has in flight in steady state."""
         return self.schedule_kind.in_flight(pipeline, self.in_flight_per_link)
 
     def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
-        """The actions of every worker for ``minibatches`` minibatches."""
+        """Return the actions of every worker for ``minibatches`` minibatches."""
         # Workers, who know their method, are given their actions and write no schedules.
         from drlpp.schedule.schedule import build_schedule
 
@@ -242,15 +242,15 @@ class Method(RecordByHand):
         )
 
     def minibatches_together(self, pipeline: Pipeline) -> int:
-        """The fewest minibatches after which all stages have made whole updates."""
+        """Return the fewest minibatches after which all stages have made whole updates."""
         return math.lcm(*(self.minibatches_of_update(len(stage)) for stage in pipeline.stages))
 
     def minibatches_of_update(self, replicas: int) -> int:
-        """How many a stage of so many replicas makes one update for."""
+        """Return how many minibatches make one update of a stage of ``replicas`` replicas."""
         return self.schedule_kind.minibatches_of_update(replicas, self.accumulate)
 
     def synchronous(self, pipeline: Pipeline) -> Method:
-        """The same with a flush before every update: PipeMare's warm-up (W, pipemare §4).
+        """Return the same with a flush before every update: PipeMare's warm-up (W, pipemare §4).
 
         All stages make one update of as many minibatches as make whole updates of each of them.
         """
@@ -269,11 +269,11 @@ class Method(RecordByHand):
 DEFAULT_METHOD = Method()
 
 _LONGEST_TIMEOUT_SECONDS = 10_000_000
-"""Four months; the system's clocks take no number."""
+"""Four months; the system's clocks take no larger number."""
 
 
 def checked_timeout(seconds: float | None) -> float | None:
-    """A time limit for workers that say nothing, None for the usual one.
+    """Check and return a time limit for silent workers, None for the usual one.
 
     Raises:
         InvalidInput: it is no time.
@@ -293,7 +293,7 @@ def choose_method(
     options: Mapping[str, object] | None = None,
     base: Method | None = None,
 ) -> Method:
-    """A method as a user asks for it: ``base`` with another policy, or other options.
+    """Return a method as a user asks for it: ``base`` with another policy, or other options.
 
     What belongs to another policy or schedule is left behind: a policy other than sync means 1F1B,
     a schedule that flushes means sync. PipeMare has its discrepancy correction unless

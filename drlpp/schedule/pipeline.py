@@ -34,7 +34,7 @@ class Pipeline:
     def connecting(
         cls, stages: Iterable[tuple[int, ...]], crossing: Iterable[tuple[int, int, bool]]
     ) -> Pipeline:
-        """Stages that exchange tensors.
+        """Return stages that exchange tensors.
 
         Args:
             stages: the workers of each.
@@ -51,7 +51,7 @@ class Pipeline:
 
     @classmethod
     def straight(cls, *replicas: int) -> Pipeline:
-        """A chain of stages with the given numbers of replicas, workers numbered in order."""
+        """Return a chain of stages with these numbers of replicas, workers numbered in order."""
         stages, first = [], 0
         for count in replicas:
             stages.append(tuple(range(first, first + count)))
@@ -91,19 +91,22 @@ class Pipeline:
         return tuple(sorted(found))
 
     def rank(self, stage: int) -> int:
-        """Stages before ``stage`` on the longest path to it; its index on a straight pipeline."""
+        """Return the number of stages before ``stage`` on the longest path to it.
+
+        On a straight pipeline that is its index.
+        """
         return max((1 + self.rank(edge.source) for edge in self.incoming(stage)), default=0)
 
     def stage_of(self, worker: int) -> int:
-        """The stage that ``worker`` holds."""
+        """Return the stage that ``worker`` holds."""
         return next(k for k, workers in enumerate(self.stages) if worker in workers)
 
     def incoming(self, stage: int) -> tuple[StageEdge, ...]:
-        """Edges that end in ``stage``, by source."""
+        """Return the edges that end in ``stage``, by source."""
         return self._incoming[stage]
 
     def outgoing(self, stage: int) -> tuple[StageEdge, ...]:
-        """Edges that start in ``stage``, by target."""
+        """Return the edges that start in ``stage``, by target."""
         return self._outgoing[stage]
 
     @cached_property
@@ -123,7 +126,7 @@ class Pipeline:
         return tuple(map(tuple, found))
 
     def in_flight(self, per_link: int = 0) -> tuple[int, ...]:
-        """For every stage, how many minibatches a replica of it has in flight in steady state.
+        """Return for every stage how many minibatches a replica has in flight in steady state.
 
         A stage with m replicas and n workers behind it has 1 + ⌈n / m⌉: for the input stage of a
         chain this is PipeDream's NOAM (pipedream §3.2), ⌈workers / replicas of the input stage⌉.

@@ -2,8 +2,8 @@
 
 The runtime executes these lists, the simulator times them, the reference executor replays them
 in one process, the timeline draws them, and the version difference s of weight prediction is
-counted in them. What tells the kinds of schedules apart is in ``drlpp/schedules/``, a file for
-each, and nowhere else.
+counted in them. What distinguishes the kinds of schedules is in ``drlpp/schedule/kinds/``, a
+file for each, and nowhere else.
 
 Asynchronous 1F1B (pipedream §3.2) on four stages, minibatches 0, 1, 2, …; a backward takes as
 long as two forwards, and every backward is followed by an update of its stage::
@@ -71,11 +71,14 @@ class Schedule:
 
 
 MOST_PASSES = 4_000_000
-"""Of all stages in one run. Its list of actions takes about 1 kB for each, and 10 µs."""
+"""The most passes of all stages in one run.
+
+The list of actions takes about 1 kB for each pass, and 10 µs.
+"""
 
 
 def check_length(pipeline: Pipeline, minibatches: int, microbatches: int = 1) -> None:
-    """See that a run is not too long to be written down.
+    """Check that a run is not too long to be written down.
 
     Raises:
         InvalidInput: saying what would make it shorter.
@@ -105,7 +108,7 @@ def build_schedule(
 
     The kind orders the computations of every worker; :mod:`drlpp.schedule.lowering` adds
     recomputation and communication. Minibatch b goes to replica b mod m of a stage with m replicas,
-    and microbatches likewise. A stage of an asynchronous schedule makes one update for the fewest
+    and so do its microbatches. A stage of an asynchronous schedule makes one update for the fewest
     whole multiples of ``accumulate`` minibatches that give each replica one; the replicas
     all-reduce their gradients for it. On a single replicated stage this is plain data parallelism.
 
@@ -166,7 +169,7 @@ def build_schedule(
 
 
 def in_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
-    """All actions of all workers in one order in which a single process can perform them.
+    """Yield all actions of all workers in an order in which a single process can perform them.
 
     A receive comes after its send, and an all-reduce when all its workers have reached it (it is
     yielded once for each of them, in a row).

@@ -155,7 +155,7 @@ def _edge(word: str, stages: int) -> StageEdge:
 
 
 def _check(action: Action, schedule: Schedule) -> None:
-    """See that an action names no part and no worker that the schedule does not have."""
+    """Check that an action names only parts and workers that the schedule has."""
     parts: tuple[Part, ...] = ()
     named: tuple[int, ...] = ()
     match action:

@@ -18,7 +18,7 @@ def update_rates(
     *,
     asynchronous_before: int = 0,
 ) -> list[float]:
-    """The learning rate of every update that ``worker`` makes in a run, in order.
+    """Return the learning rate of every update that ``worker`` makes in a run, in order.
 
     An update of several minibatches takes the rate of the last. T1 (pipemare eq. 4) divides the
     rate of stage i in step k by τ_i^(1 − min(k/K, 1)): while the model is young, by the stage's

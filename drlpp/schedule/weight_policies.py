@@ -253,7 +253,7 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
 
 
 def policy_help() -> str:
-    """For the help of a command line: every name, with the papers' where it is another."""
+    """Return the help of an option: every name, with the papers' where it is another."""
     names = [
         facts.name if facts.name == facts.title.lower() else f"{facts.name} ({facts.title})"
         for facts in WEIGHT_POLICIES.values()

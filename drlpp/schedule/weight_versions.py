@@ -58,7 +58,7 @@ def weight_versions(schedule: Schedule, worker: int) -> dict[Part, WeightVersion
 
 
 def stage_delay(schedule: Schedule, stage: int) -> int:
-    """The largest s of a stage, which is that of the steady state if the schedule reaches it."""
+    """Return the largest s of a stage: that of the steady state if the schedule reaches it."""
     return max(
         (
             versions.difference
@@ -70,7 +70,9 @@ def stage_delay(schedule: Schedule, stage: int) -> int:
 
 
 def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
-    """The largest s of a stage in the steady state of a schedule, which need not be written for it.
+    """Return the largest s of a stage in the steady state of a schedule.
+
+    The schedule need not be written for it.
 
     A replica's forward of a minibatch stands just before its backward of the one d − 1 of its own
     earlier, with d in flight; with m replicas that is (d − 1)·m minibatches earlier. The updates in
@@ -84,7 +86,7 @@ def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
 
 
 def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
-    """s of every stage in steady state.
+    """Return s of every stage in steady state.
 
     Raises:
         InvalidInput: if the method cannot run on such a pipeline.
@@ -102,7 +104,7 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
 
 
 def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, WeightUse]]:
-    """What the policy of ``method`` uses for every part on every worker.
+    """Return what the policy of ``method`` uses for every part on every worker.
 
     Raises:
         InvalidInput: if the schedule cannot provide what the policy needs.
@@ -136,7 +138,7 @@ def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, Weig
 
 
 def _contained(schedule: Schedule, worker: int) -> list[int]:
-    """For every version of the worker's weights, how many minibatches it contains."""
+    """Return for every version of the worker's weights how many minibatches it contains."""
     updates = [a for a in schedule.actions[worker] if isinstance(a, Update)]
     return [0, *(update.through for update in updates)]
 
@@ -144,7 +146,7 @@ def _contained(schedule: Schedule, worker: int) -> list[int]:
 def _contained_when_entering(
     schedule: Schedule, versions: Mapping[int, Mapping[Part, WeightVersions]]
 ) -> dict[Part, int]:
-    """For every part the minibatches in the weights of the input stage that it enters by.
+    """Return for every part how many minibatches the input stage's weights contain at its entry.
 
     Where the stage graph has several input stages, the one with the oldest weights counts, as
     later stages have certainly seen those.
@@ -163,12 +165,12 @@ def _contained_when_entering(
 
 
 def _newest_within(contained: list[int], minibatches: int) -> int:
-    """The newest version that contains no more than the first so many minibatches."""
+    """Return the newest version that contains no more than the first ``minibatches``."""
     return bisect_right(contained, minibatches) - 1
 
 
 def _check_accumulation(pipeline: Pipeline, method: Method) -> None:
-    """PipeDream-2BW accumulates over m ≥ D microbatches."""
+    """Check that an update takes all minibatches in flight, as PipeDream-2BW's m ≥ D demands."""
     if not method.policy_facts.updates_all_in_flight:
         return
     needed = max(
@@ -184,7 +186,9 @@ def _check_accumulation(pipeline: Pipeline, method: Method) -> None:
 
 
 def _updates_until_input(pipeline: Pipeline, stage: int, contained: list[int]) -> int:
-    """Updates of a stage from its backward of a minibatch until the input stage's: ⌊rank/2⌋.
+    """Return the updates of a stage from its backward to the input stage's: ⌊rank/2⌋.
+
+    Both are backwards of the same minibatch.
 
     The backward passes the stages before this one, one pass of time each, and in steady state a
     stage alternates a forward and a backward. A stage with m replicas or accumulated gradients

@@ -12,8 +12,10 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 
 _LONGEST_ROUND = 4096
-"""Minibatches of a window at most for the sake of whole rounds of updates; without these it is off
-by up to the minibatches of one update."""
+"""The most minibatches to which a window is extended for the sake of whole rounds of updates.
+
+Without whole rounds it is off by up to the minibatches of one update.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,14 @@ class Window:
 
     @property
     def minibatches(self) -> int:
-        """Of the whole run."""
+        """The number of minibatches of the whole run."""
         return self.warm_up + self.length + self.tail
 
     def marks(self, completions: Sequence[float]) -> Sequence[float]:
-        """Its begin and the end of every step, from when each minibatch of the run was complete."""
+        """Return the window's begin and the end of every step.
+
+        ``completions`` are the moments when each minibatch of the run was complete.
+        """
         return completions[self.warm_up - 1 : self.warm_up + self.length : self.step]
 
     @classmethod
@@ -77,9 +82,9 @@ class Window:
 
 
 def completion_times(schedule: Schedule, ends: Mapping[int, Sequence[float]]) -> list[float]:
-    """When each minibatch was complete: all stages had performed the update that contains it.
+    """Return when each minibatch was complete: all stages had performed its update.
 
-    ``ends`` are those of every worker's actions, in the order of the schedule.
+    ``ends`` holds when each of a worker's actions ended, in the order of the schedule.
     """
     complete = [0.0] * schedule.minibatches
     for worker, actions in schedule.actions.items():

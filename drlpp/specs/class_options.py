@@ -22,7 +22,7 @@ Class = TypeVar("Class")
 
 
 def _read_option(value: object) -> object:
-    """A value as people write it."""
+    """Read a value as people write it."""
     if isinstance(value, list | tuple):
         # Some pairs of torch's may lack one, such as Adafactor's eps.
         return [None if one is None else _read_number(one) for one in value]
@@ -61,7 +61,7 @@ class NamedClass(ImportedByName, ABC):
 
     Attributes:
         hidden: arguments of such classes that are not the user's.
-        name: of a class of torch in lower case, or ``package.module:Class``.
+        name: the name of a class of torch in lower case, or ``package.module:Class``.
         options: arguments of the class.
     """
 
@@ -71,14 +71,14 @@ class NamedClass(ImportedByName, ABC):
 
     @abstractmethod
     def find(self) -> type:
-        """The class that ``name`` names.
+        """Return the class that ``name`` names.
 
         Raises:
             InvalidInput: if there is none, or it cannot work here.
         """
 
     def _find_own(self, base: type[Class]) -> type[Class]:
-        """The user's own subclass of ``base`` that ``name`` names.
+        """Return the user's own subclass of ``base`` that ``name`` names.
 
         Raises:
             InvalidInput: if it may not or cannot be imported, or is something else.
@@ -92,10 +92,10 @@ class NamedClass(ImportedByName, ABC):
 
     @abstractmethod
     def _try(self) -> None:
-        """Make one for a parameter that nobody uses; torch checks the values of its options."""
+        """Make one for a parameter that nobody uses, so that torch checks its options' values."""
 
     def check(self) -> None:
-        """See that there is such a class with these options.
+        """Check that there is such a class with these options.
 
         Raises:
             InvalidInput: if not, or if it cannot work here.
@@ -107,7 +107,7 @@ class NamedClass(ImportedByName, ABC):
             raise self._refusal(error) from error
 
     def _refusal(self, error: Exception) -> InvalidInput:
-        """In one line what the class itself does not accept."""
+        """Return an error that says in one line what the class itself does not accept."""
         reason = " ".join(str(error).split())
         if isinstance(error, ZeroDivisionError):
             # Python's words name no option.
@@ -151,7 +151,7 @@ class NamedClass(ImportedByName, ABC):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The options as the class takes them: what is a list in a file is a tuple in torch."""
+        """The options as the class takes them: a list in a file is a tuple in torch."""
         return {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in self.options.items()
@@ -165,14 +165,14 @@ class NamedClass(ImportedByName, ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that is not as it would be anyway: what tells two of them apart."""
+        """All fields, of the options only those that differ from the defaults: its identity."""
         usual, given = self.defaults, self.arguments
         options = {k: v for k, v in self.options.items() if k not in usual or given[k] != usual[k]}
         return {**self.model_dump(), "options": options}
 
 
 def option_text(value: object) -> str:
-    """A value as a user would write it on the command line."""
+    """Return a value as a user would write it on the command line."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(option_text(one) for one in value)}]"
     if value is None or isinstance(value, bool):
@@ -181,11 +181,11 @@ def option_text(value: object) -> str:
 
 
 def without_module(name: str, module: str, known: Collection[str]) -> str:
-    """``adam`` for ``torch.optim:Adam``: what is torch's needs no import path, and no trust.
+    """Return ``adam`` for ``torch.optim:Adam``: torch's needs no import path, and no trust.
 
     Args:
         name: as the user or a file gives it.
-        module: of torch.
+        module: a module of torch.
         known: names of its classes, in lower case.
     """
     lower = name.removeprefix(f"{module}:").lower()
@@ -193,10 +193,10 @@ def without_module(name: str, module: str, known: Collection[str]) -> str:
 
 
 def option_defaults(kind: type, hidden: Collection[str]) -> dict[str, Any]:
-    """The options of ``kind`` and their defaults; ``Parameter.empty`` where there is none.
+    """Return the options of ``kind`` and their defaults; ``Parameter.empty`` where there is none.
 
     Args:
-        kind: takes its options as arguments.
+        kind: a class that takes its options as arguments.
         hidden: arguments that are not the user's.
     """
     return {
@@ -212,11 +212,11 @@ _REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 def check_options(
     what: str, kind: type, options: Mapping[str, Any], hidden: Collection[str]
 ) -> None:
-    """See that ``kind`` has these options, that none is missing, and that they are of its types.
+    """Check that ``kind`` has these options, that none is missing, and that their types fit.
 
     Args:
-        what: ``kind`` is, for the error message.
-        kind: takes its options as arguments.
+        what: what ``kind`` is, for the error message.
+        kind: a class that takes its options as arguments.
         options: by name.
         hidden: arguments that are not the user's.
 
@@ -237,7 +237,10 @@ def check_options(
 
 
 def _expected_instead(value: object, default: object) -> str | None:
-    """What is wanted instead of ``value``, if the default tells; None if it is of that type."""
+    """Return what is wanted instead of ``value``, None if its type is that of the default.
+
+    None too if the default does not show a type.
+    """
     match default:
         case bool():
             return None if isinstance(value, bool) else "true or false"

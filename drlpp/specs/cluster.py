@@ -29,7 +29,10 @@ from drlpp.io.documents import Document, RecordByHand, first_problem
 from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
 
 MOST_LOAD = 0.9
-"""Of a core, by emulated accelerators that share it: a pass waits for others' passes sometimes."""
+"""The largest load of a core by emulated accelerators that share it.
+
+A pass sometimes waits for the passes of others.
+"""
 
 
 class Link(RecordByHand):
@@ -42,11 +45,11 @@ class Link(RecordByHand):
     latency_seconds: Seconds = 0.0
 
     def seconds(self, bytes_: float) -> float:
-        """Seconds that ``bytes_`` need from one end to the other."""
+        """Return the seconds that ``bytes_`` need from one end to the other."""
         return self.latency_seconds + bytes_ / self.bandwidth_bytes_per_second
 
     def slower(self, other: Link) -> Link:
-        """A path over both: the smaller bandwidth, the larger latency."""
+        """Return a path over both: the smaller bandwidth, the larger latency."""
         return Link(
             bandwidth_bytes_per_second=min(
                 self.bandwidth_bytes_per_second, other.bandwidth_bytes_per_second
@@ -56,7 +59,10 @@ class Link(RecordByHand):
 
 
 MOST_ACCELERATORS = 16_384
-"""In a cluster. A file could ask for more than memory holds, or than any planner ends with."""
+"""The most accelerators in a cluster.
+
+A file could ask for more than memory holds, or than any planner can finish.
+"""
 
 
 class Host(RecordByHand):
@@ -72,8 +78,8 @@ class Host(RecordByHand):
         memory_bytes: of each accelerator; not limited if left out.
         rack: hosts without one are in the same.
         network: of this host, where it is slower than ``between_hosts``.
-        cores: CPU workers of this host share so many cores; if left out, each accelerator computes
-            at full speed, whatever the others do.
+        cores: how many cores the CPU workers of this host share; if left out, each accelerator
+            computes at full speed, whatever the others do.
     """
 
     name: str
@@ -229,7 +235,7 @@ class Cluster(Document):
 
     @cached_property
     def least_crowded(self) -> tuple[int, ...]:
-        """All accelerators, first as many of every host as it has cores, then again as many."""
+        """All accelerators, first as many of every host as it has cores, then as many again."""
         taken: Counter[int] = Counter()
         turns = []
         for accelerator, host in enumerate(self.host_of):
@@ -243,7 +249,7 @@ class Cluster(Document):
         return tuple(host.memory_bytes for host, _ in self._kinds)
 
     def level(self, one: int, other: int) -> int:
-        """Where two accelerators meet: 0 in a host, 1 between hosts, 2 between racks."""
+        """Return where two accelerators meet: 0 in a host, 1 between hosts, 2 between racks."""
         if self.host_of[one] == self.host_of[other]:
             return 0
         return 1 if self.rack_of[one] == self.rack_of[other] else 2
@@ -265,20 +271,20 @@ class Cluster(Document):
         return tuple(links)
 
     def link(self, one: int, other: int) -> Link:
-        """The link between two different accelerators."""
+        """Return the link between two different accelerators."""
         level = self.level(one, other)
         if level == 0:
             return self.within_host
         return self._between[level, self._kinds[one][0].network, self._kinds[other][0].network]
 
     def network(self, accelerator: int) -> Link:
-        """What joins the host of an accelerator to others."""
+        """Return the link that joins the host of an accelerator to others."""
         assert self.between_hosts is not None
         own = self._kinds[accelerator][0].network
         return self.between_hosts if own is None else self.between_hosts.slower(own)
 
     def ring(self, accelerators: Sequence[int]) -> tuple[Link, ...]:
-        """The links of a ring through ``accelerators``, none for a single one."""
+        """Return the links of a ring through ``accelerators``, none for a single one."""
         return tuple(
             self.link(one, other)
             for one, other in pairwise((*accelerators, accelerators[0]))
@@ -286,7 +292,7 @@ class Cluster(Document):
         )
 
     def links_between(self, ones: Sequence[int], others: Sequence[int]) -> set[Link]:
-        """The links from ``ones`` to ``others``, which have no accelerator in common.
+        """Return the links from ``ones`` to ``others``, which have no accelerator in common.
 
         Those from one host to another are all the same.
         """
@@ -309,7 +315,7 @@ class Cluster(Document):
         return found
 
     def with_speeds(self, speeds: Sequence[float]) -> Cluster:
-        """The same cluster with other relative speeds, one for every accelerator.
+        """Return the same cluster with other relative speeds, one for every accelerator.
 
         Raises:
             InvalidCluster: for another number of speeds, or one that is not above 0.
@@ -331,7 +337,7 @@ class Cluster(Document):
         return self.with_hosts(lines)
 
     def part(self, accelerators: Sequence[int]) -> Cluster:
-        """Some of the accelerators, which are numbered anew in the order given."""
+        """Return a cluster of some accelerators, which are numbered anew in the order given."""
         return self.with_hosts(self._lines[accelerator] for accelerator in accelerators)
 
     @property
@@ -343,7 +349,7 @@ class Cluster(Document):
         ]
 
     def with_hosts(self, hosts: Iterable[Host]) -> Cluster:
-        """The same links between other hosts."""
+        """Return a cluster with the same links between other hosts."""
         # Not a copy with an update, which would keep what has been cached of these hosts.
         return Cluster(
             hosts=tuple(hosts),
@@ -360,7 +366,9 @@ def local_cluster(
     memory_bytes: float | None = None,
     cores: int | None = None,
 ) -> Cluster:
-    """Accelerators of one machine, equal but for their ``speeds``; they may share its ``cores``.
+    """Return equal accelerators of one machine, with their own ``speeds`` if given.
+
+    They may share the ``cores`` of the machine.
 
     Raises:
         InvalidCluster: for a number that no cluster has, or another number of speeds.

@@ -39,7 +39,7 @@ class Loaders(NamedTuple):
 
 
 def digits(example_inputs: Sequence[Tensor]) -> Data:
-    """scikit-learn's 1,797 handwritten digits of 8×8 pixels, resized to the model's input.
+    """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels at the model's input size.
 
     Every fifth sample is held out. Pixels are scaled to mean 0 and standard deviation 1.
     """
@@ -119,13 +119,13 @@ def check_data(
     example_inputs: Sequence[Tensor],
     example_targets: Tensor | None = None,
 ) -> None:
-    """Hold data against a model.
+    """Check that data fits a model.
 
     Args:
         name: for error messages.
         data: to train and evaluate on.
         example_inputs: of one minibatch.
-        example_targets: likewise.
+        example_targets: of the same minibatch.
 
     Raises:
         InvalidInput: if it does not fit.

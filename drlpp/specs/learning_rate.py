@@ -1,7 +1,7 @@
 """Learning-rate schedules: torch's, tabulated before training begins.
 
-The learning rate of every minibatch is known in advance. So no scheduler lives on the workers, a
-resumed training goes on in the same table, and weight prediction sums up the learning rates of the
+The learning rate of every minibatch is known in advance. So no scheduler lives on the workers. A
+resumed training continues in the same table. Weight prediction sums up the learning rates of the
 updates to come.
 """
 
@@ -80,7 +80,7 @@ class LearningRateSchedule(NamedClass):
         return cls._parse(name, options, interval=interval, warm_up=warm_up)
 
     def find(self) -> type[LRScheduler]:
-        """The class that ``name`` names.
+        """Return the class that ``name`` names.
 
         Raises:
             InvalidInput: if there is none, or it cannot work here.
@@ -101,7 +101,7 @@ class LearningRateSchedule(NamedClass):
         return known[self.name]
 
     def rates(self, base_rate: float, minibatches: int, minibatches_per_epoch: int) -> list[float]:
-        """The learning rate of every minibatch of a training.
+        """Return the learning rate of every minibatch of a training.
 
         Args:
             base_rate: the optimizer's.
@@ -141,7 +141,7 @@ class LearningRateSchedule(NamedClass):
         self._table(1.0, 2)
 
     def _table(self, base_rate: float, count: int) -> list[float]:
-        """The first ``count`` learning rates, by torch's scheduler on an optimizer of nothing."""
+        """Return the first ``count`` learning rates of torch's scheduler on an empty optimizer."""
         import torch
 
         kind: Any = self.find()
@@ -160,7 +160,7 @@ class LearningRateSchedule(NamedClass):
 
 
 def _schedulers_of_torch() -> dict[str, type[LRScheduler]]:
-    """By lower-case name."""
+    """Return the schedulers of torch by lower-case name."""
     from torch.optim import lr_scheduler
 
     return {

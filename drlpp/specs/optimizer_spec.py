@@ -58,7 +58,7 @@ class OptimizerSpec(NamedClass):
         return cls._parse(name, options)
 
     def changed(self, name: str | None, options: Mapping[str, object]) -> OptimizerSpec:
-        """Another optimizer, or without a name this one with other options.
+        """Return another optimizer, or without a name this one with other options.
 
         Raises:
             InvalidInput: if there is no such optimizer or option, or it cannot work here.
@@ -71,7 +71,7 @@ class OptimizerSpec(NamedClass):
         return self.parse(name, **options)
 
     def find(self) -> type[Optimizer]:
-        """The class that ``name`` names.
+        """Return the class that ``name`` names.
 
         Raises:
             InvalidInput: if there is none, or it cannot work here.
@@ -100,7 +100,7 @@ class OptimizerSpec(NamedClass):
         kind([torch.zeros(1, requires_grad=True)], **self.complete)
 
     def value(self, option: str) -> Any:
-        """The value of an option, given or default."""
+        """Return the value of an option, given or default."""
         return self.complete[option]
 
     @property
@@ -114,7 +114,7 @@ class OptimizerSpec(NamedClass):
         return {**super().defaults, **_DEFAULTS.get(self.name, {})}
 
     def __str__(self) -> str:
-        """Name and options, without those that are switched off."""
+        """Return the name and the options, without those that are switched off."""
         options = self.options if ":" in self.name else self.complete
         shown = [
             f"{key}={option_text(value)}"
@@ -125,7 +125,7 @@ class OptimizerSpec(NamedClass):
 
 
 def _optimizers_of_torch() -> dict[str, type[Optimizer]]:
-    """By lower-case name."""
+    """Return the optimizers of torch by lower-case name."""
     from torch import optim
 
     return {
@@ -136,7 +136,7 @@ def _optimizers_of_torch() -> dict[str, type[Optimizer]]:
 
 
 def _why_unusable(kind: type[Optimizer]) -> str | None:
-    """Why no stage of a pipeline can be updated by ``kind``, if so."""
+    """Return why no stage of a pipeline can be updated by ``kind``, None if one can."""
     from torch import optim
 
     closure = signature(kind.step).parameters.get("closure")

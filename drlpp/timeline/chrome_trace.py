@@ -27,7 +27,7 @@ def trace_of(
     window: tuple[float, float] | None = None,
     title: str = "",
 ) -> dict[str, Any]:
-    """The trace as plain data, ready for ``json.dumps``.
+    """Return the trace as plain data, ready for ``json.dumps``.
 
     Every span is a complete event in the colour of its kind, every message an arrow from the pass
     that made it to the pass that it is for.
@@ -87,7 +87,10 @@ def _complete_event(span: Span, thread: tuple[int, int]) -> Event:
 def _arrows(
     timeline: Iterable[TimedAction], threads: Mapping[int, tuple[int, int]]
 ) -> Iterator[Event]:
-    """A flow event at both ends, just inside of the spans that viewers then tie it to."""
+    """Yield a flow event at both ends of a message.
+
+    Each lies just inside of the span that viewers then tie it to.
+    """
     ends = _message_ends(timeline)
     for number, ((message, _), (made, used)) in enumerate(ends.items()):
         common = {"name": message.payload, "cat": "message", "id": number}
@@ -103,7 +106,7 @@ def _arrows(
 def _message_ends(
     timeline: Iterable[TimedAction],
 ) -> dict[tuple[Message, int], tuple[TimedAction, TimedAction]]:
-    """For every message and its receiver, the pass that made it and the pass that it is for."""
+    """Return the pass that made a message and the one that it is for, by message and receiver."""
     last_pass: dict[int, TimedAction] = {}
     made: dict[tuple[Message, int], TimedAction] = {}
     awaited: dict[int, list[Message]] = {}

@@ -25,7 +25,7 @@ _SHARE_NUMBERED = 0.9
 _LEAST_WIDTH_INCHES = 10.0
 _MOST_WIDTH_INCHES = 24.0
 _AXES_WIDTH = 0.8
-"""Of the figure's; row labels and margins take the rest."""
+"""The part of the figure's width; row labels and margins take the rest."""
 
 
 def draw(
@@ -86,7 +86,7 @@ def draw(
 
 
 def _width_inches(spans: Sequence[Span], seconds: float) -> float:
-    """Of a figure in which most passes have room for their number, if it is not too wide."""
+    """Return the width in inches at which most passes have room for their number, within limits."""
     needed = sorted(
         _DIGIT_POINTS * len(span.number) / span.seconds
         for span in spans

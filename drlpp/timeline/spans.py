@@ -46,12 +46,12 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """The seconds that it takes."""
         return self.end - self.start
 
 
 def spans_of(timeline: Iterable[TimedAction]) -> tuple[Span, ...]:
-    """The spans of a timeline, by worker and start; those of a worker follow each other at once.
+    """Return the spans of a timeline by worker and start; a worker's have no gaps between them.
 
     All workers' spans reach from the first start to the last end. What is between a worker's
     actions is waiting, and so are its receives. Actions that take no time have no span.
@@ -86,7 +86,7 @@ def _of_worker(
 
 
 def _of_action(timed: TimedAction, has_microbatches: bool) -> Iterator[Span]:
-    """Its predictions, and what is between them."""
+    """Yield the spans of an action: its predictions, and what is between them."""
     kind, number = timed.action.span, ""
     if isinstance(timed.action, Pass):
         number = str(timed.action.minibatch)
@@ -110,7 +110,7 @@ class TimeUse:
     seconds: Mapping[SpanKind, float]
 
     def share(self, kind: SpanKind) -> float:
-        """The part of the time, between 0 and 1."""
+        """Return the part of the time that ``kind`` takes, between 0 and 1."""
         return self.seconds[kind] / (sum(self.seconds.values()) or 1.0)
 
     @property
@@ -120,12 +120,12 @@ class TimeUse:
 
     @property
     def bubble(self) -> float:
-        """The rest."""
+        """The part of the time that the worker does not compute."""
         return sum(self.share(kind) for kind in KINDS if not kind.computes)
 
 
 def time_use(spans: Iterable[Span], begin: float, end: float) -> tuple[TimeUse, ...]:
-    """What every worker did from ``begin`` to ``end``, by worker."""
+    """Return what every worker did from ``begin`` to ``end``, by worker."""
     seconds: dict[int, dict[SpanKind, float]] = {}
     for span in spans:
         mine = seconds.setdefault(span.worker, dict.fromkeys(KINDS, 0.0))

@@ -65,7 +65,7 @@ class AlexNet(nn.Module):
 def alexnet(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """AlexNet on random images.
+    """Return AlexNet on random images.
 
     Args:
         batch_size: images in a minibatch.

@@ -43,5 +43,5 @@ class MultiHeadAttention(nn.Module):
         return self.output(seen.transpose(1, 2).flatten(2))
 
     def _by_head(self, x: Tensor) -> Tensor:
-        """``(batch, length, hidden)`` to ``(batch, heads, length, hidden / heads)``."""
+        """Turn ``(batch, length, hidden)`` into ``(batch, heads, length, hidden / heads)``."""
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)

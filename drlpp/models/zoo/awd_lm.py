@@ -1,7 +1,7 @@
 """AWD-LM, PipeDream's language model (AWD-LSTM, Merity et al. 2017, arXiv:1708.02182).
 
 Three LSTMs whose recurrent weights are dropped, and dropout masks that stay the same over a
-sentence. A minibatch starts from states of zero, where the paper goes on with those of the text
+sentence. A minibatch starts from states of zero, where the paper takes those of the text
 before, so that minibatches may be in flight together.
 """
 
@@ -38,7 +38,7 @@ class Dropouts(NamedTuple):
     recurrent: float = 0.5
 
     def times(self, factor: float) -> Dropouts:
-        """All probabilities, multiplied."""
+        """Return all probabilities, multiplied."""
         return Dropouts(*(factor * value for value in self))
 
 
@@ -145,7 +145,7 @@ class AWDLM(nn.Module):
 
 
 def regularized_loss(outputs: Outputs, following: Tensor) -> Tensor:
-    """The mean cross entropy, 2 · the outputs' mean square, and 1 · that of their changes.
+    """Return mean cross entropy + 2 · mean square of the outputs + 1 · that of their changes.
 
     The second term is the paper's activation regularisation (α = 2), on the output after dropout,
     the third its temporal one (β = 1), on the output before it.
@@ -156,7 +156,7 @@ def regularized_loss(outputs: Outputs, following: Tensor) -> Tensor:
 
 
 def first_token_accuracy(outputs: Outputs, following: Tensor) -> Tensor:
-    """:func:`token_accuracy` of the logits."""
+    """Return the :func:`token_accuracy` of the logits."""
     return token_accuracy(outputs[0], following)
 
 
@@ -170,7 +170,7 @@ def awd_lm(
     tied: bool = False,
     dropout: float = 1.0,
 ) -> Task:
-    """AWD-LM on random text.
+    """Return AWD-LM on random text.
 
     Args:
         batch_size: pieces of text in a minibatch.

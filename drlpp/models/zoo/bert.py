@@ -105,7 +105,7 @@ class BERT(nn.Module):
 
 
 def pretraining_loss(outputs: Outputs, targets: Tensor) -> Tensor:
-    """The mean cross entropy over the masked words, and that of the second sentence.
+    """Return the mean cross entropy over the masked words, plus that of the second sentence.
 
     Args:
         outputs: those of :class:`BERT`.
@@ -119,7 +119,7 @@ def pretraining_loss(outputs: Outputs, targets: Tensor) -> Tensor:
 
 
 def masked_accuracy(outputs: Outputs, targets: Tensor) -> Tensor:
-    """The share of masked words of every sample that are guessed rightly, ``(batch,)``."""
+    """Return the share of masked words of every sample that are guessed rightly, ``(batch,)``."""
     wanted = targets[:, :-1]
     asked = wanted != _NOT_ASKED
     right = (outputs[0].argmax(-1) == wanted) & asked
@@ -137,7 +137,7 @@ def bert48(
     dropout: float = 0.1,
     tied: bool = False,
 ) -> Task:
-    """BERT-48 on random sentences, of which 15% of the words are masked.
+    """Return BERT-48 on random sentences, of which 15% of the words are masked.
 
     Args:
         batch_size: pairs of sentences in a minibatch.

@@ -47,7 +47,7 @@ def classification_task(
 
 
 def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 for every sample whose most likely class is its label, 0 for the others.
+    """Return 1 for every sample whose most likely class is its label, 0 for the others.
 
     Args:
         logits: ``(batch, classes)``.
@@ -60,7 +60,7 @@ def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def scaled(channels: int, width: float) -> int:
-    """The number of channels of a layer in a model that is ``width`` times as wide."""
+    """Return the number of channels of a layer in a model that is ``width`` times as wide."""
     return max(1, round(channels * width))
 
 

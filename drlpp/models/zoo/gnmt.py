@@ -66,7 +66,7 @@ class AdditiveAttention(nn.Module):
 
 
 class Decoder(nn.Module):
-    """LSTMs that read, beside the layer below, the context found by the first one's states.
+    """LSTMs that read, besides the layer below, the context found by the first one's states.
 
     Shapes: tokens ``(batch, target length)`` and encoder states ``(batch, source length,
     hidden)`` to logits ``(batch, target length, vocabulary)``.
@@ -127,7 +127,7 @@ def gnmt4(
     layers: int = 4,
     dropout: float = 0.2,
 ) -> Task:
-    """GNMT-4 of drl-pp on random sentences.
+    """Return GNMT-4 of drl-pp on random sentences.
 
     The paper's "4 LSTM layers version" with "256 hidden units" is read as 4 encoder layers, the
     first of them bidirectional, and 4 decoder layers, as GNMT counts. PipeDream counts both sides
@@ -154,7 +154,7 @@ def gnmt8(
     layers: int = 4,
     dropout: float = 0.2,
 ) -> Task:
-    """GNMT-8 of PipeDream and pipeoptim: 4 encoder and 4 decoder layers of 1024 units.
+    """Return GNMT-8 of PipeDream and pipeoptim: 4 encoder and 4 decoder layers of 1024 units.
 
     Sizes are those of PipeDream's published profile; the arguments are those of :func:`gnmt4`.
     """
@@ -170,7 +170,7 @@ def gnmt16(
     layers: int = 8,
     dropout: float = 0.2,
 ) -> Task:
-    """GNMT-16 of PipeDream and pipeoptim: 8 encoder and 8 decoder layers of 1024 units.
+    """Return GNMT-16 of PipeDream and pipeoptim: 8 encoder and 8 decoder layers of 1024 units.
 
     The arguments are those of :func:`gnmt4`.
     """

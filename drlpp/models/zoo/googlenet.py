@@ -63,7 +63,7 @@ class Inception(nn.Module):
 
 
 class AuxiliaryHead(nn.Module):
-    """Classifies from 4 × 4 averages. Shapes: ``(batch, channels, …)`` to ``(batch, classes)``."""
+    """A classifier on 4 × 4 averages. Shapes: ``(batch, channels, …)`` to ``(batch, classes)``."""
 
     def __init__(self, channels: int, classes: int, width: float) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def googlenet(
     width: float = 1.0,
     auxiliary_heads: bool = True,
 ) -> Task:
-    """GoogLeNet on random images.
+    """Return GoogLeNet on random images.
 
     Args:
         batch_size: images in a minibatch.

@@ -152,7 +152,7 @@ class BlockE(nn.Module):
 
 
 class AuxiliaryHead(nn.Module):
-    """Classifies from 5 × 5 averages, of windows of 5 positions in steps of 3.
+    """A classifier on 5 × 5 averages of windows of 5 positions in steps of 3.
 
     Images of fewer than 299 pixels leave less than the 17 × 17 positions that give 5 × 5 such
     windows; then windows are laid evenly.
@@ -242,7 +242,7 @@ def inception_v3(
     width: float = 1.0,
     auxiliary_head: bool = True,
 ) -> Task:
-    """Inception-V3 on random images.
+    """Return Inception-V3 on random images.
 
     Args:
         batch_size: images in a minibatch.

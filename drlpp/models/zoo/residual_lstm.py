@@ -1,6 +1,6 @@
 """Residual LSTM (Kim et al. 2017, arXiv:1701.03360), classifying reviews as in pipeoptim §V.
 
-The shortcut from layer to layer ends before the output gate, so that it is not a sum beside an
+The shortcut from layer to layer ends before the output gate, so that it is not a sum around an
 ordinary LSTM. Layer l computes from x_t, the output of the layer below (⊙ is elementwise)::
 
     i_t = σ(W_xi x_t + W_hi h_{t−1} + w_ci ⊙ c_{t−1} + b_i)
@@ -97,7 +97,7 @@ def residual_lstm(
     classes: int = 2,
     dropout: float = 0.5,
 ) -> Task:
-    """Residual LSTM on random reviews, which it calls positive or negative.
+    """Return Residual LSTM on random reviews, which it calls positive or negative.
 
     pipeoptim says no more than the name, IMDb and a minibatch of 256; cells, units and layers are
     those of the smallest model of Kim et al.

@@ -19,7 +19,7 @@ _EXPANSION = 4
 
 
 class Bottleneck(nn.Module):
-    """1 × 1, 3 × 3 and 1 × 1 convolutions beside a shortcut.
+    """1 × 1, 3 × 3 and 1 × 1 convolutions with a shortcut around them.
 
     Shapes: ``(batch, channels, height, width)`` to
     ``(batch, outer, height / stride, width / stride)``.
@@ -114,7 +114,7 @@ def resnet50(
     width: float = 1.0,
     small_images: bool = False,
 ) -> Task:
-    """ResNet-50 on random images.
+    """Return ResNet-50 on random images.
 
     Args:
         batch_size: images in a minibatch.
@@ -131,7 +131,7 @@ def resnet50(
 def resnet101(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """ResNet-101 on random images; the arguments are those of :func:`resnet50`."""
+    """Return ResNet-101 on random images, with the arguments of :func:`resnet50`."""
     module = ResNet((3, 4, 23, 3), classes, width)
     return classification_task(module, batch_size, input_size, classes)
 
@@ -143,7 +143,7 @@ def resnet152(
     width: float = 1.0,
     small_images: bool = False,
 ) -> Task:
-    """ResNet-152 on random images; the arguments are those of :func:`resnet50`."""
+    """Return ResNet-152 on random images, with the arguments of :func:`resnet50`."""
     module = ResNet((3, 8, 36, 3), classes, width, small_images=small_images)
     return classification_task(module, batch_size, input_size, classes)
 
@@ -151,7 +151,7 @@ def resnet152(
 def resnext50(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """ResNeXt-50 (32 × 4d) on random images; the arguments are those of :func:`resnet50`."""
+    """Return ResNeXt-50 (32 × 4d) on random images, with the arguments of :func:`resnet50`."""
     module = ResNet((3, 4, 6, 3), classes, width, groups=32, group_width=4)
     return classification_task(module, batch_size, input_size, classes)
 
@@ -159,6 +159,6 @@ def resnext50(
 def resnext101(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """ResNeXt-101 (32 × 8d) on random images; the arguments are those of :func:`resnet50`."""
+    """Return ResNeXt-101 (32 × 8d) on random images, with the arguments of :func:`resnet50`."""
     module = ResNet((3, 4, 23, 3), classes, width, groups=32, group_width=8)
     return classification_task(module, batch_size, input_size, classes)

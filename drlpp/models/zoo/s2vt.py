@@ -1,7 +1,7 @@
 """S2VT, PipeDream's video captioning model (Venugopalan et al. 2015, arXiv:1505.00487).
 
 Two LSTMs run over all time steps, first those of the frames, then those of the caption. The first
-reads frames and then zeros, the second the first's output, beside it zeros and then words::
+reads frames and then zeros; the second reads the first's output, joined with zeros and then words::
 
     step          1 … frames      frames + 1 … frames + words
     LSTM 1        frames          zeros
@@ -62,7 +62,7 @@ def s2vt(
     hidden: int = 1000,
     dropout: float = 0.5,
 ) -> Task:
-    """S2VT on random videos and captions.
+    """Return S2VT on random videos and captions.
 
     Args:
         batch_size: videos in a minibatch.

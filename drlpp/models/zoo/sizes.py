@@ -1,7 +1,7 @@
 """Whether a model of the zoo fits into this machine, before any of it is allocated.
 
 Its options may come from a file. Where memory is only promised, as on most systems, a model that is
-too large would not fail but have the machine stop other programs.
+too large would not fail but make the machine stop other programs.
 """
 
 from __future__ import annotations

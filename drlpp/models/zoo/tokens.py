@@ -12,7 +12,7 @@ from drlpp.models.task import Task
 
 
 def token_loss(logits: Tensor, following: Tensor) -> Tensor:
-    """The mean cross entropy over all tokens.
+    """Return the mean cross entropy over all tokens.
 
     Args:
         logits: ``(batch, target length, vocabulary)``.
@@ -22,17 +22,17 @@ def token_loss(logits: Tensor, following: Tensor) -> Tensor:
 
 
 def smoothed_token_loss(logits: Tensor, following: Tensor) -> Tensor:
-    """:func:`token_loss` with a label smoothing of 0.1."""
+    """Return :func:`token_loss` with a label smoothing of 0.1."""
     return F.cross_entropy(logits.flatten(0, 1), following.flatten(), label_smoothing=0.1)
 
 
 def token_accuracy(logits: Tensor, following: Tensor) -> Tensor:
-    """The share of tokens of every sample that are predicted rightly, ``(batch,)``."""
+    """Return the share of tokens of every sample that are predicted rightly, ``(batch,)``."""
     return (logits.argmax(-1) == following).float().mean(1)
 
 
 def random_sentences(batch_size: int, length: int, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Random tokens and, for each, the one that follows it: both ``(batch size, length)``."""
+    """Return random tokens and, for each, the next one: both ``(batch size, length)``."""
     sentences = torch.randint(vocabulary, (batch_size, length + 1))
     return sentences[:, :-1].contiguous(), sentences[:, 1:].contiguous()
 

@@ -81,7 +81,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """As an encoder layer, with attention to earlier tokens and then to the encoder's states.
+    """An encoder layer, but with attention to earlier tokens and then to the encoder's states.
 
     Shapes: ``(batch, target length, hidden)`` and states ``(batch, source length, hidden)`` to
     ``(batch, target length, hidden)``.
@@ -175,7 +175,7 @@ def transformer(
     dropout: float = 0.3,
     shared_embeddings: Sharing = "none",
 ) -> Task:
-    """The 12-layer Transformer on random sentences; the defaults are for IWSLT14.
+    """Return the 12-layer Transformer on random sentences; the defaults are for IWSLT14.
 
     For WMT17 they are ``inner=2048, heads=8, dropout=0.1`` and a vocabulary of one's choice. The
     label smoothing is 0.1 (table 7). pipemare cuts the model into 93 stages of a weight each,

@@ -63,7 +63,7 @@ class VGG16(nn.Module):
 def vgg16(
     batch_size: int = 64, input_size: int = 224, classes: int = 1000, width: float = 1.0
 ) -> Task:
-    """VGG-16 on random images.
+    """Return VGG-16 on random images.
 
     Args:
         batch_size: images in a minibatch.

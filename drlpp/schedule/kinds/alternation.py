@@ -9,7 +9,10 @@ from drlpp.schedule.kinds.kind import Share
 
 
 def alternate(parts: Sequence[Part], most_in_flight: int) -> Iterator[list[Computation]]:
-    """Steps that end with one backward each; no more than these parts are in flight."""
+    """Yield steps that end with one backward each.
+
+    At most ``most_in_flight`` parts are in flight.
+    """
     forwarded = 0
     for turn, part in enumerate(parts):
         step: list[Computation] = []
@@ -21,7 +24,10 @@ def alternate(parts: Sequence[Part], most_in_flight: int) -> Iterator[list[Compu
 
 
 def flushed(share: Share, most_in_flight: int | None = None) -> Iterator[Computation]:
-    """The parts of an update in alternation, then the update; without a limit all are in flight."""
+    """Yield the parts of every update in alternation, then the update.
+
+    Without a limit all parts are in flight.
+    """
     for parts, update in share.updates():
         for step in alternate(parts, most_in_flight or len(parts)):
             yield from step

@@ -28,7 +28,7 @@ class Share:
     together: int
 
     def parts(self, first: int = 0, through: int | None = None) -> list[Part]:
-        """The parts that the worker takes of the minibatches from ``first`` until ``through``.
+        """Return the worker's parts of the minibatches from ``first`` until ``through``.
 
         Replicas take turns (:func:`replica_of`), so that nobody has to coordinate.
         """
@@ -39,7 +39,7 @@ class Share:
         return [divmod(number, self.microbatches) for number in numbers]
 
     def updates(self) -> Iterator[tuple[list[Part], Update]]:
-        """Every update of the stage, with the worker's own parts of it.
+        """Yield every update of the stage, with the worker's own parts of it.
 
         In the last round a replica may have no part; it still joins in the update.
         """
@@ -50,7 +50,7 @@ class Share:
 
 
 def replica_of(part: Part, microbatches: int, replicas: int) -> int:
-    """The replica that takes a part, by round-robin."""
+    """Return the replica that takes a part, by round-robin."""
     minibatch, microbatch = part
     return (minibatch * microbatches + microbatch) % replicas
 
@@ -91,7 +91,7 @@ class ScheduleKind:
         return "has as many minibatches in flight as its order needs"
 
     def minibatches_of_update(self, replicas: int, accumulate: int) -> int:
-        """The minibatches whose gradients make one update of a stage.
+        """Return the number of minibatches whose gradients make one update of a stage.
 
         All stages update together where the pipeline is emptied. Otherwise it is the fewest whole
         multiples of ``accumulate`` that give each replica one minibatch.

@@ -30,11 +30,14 @@ def find_schedule_kind(name: str) -> ScheduleKind:
 
 
 def training_kinds() -> list[str]:
-    """The names of the kinds that a method may have."""
+    """Return the names of the kinds that a method may have."""
     return [kind.name for kind in SCHEDULE_KINDS.values() if kind.trains]
 
 
 def names_to_suggest(can: Callable[[ScheduleKind], bool], *, quoted: bool = False) -> str:
-    """The training kinds that can do something, for an error message; the shortest name first."""
+    """Return the training kinds that can do something, for an error message.
+
+    The shortest name comes first.
+    """
     names = sorted(filter(lambda name: can(SCHEDULE_KINDS[name]), training_kinds()), key=len)
     return " or ".join(repr(name) if quoted else name for name in names)
