@@ -43,7 +43,7 @@ class Contender(Record):
 
     @classmethod
     def of(cls, candidate: Candidate, found_by: str) -> Self:
-        """A candidate as a contender, not measured yet."""
+        """Make a contender, not measured yet, of a candidate."""
         return cls(found_by=found_by, placement=candidate.placement, method=candidate.method)
 
     @property
@@ -110,7 +110,7 @@ class Contender(Record):
         return (*self.measurements, FailedMeasurement(failure="failed", reason=self.failure))
 
     def with_outcome(self, outcome: Outcome) -> Contender:
-        """The same with one more outcome."""
+        """Return a copy with one more outcome."""
         if isinstance(outcome, FailedMeasurement):
             return self.model_copy(update={"failure": outcome.reason})
         return self.model_copy(update={"measurements": (*self.measurements, outcome)})
@@ -147,13 +147,16 @@ class Heat(Record):
         return Heat(candidates=tuple(c.unmeasured for c in self.candidates))
 
     def with_outcome(self, index: int, outcome: Outcome) -> Heat:
-        """The same with one more outcome of a candidate."""
+        """Return a copy with one more outcome of a candidate."""
         candidates = list(self.candidates)
         candidates[index] = candidates[index].with_outcome(outcome)
         return self.model_copy(update={"candidates": tuple(candidates)})
 
     def decided(self, best: int | None) -> Heat:
-        """The same when it is over; if all have failed, the first enters the race and tells why."""
+        """Return a copy that is over.
+
+        If all have failed, the first enters the race and tells why.
+        """
         return self.model_copy(update={"best": best or 0})
 
     @property

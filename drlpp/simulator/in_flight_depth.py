@@ -110,7 +110,7 @@ def simulate_depths(
 
 
 def smallest_depth(depths: Sequence[Depth]) -> Depth:
-    """The smallest possible depth within 1% of the fastest.
+    """Return the smallest possible depth within 1% of the fastest.
 
     Raises:
         InvalidInput: none is possible.

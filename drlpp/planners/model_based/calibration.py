@@ -159,7 +159,10 @@ class Calibration:
         self._factor = None
 
     def _stretch(self, placement: Placement, minibatches: int) -> dict[int, float]:
-        """By how much sharing cores makes workers busy for longer; empty where none are shared."""
+        """Return by how much sharing cores makes workers busy for longer.
+
+        It is empty where no cores are shared.
+        """
         if not any(self.cluster.cores_of):
             return {}
         alone = self.cluster.with_hosts(
@@ -188,12 +191,12 @@ class Calibration:
             self._memory.append((needed, float(usage.peak_memory_bytes)))
 
     def fit(self) -> Calibrated:
-        """The most probable workload and cluster."""
+        """Return the most probable workload and cluster."""
         self._solve()
         return self._calibrated(self._corrections)
 
     def sample(self, draw: Generator) -> Calibrated:
-        """A workload and speeds that are as probable as what was observed leaves them.
+        """Draw a workload and speeds that are as probable as what was observed leaves them.
 
         Links and memory are the most probable ones.
         """
@@ -245,7 +248,10 @@ class Calibration:
         return deviation**-2.0
 
     def _rows(self) -> tuple[Array, Array]:
-        """What every observation adds up, as declared, and its logarithm at the declared speed."""
+        """Return what every observation adds up, and its logarithm at the declared speed.
+
+        The parts that are added up are as declared.
+        """
         operators = len(self.workload)
         rows = numpy.zeros((len(self._busy), len(self._corrections)))
         logs = numpy.zeros(len(self._busy))
@@ -260,7 +266,7 @@ class Calibration:
         return rows, logs
 
     def _linearised(self, x: Array, rows: Array) -> tuple[Array, Array]:
-        """Logarithms of busy seconds for corrections ``x``, and how they change with them."""
+        """Return logarithms of busy seconds for corrections ``x``, and their derivatives."""
         split = len(self.workload) + 2
         parts = rows[:, :split] * numpy.exp(x[:split])
         totals = parts.sum(axis=1)
@@ -306,7 +312,7 @@ class Calibration:
         )
 
     def _corrected(self, level: int, declared: Link) -> Link:
-        """The link of a level, by least squares over the relative errors of its messages.
+        """Return the link of a level, by least squares over its messages' relative errors.
 
         What a host's own network adds is taken as declared.
         """
@@ -351,7 +357,7 @@ class Calibration:
 
 
 def merged(speeds: Array) -> Array:
-    """Speeds of which those that hardly differ are the same: their mean.
+    """Return the speeds; those that hardly differ are replaced by their mean.
 
     Neighbours by size belong together as long as they are within 3% of the smallest of them.
     """

@@ -177,7 +177,7 @@ class Recalibration:
         return 0 < self.options.patience <= self._since_record
 
     def propose(self, count: int, candidates: Sequence[Candidate] = ()) -> list[Candidate]:
-        """Candidates to measure next, the most promising first; none that was measured.
+        """Return candidates to measure next, the most promising first; none that was measured.
 
         Args:
             count: the most that are wanted; there are fewer if the search comes by no others, and
@@ -213,12 +213,12 @@ class Recalibration:
         return (candidate.placement for candidate in self._measured)
 
     def _fails(self, placement: Placement) -> bool:
-        """Whether placements of its kind have only failed."""
+        """Return whether placements of its kind have only failed."""
         kind = _kind_of(placement)
         return self._failed[kind] >= _MOST_FAILURES and not self._succeeded[kind]
 
     def _take(self, queue: list[Placement], count: int) -> list[Placement]:
-        """Up to ``count`` from the head of a queue that were not measured yet."""
+        """Take up to ``count`` from the head of a queue that were not measured yet."""
         taken: list[Placement] = []
         measured = set(self._placements)
         while queue and len(taken) < count:
@@ -228,18 +228,18 @@ class Recalibration:
         return taken
 
     def _planned(self) -> Iterator[Placement]:
-        """What planners find with the declared costs."""
+        """Yield what planners find with the declared costs."""
         for planner in (exact, pipedream, data_parallel):
             with suppress(InvalidInput):
                 yield planner(self.declared).placement
 
     def best(self, count: int) -> list[tuple[Candidate, float]]:
-        """The fastest that were measured, with their seconds."""
+        """Return the fastest that were measured, with their seconds."""
         finite = [item for item in self._measured.items() if math.isfinite(item[1])]
         return sorted(finite, key=lambda item: item[1])[:count]
 
     def _search(self, surrogate: Surrogate, candidates: Sequence[Placement]) -> list[Placement]:
-        """Placements by what the surrogate expects of them, the fastest first.
+        """Return placements by what the surrogate expects of them, the fastest first.
 
         One search goes on from the best that are known, another begins afresh, so as not to stay
         where the first got stuck: evolution and annealing in turn, since each gets stuck elsewhere.
@@ -289,13 +289,13 @@ class Recalibration:
             self._plan = exact(surrogate.problem).placement
 
     def _cheap(self, problem: PlanningProblem) -> bool:
-        """Whether the exact planner takes but a moment."""
+        """Return whether the exact planner takes but a moment."""
         return self._few_downsets and len(set(problem.cluster.speeds)) <= _CHEAP_SPEEDS
 
     def _sources(
         self, surrogate: Surrogate, ranked: list[Placement]
     ) -> Iterator[Iterator[Placement]]:
-        """Where the next proposal comes from: in turn the best, a draw, a neighbour."""
+        """Yield where the next proposal comes from: in turn the best, a draw, a neighbour."""
         for _ in range(len(ranked) + 1):
             yield iter(ranked)
             if self.options.thompson:
@@ -304,7 +304,7 @@ class Recalibration:
                 yield self._neighbours()
 
     def _drawn(self, surrogate: Surrogate, ranked: list[Placement]) -> list[Placement]:
-        """What is best by costs that are drawn from what is uncertain: candidates, and a plan."""
+        """Return candidates and a plan, ranked by costs that are drawn from what is uncertain."""
         measured = surrogate.keys(self._placements)
         unknown = [p for p in ranked if surrogate.key(p) not in measured][:_CANDIDATES]
         drawn = Surrogate(
@@ -320,7 +320,7 @@ class Recalibration:
         return sorted(unknown, key=drawn)
 
     def _neighbours(self) -> Iterator[Placement]:
-        """Small changes of what was measured best."""
+        """Yield small changes of what was measured best."""
         best = [candidate.placement for candidate, _ in self.best(4)]
         for _ in range(_CANDIDATES if best else 0):
             state = PlacementState.of(self._draw.choice(best), self.declared)
@@ -328,5 +328,5 @@ class Recalibration:
 
 
 def _kind_of(placement: Placement) -> tuple[int, ...]:
-    """What placements that fail for the same reason are likely to have in common: replicas."""
+    """Return what placements that fail for the same reason are likely to share: replicas."""
     return tuple(len(stage.accelerators) for stage in placement.stages)

@@ -32,7 +32,7 @@ class SearchRun:
     seconds: tuple[float, ...]
 
     def best_after(self, evaluations: int) -> float:
-        """The smallest seconds of the first ``evaluations``."""
+        """Return the smallest seconds of the first ``evaluations``."""
         return min(self.seconds[:evaluations])
 
     @property
@@ -41,7 +41,10 @@ class SearchRun:
         return self.placements[int(numpy.argmin(self.seconds))]
 
     def solution(self, method: str, *, by_rule: bool) -> Solution:
-        """The best placement, with its seconds if they are not those of the problem's rule."""
+        """Return the best placement.
+
+        Its seconds are given if they are not those of the problem's rule.
+        """
         return Solution(
             self.best,
             own_seconds=None if by_rule else min(self.seconds),
@@ -54,7 +57,7 @@ Likeness = Callable[[Placement], Hashable]
 
 
 def itself(placement: Placement) -> Hashable:
-    """A placement is like no other."""
+    """Return the placement: it is like no other."""
     return placement
 
 
