@@ -58,7 +58,7 @@ _HOMES = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """One of the parts, by exactly its name."""
+        """Return one of the parts, by exactly its name."""
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _read_tensors
         module = _HOMES.get(module, module)
@@ -68,12 +68,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read_tensors(data: bytes) -> Any:
-    """What torch itself does here would load any pickle."""
+    """Read tensors only: what torch itself does here would load any pickle."""
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
 def load_agent(algorithm: type[DRLPP], path: Path, env: PlacementEnv, **changes: Any) -> DRLPP:
-    """An agent as it was saved.
+    """Load an agent as it was saved.
 
     Args:
         algorithm: of the agent.

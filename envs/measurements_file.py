@@ -62,17 +62,17 @@ class Entry(Record):
 
     @classmethod
     def of(cls, candidate: Candidate, outcome: Outcome, usual: Method) -> Entry:
-        """In a file where ``usual`` is the method of entries without one."""
+        """Make the entry of a file where ``usual`` is the method of entries without one."""
         method = None if candidate.method == usual else candidate.method
         return cls(placement=candidate.placement, outcome=outcome, method=method)
 
     def candidate(self, usual: Method) -> Candidate:
-        """What ran, where ``usual`` is the method of entries without one."""
+        """Return what ran, where ``usual`` is the method of entries without one."""
         return Candidate(self.placement, self.method or usual)
 
 
 def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[Entry]]:
-    """A file's header, and what it holds, after a check that it is of the same run.
+    """Read a file's header, and what it holds, after a check that it is of the same run.
 
     Without a file, begin it.
 
@@ -105,7 +105,7 @@ def with_method(path: Path, header: Header, method: Method) -> Header:
 
 
 def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
-    """What a file is about, and what it holds; nothing is changed.
+    """Read what a file is about, and what it holds; nothing is changed.
 
     Raises:
         InvalidFile: if it is no such file, or damaged elsewhere than in its last line.
@@ -117,7 +117,7 @@ def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
 
 
 def settled(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Those that a run which resumes with the file need not measure again.
+    """Yield those that a run which resumes with the file need not measure again.
 
     A lost worker, and a silence, may have had nothing to do with the placement: the machine may
     have been short of memory, or frozen, or the time limit too short. So a placement may fail in

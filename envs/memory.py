@@ -152,7 +152,7 @@ class MeasurementMemory:
         return MemorySummary(self.distinct, self.failed, self.hits, seconds)
 
     def measure(self, placement: Placement | Candidate) -> tuple[Outcome, bool]:
-        """The outcome of a candidate, and whether it was remembered rather than measured.
+        """Return the outcome of a candidate, and whether it was remembered rather than measured.
 
         Raises:
             InvalidInput: it cannot be run.
@@ -193,11 +193,14 @@ class MeasurementMemory:
         self._not_asked_for.update(p.candidate for p in new if p.candidate in self._outcomes)
 
     def best(self) -> tuple[Candidate, Measurement] | None:
-        """The candidate with the fewest seconds per minibatch, the earliest of equals."""
+        """Return the candidate with the fewest seconds per minibatch, the earliest of equals."""
         return self._best
 
     def fastest(self, count: int) -> list[tuple[Candidate, Measurement]]:
-        """The ``count`` candidates with the fewest seconds per minibatch, the fastest first."""
+        """Return the ``count`` candidates with the fewest seconds per minibatch.
+
+        The fastest comes first.
+        """
         measured = [(c, o) for c, o in self._outcomes.items() if isinstance(o, Measurement)]
         return sorted(measured, key=lambda pair: pair[1].seconds_per_minibatch)[:count]
 
@@ -233,7 +236,10 @@ class MeasurementMemory:
         append(path, entry)
 
     def _check_possible(self, placement: Placement) -> None:
-        """What somebody has edited may name operators and accelerators that there are not."""
+        """Raise an error for a placement of operators or accelerators that do not exist.
+
+        Somebody may have edited the file.
+        """
         try:
             placement.validate_for(self.graph, self.accelerators)
         except InvalidInput as error:

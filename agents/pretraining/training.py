@@ -161,7 +161,7 @@ def _reinforce(
 
 @torch.no_grad()
 def greedy_gaps(network: TransferNetwork, problems: Sequence[SolvedProblem]) -> Gaps:
-    """The gaps of the network's likeliest placements."""
+    """Return the gaps of the network's likeliest placements."""
     batch = ContextBatch.of([solved.context for solved in problems])
     found = network.sample(batch, range(len(problems)), deterministic=True)
     gaps = [100 * solved.gap(t) for solved, t in zip(problems, found, strict=True)]
@@ -199,7 +199,7 @@ class _Clock:
         return (time.monotonic() - self._begin) / self._seconds
 
     def due(self) -> bool:
-        """Whether it is time for a report."""
+        """Return whether it is time for a report, and wait for the next one if so."""
         if self.share < self._reported + 0.05:
             return False
         self._reported = self.share

@@ -49,7 +49,10 @@ class PlacementContext:
 
     @classmethod
     def of_graph(cls, graph: OpGraph, accelerators: int) -> PlacementContext:
-        """The paper's (drl-pp §3.1): one-hot types, sizes; accelerators are only counted."""
+        """Describe a graph as the paper does (drl-pp §3.1).
+
+        The features are one-hot types and sizes; accelerators are only counted.
+        """
         return cls(
             predecessors=graph.predecessors,
             successors=graph.successors,
@@ -62,7 +65,9 @@ class PlacementContext:
 
     @classmethod
     def of_workload(cls, workload: Workload, cluster: Cluster) -> PlacementContext:
-        """The transferable one: numbers without units, whose meaning no model changes.
+        """Describe a workload so that an agent can transfer.
+
+        The features are numbers without units, whose meaning no model changes.
 
         The features of every operator: share of the work, of the weights, of the tensors that it
         makes and reads, its degrees, and the columns of
@@ -100,7 +105,7 @@ class PlacementContext:
         )
 
     def __len__(self) -> int:
-        """The number of operators."""
+        """Return the number of operators."""
         return len(self.predecessors)
 
     @cached_property

@@ -337,7 +337,7 @@ class Calibration:
         )
 
     def _with_room(self, cluster: Cluster) -> tuple[Host, ...]:
-        """Hosts whose memory limits are those of the formula: peak ≈ scale · needed + rest."""
+        """Return hosts with the memory limits of the formula: peak ≈ scale · needed + rest."""
         if not self._memory or all(limit is None for limit in cluster.memory_bytes):
             return cluster.hosts
         needed, peak = numpy.array(self._memory).T
