@@ -53,7 +53,7 @@ _HOMES = {
     for room in ("paper.", "transfer.", "capturing.", "model_based.")
     if room in module
 }
-"""Where modules are that agents saved by version 0.1 name by their old place."""
+"""The modules that agents saved by version 0.1 name by their old place."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -78,7 +78,7 @@ def load_agent(algorithm: type[DRLPP], path: Path, env: PlacementEnv, **changes:
     Args:
         algorithm: of the agent.
         path: of its file.
-        env: to go on in.
+        env: in which it continues.
         changes: attributes that are to be other than they were.
 
     Raises:

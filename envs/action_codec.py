@@ -1,4 +1,4 @@
-"""Between candidates and the actions of an environment: the one place that knows their layout."""
+"""The layout of actions: candidates become actions of an environment and the other way round."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ class ActionCodec:
 
     @staticmethod
     def accelerators_of(space: spaces.MultiDiscrete, operators: int) -> int:
-        """Return A of a space of actions that place ``operators`` operators."""
+        """Return A, the number of accelerators, of a space that places ``operators``."""
         return len(space.nvec) - operators

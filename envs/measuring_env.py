@@ -22,7 +22,7 @@ INVALID = "invalid placement"
 """The failure of a candidate that cannot be run at all."""
 
 INVALID_REWARD = -10.0
-"""Below −ln(seconds) of anything that takes less than six hours for a minibatch."""
+"""A reward below −ln(seconds) of anything that takes less than six hours for a minibatch."""
 
 
 class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
@@ -74,7 +74,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
 
     @property
     def minibatches(self) -> int:
-        """Over how many a placement is measured at a time."""
+        """The number of minibatches that a placement is measured over at a time."""
         return self.memory.minibatches_of_a_run
 
     @property

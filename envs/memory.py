@@ -52,10 +52,10 @@ class MeasurementMemory:
     the machine hits all alike. A run that fails makes its placement a failed one, which is
     remembered like the others whatever the reason, so that one that hangs costs its timeout once.
 
-    Every run is in the file before anything else happens. A placement whose runs are not complete
-    when the program is killed goes on with those that are missing. A failure in the file that the
-    placement may not be to blame for is measured once more when the placement is asked for again
-    (:func:`drlpp.envs.measurements_file.settled`).
+    Every run is in the file before anything else happens. If the program is killed before the runs
+    of a placement are complete, only those that are missing are made later. The placement may not
+    be to blame for a failure in the file. Such a failure is measured once more when the placement
+    is asked for again (:func:`drlpp.envs.measurements_file.settled`).
 
     Args:
         measurer: the cluster that measures.
@@ -119,7 +119,7 @@ class MeasurementMemory:
 
     @property
     def minibatches_of_a_run(self) -> int:
-        """Over how many a placement is measured at a time."""
+        """The number of minibatches that a placement is measured over at a time."""
         return -(-self.minibatches // self.repetitions)
 
     @property
@@ -176,7 +176,7 @@ class MeasurementMemory:
 
         Args:
             placements: in the order of the first turn.
-            most: leave out what comes after so many that are not known yet.
+            most: how many that are not known yet are measured; the others are left out.
         """
         new: list[ExecutionPlan] = []
         for key in dict.fromkeys(map(self._key, placements)):
@@ -218,7 +218,7 @@ class MeasurementMemory:
 
     @property
     def _usual_method(self) -> Method:
-        """Of entries of the file that have none."""
+        """The method of entries of the file that have none."""
         return self._header.method or self.measurer.method
 
     def _run(self, plan: ExecutionPlan) -> None:

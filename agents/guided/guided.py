@@ -41,10 +41,10 @@ from drlpp.planners.model_based.recalibration import Options, Recalibration
 from drlpp.planners.problem.objective import Objective
 
 _CANDIDATES = 4
-"""Of the imagined placements so many of the best compete to be measured."""
+"""How many of the best imagined placements compete to be measured."""
 
 _ONE_BY_ONE = 8
-"""So many placements are measured one by one: the first measurements teach the most."""
+"""How many placements are measured one by one: the first measurements teach the most."""
 
 
 class GuidedDRLPP(DRLPP):

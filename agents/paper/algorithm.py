@@ -226,9 +226,8 @@ class DRLPP(OnPolicyAlgorithm):
     def _draw_again(self, environments: int) -> list[Trajectory]:
         """Draw a new placement for each that could not run (§3.3).
 
-        They fill whole steps of all environments.
-
-        What fills up the last step is further placements of the same schemes.
+        The placements fill whole steps of all environments: further placements of the same schemes
+        fill up the last step.
         """
         missing = self.rollout_buffer.missing(self.placements_per_partition)
         idle = -len(missing) % environments

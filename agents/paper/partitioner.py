@@ -292,8 +292,8 @@ class RecurrentPartitioner(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Score the cut (column 0) and the candidates, −∞ where there is none.
 
-        And the selector's states, hidden and cell, after each of the candidates, one choice's after
-        the other's, ``(candidates of all choices, units)``.
+        The selector's states, hidden and cell, after each of the candidates are returned as well,
+        one choice's after the other's, ``(candidates of all choices, units)``.
 
         Args:
             projected: the selector's input projection of all operators.

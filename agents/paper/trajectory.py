@@ -87,7 +87,8 @@ class TrajectoryBuffer:
     def missing(self, placements: int) -> list[PartitionWalk]:
         """Return the schemes with fewer than ``placements`` that can run, once for each missing.
 
-        Placements that failed when they ran count as such, since they were evaluated.
+        Placements that failed when they ran count among those that can run, since they were
+        evaluated.
         """
         walks = {
             id(rewarded.trajectory.walk): rewarded.trajectory.walk for rewarded in self.content

@@ -1,4 +1,4 @@
-"""Endlessly many problems with known optima: what a policy is pre-trained on."""
+"""An endless stream of problems with known optima: what a policy is pre-trained on."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.specs.cluster import Link, local_cluster
 
 FAMILIES = ("chain", "residual", "towers", "layered")
-"""What is trained on; ``blocks``, ``encoder-decoder`` and the zoo are held out."""
+"""The families that are trained on; ``blocks``, ``encoder-decoder`` and the zoo are held out."""
 
 MOST_DOWNSETS = 500
-"""Of models that are planned; those with more are drawn again, since their optima take seconds."""
+"""The most downsets of models that are planned. Models with more are drawn again, since their
+optima take seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +135,7 @@ def _with_side_costs(workload: Workload, draw: Random) -> Workload:
 
 
 class ProblemStream:
-    """Solved problems, new ones all the time, the latest kept for further use.
+    """A stream of solved problems: new ones all the time, the latest kept for further use.
 
     Args:
         draw: of all that is drawn.

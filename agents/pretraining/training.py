@@ -29,7 +29,7 @@ class Pretraining:
     Attributes:
         minutes: of both stages together.
         seed: of weights and problems.
-        start: weights to go on from.
+        start: weights to begin with.
         imitation_share: of the time, for stage 1.
         learning_rate: of Adam in stage 1; it falls to a twentieth along half a cosine.
         problems: imitated in a step of stage 1.
@@ -70,11 +70,11 @@ class Gaps:
 
 
 def pretrain(options: Pretraining, report: Report) -> tuple[TransferNetwork, dict[str, str]]:
-    """Train a network; returns it with what to note about it.
+    """Train a network, and return it with what to note about it.
 
     Args:
         options: see there.
-        report: is told how it goes, a line at a time.
+        report: gets a line at a time on how training proceeds.
     """
     torch.manual_seed(options.seed)
     draw = Random(options.seed)
@@ -195,7 +195,7 @@ class _Clock:
 
     @property
     def share(self) -> float:
-        """1 at the end."""
+        """The part of the time limit that is over, 1 at the end."""
         return (time.monotonic() - self._begin) / self._seconds
 
     def due(self) -> bool:

@@ -33,7 +33,7 @@ class PlacementContext:
         accelerators: A.
         node_features: ``(operators, F)``.
         edges: pairs of joined operators in both directions, ``(2, edges)``.
-        accelerator_features: ``(A, F_A)``; F_A = 0 if nothing is told of accelerators.
+        accelerator_features: ``(A, F_A)``; F_A = 0 if nothing is known of accelerators.
         global_features: of the model and the cluster as a whole, ``(F_G,)``.
         costs: what the rule says, in a transferable context.
     """
@@ -69,11 +69,11 @@ class PlacementContext:
 
         The features are numbers without units, whose meaning no model changes.
 
-        The features of every operator: share of the work, of the weights, of the tensors that it
-        makes and reads, its degrees, and the columns of
-        :func:`~drlpp.agents.transfer.outlook.operator_outlook`. Those of every accelerator:
+        The features of every operator are its share of the work, of the weights and of the tensors
+        that it makes and reads, its degrees, and the columns of
+        :func:`~drlpp.agents.transfer.outlook.operator_outlook`. Those of every accelerator are its
         relative speed, its rank by speed, the share of accelerators on its host, and the share of
-        those that are slower. Memory is not told.
+        those that are slower. Memory is not among them.
         """
         costs = RelativeCosts.of(workload, cluster)
         made, read = numpy.zeros(len(workload)), numpy.zeros(len(workload))

@@ -1,6 +1,6 @@
 """What the rule says of a model on a cluster, without units: what a policy for many of them sees.
 
-Everything is told relative to the *ideal*: the seconds per minibatch if the work were divided over
+Everything is given relative to the *ideal*: the seconds per minibatch if the work were divided over
 all accelerators to the last operation and messages took no time. So the same network reads a model
 of a millisecond and one of a second.
 """
@@ -111,7 +111,7 @@ class RelativeCosts:
 
     @property
     def accelerators(self) -> int:
-        """A."""
+        """The number of accelerators, A."""
         return len(self.speeds)
 
     @cached_property

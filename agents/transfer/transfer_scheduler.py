@@ -19,7 +19,8 @@ from drlpp.agents.transfer.walk_record import RecordedWalk
 from drlpp.costs.workload import Array
 
 EMBEDDED_ACCELERATORS = 64
-"""How many accelerators have a learned part in their embedding; further ones have features only."""
+"""The number of accelerators with a learned part in their embedding; further ones have features
+only."""
 
 _EMBEDDING = 32
 

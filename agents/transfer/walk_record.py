@@ -106,7 +106,7 @@ class StageLedger:
     def with_operators(self, operators: Iterable[int], keep: bool = False) -> _Sums:
         """Return the sums after adding operators, predecessors first.
 
-        The operators are remembered only to ``keep``.
+        The ledger remembers them only if ``keep`` is true.
         """
         work, weights, incoming, outgoing = self.sums
         stage = self._stage
@@ -165,7 +165,7 @@ class RecordingWalk(Walk):
 
     @property
     def sums(self) -> _Sums:
-        """Of the partition in the making."""
+        """The sums of the partition in the making."""
         return self._ledger.sums
 
     @property
@@ -175,7 +175,7 @@ class RecordingWalk(Walk):
 
     @property
     def first(self) -> int:
-        """How many operators are in finished partitions."""
+        """The number of operators in finished partitions."""
         return len(self._order) if self.begins else self._starts[-1]
 
     def outlook(self) -> list[_Sums]:

@@ -1,4 +1,4 @@
-"""What the command-line programs share: options of a model, and how errors are told."""
+"""What the command-line programs share: options of a model, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
     Args:
         options: each of the form KEY=VALUE.
         what: takes the options, for the error message.
-        example: of an option, likewise.
+        example: of an option, for the error message too.
 
     Raises:
         InvalidInput: if an option is of another form, or has no value.
@@ -256,7 +256,7 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
 
 
 def _printing_notes(show: Callable[..., None]) -> Callable[..., None]:
-    """Print notes about the model as such, and other warnings as Python does."""
+    """Print notes about the model as notes, and other warnings as Python does."""
 
     def showwarning(
         message: Warning | str, category: type[Warning], *place: Any, **options: Any

@@ -42,9 +42,8 @@ def comparison_table(
 ) -> Table:
     """Show what was compared side by side.
 
-    The fastest by median of those with most rounds is marked.
-
-    Those with fewer dropped out of the race before its end. The spread is given as the fastest and
+    The fastest by median of those with most rounds is marked. Those with fewer dropped out of the
+    race before its end. The spread is given as the fastest and
     the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
     the reference divided by the row's.
 

@@ -51,7 +51,7 @@ console = build_console()
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for."""
+    """The job that is asked for."""
 
     out: Path
     agent: str

@@ -46,7 +46,7 @@ class Comparison(Document):
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the race says; None if nothing could be measured."""
+        """The verdict of the race; None if nothing could be measured."""
         return judge(self.entrants)
 
     def contender(self, number: int) -> Contender:
@@ -80,7 +80,7 @@ class Comparison(Document):
 
     @property
     def unmeasured(self) -> Comparison:
-        """The same before the first measurement."""
+        """A copy as it was before the first measurement."""
         count = len(self.contenders) - len(self.heats) * self.qualified
         return self.model_copy(
             update={

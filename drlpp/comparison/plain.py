@@ -61,7 +61,7 @@ class PlainPyTorch:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process, if it runs."""
+        """The number of the process, if it runs."""
         return None if self._process is None else self._process.pid
 
     def measure(self, threads: int | None, minibatches: int, method: Method) -> Outcome:

@@ -30,7 +30,7 @@ from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 
 MOST_CANDIDATES = 8
-"""Of a kind that are measured; a heat of eight takes 14 measurements."""
+"""How many of a kind are measured; a heat of eight takes 14 measurements."""
 
 _SIMULATED_MINIBATCHES = 12
 

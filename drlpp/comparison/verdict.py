@@ -80,7 +80,7 @@ class Finding(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Numbers are those of the entrants.
+    """What a race says; numbers are those of the entrants.
 
     Attributes:
         finding: in a word.

@@ -43,7 +43,7 @@ class Plan:
 
     @cached_property
     def prediction(self) -> Prediction:
-        """By the problem's rule, which is the same for all planners."""
+        """The prediction by the problem's rule, which is the same for all planners."""
         return self.problem.predict(self.placement)
 
     @cached_property
@@ -53,7 +53,7 @@ class Plan:
 
     @cached_property
     def next_best(self) -> Alternative | None:
-        """The fastest placement that is one change away; None if there is none that fits."""
+        """The fastest placement that is one change away; None if none fits."""
         if not self.runnable:
             return None
         fitting = (

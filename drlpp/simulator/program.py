@@ -79,9 +79,9 @@ class Program:
         return _Compiler(schedule).compile()
 
     def marks(self, window: Window) -> Iterator[list[int]]:
-        """Yield the update of each worker for the begin and end of every step of the window.
+        """Yield the update of each worker for the beginning and end of every step of the window.
 
-        When all of them have ended, the minibatches before are complete.
+        When all of these updates have ended, the minibatches before are complete.
         """
         position = [0] * len(self.workers)
         last = window.warm_up + window.length

@@ -113,7 +113,7 @@ class Simulation:
 
     @property
     def seconds_per_minibatch(self) -> float:
-        """In steady state: the measured window divided by its minibatches."""
+        """Seconds in steady state: the measured window divided by its minibatches."""
         return (self.completions[-1] - self.completions[0]) / self.plan.window.length
 
     def without_room(self, cluster: Cluster) -> int | None:
@@ -280,9 +280,9 @@ def timeline_of(
 ) -> tuple[TimedAction, ...]:
     """Return the actions of the schedule that ``program`` was compiled from, by start.
 
-    A receive takes no time, at the moment when it is done. An all-reduce is what a worker waits for
-    it: buckets that travel during a backward are in the backward. Weights are predicted at the
-    begin of a pass.
+    A receive takes no time and stands at the moment when it is done. An all-reduce takes as long as
+    a worker waits for it: buckets that travel during a backward are in the backward. Weights are
+    predicted at the beginning of a pass.
     """
     timed = []
     workers = [worker for stage in schedule.pipeline.stages for worker in stage]

@@ -145,8 +145,8 @@ class PlacedWork:
 def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
     """Return the buckets of a replicated stage, in the order in which they are summed.
 
-    They are filled as the runtime fills them, but for its telling weights apart: an operator's go
-    into one bucket together.
+    They are filled as the runtime fills them, with one difference. The runtime fills them weight by
+    weight; here all weights of an operator go into one bucket.
     """
     return list(_fill(workload, operators))
 

@@ -1,4 +1,4 @@
-"""What becomes of a timeline: a table of where the time goes, a picture, a trace, a text."""
+"""What is made of a timeline: a table of where the time goes, a picture, a trace, a text."""
 
 from __future__ import annotations
 

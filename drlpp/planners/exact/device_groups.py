@@ -81,7 +81,7 @@ class Fleet:
 
     @cached_property
     def states(self) -> int:
-        """In how many ways accelerators can be taken, by kind."""
+        """The number of ways in which accelerators can be taken, by kind."""
         return prod(count + 1 for count in self.available)
 
     def group(self, counts: Counts) -> Group:
@@ -96,7 +96,9 @@ class Fleet:
 
     @cached_property
     def cores(self) -> int | None:
-        """That all of them share; None if they compute at full speed whatever the others do.
+        """The cores that all of them share.
+
+        None if they compute at full speed whatever the others do.
 
         Of several hosts it is the sum: no placement shares them more evenly.
         """
@@ -120,7 +122,7 @@ class Fleet:
 
     @cached_property
     def sizes(self) -> NDArray[numpy.intp]:
-        """For every number of :meth:`index` how many accelerators are taken."""
+        """The number of accelerators that are taken, for every number of :meth:`index`."""
         shape = [count + 1 for count in self.available]
         return numpy.indices(shape).sum(axis=0).ravel()
 

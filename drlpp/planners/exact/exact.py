@@ -48,7 +48,7 @@ from drlpp.planners.problem.problem import PlanningProblem, Solution, memory_sho
 from drlpp.specs.cluster import Cluster, Host, Link
 
 MOST_DOWNSETS = 6_000
-"""So many are looked at; the stages between them grow with the square."""
+"""The most downsets that are looked at; the stages between them grow with the square."""
 
 MOST_COSTS = 120_000_000
 """Costs of stages on groups of accelerators that are kept in memory, 8 bytes each."""

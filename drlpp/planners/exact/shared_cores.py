@@ -94,8 +94,8 @@ class SharedCores(ChainSearch):
     def within(self, limit: float) -> Chain | None:
         """Return a chain none of whose stages takes longer than ``limit`` seconds per minibatch.
 
-        Of those whose load keeps to the limit as well, one of the fewest accelerators; if there is
-        none, the one with the least load.
+        Among those whose load keeps to the limit as well, it is one with the fewest accelerators.
+        If there is none, it is the one with the least load.
         """
         program = self._program(limit)
         loads = program.loads[0]

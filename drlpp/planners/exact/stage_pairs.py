@@ -133,14 +133,14 @@ class _Crossing:
         backward = numpy.array([transfer.backward_bytes for transfer in self.transfers])
 
         def touching(bytes_: Array) -> Array:
-            """Sum tensors of which the stage holds some members, but not all."""
+            """Sum the bytes of tensors of which the stage holds some members, but not all."""
             none = (self.states[block] * bytes_[self.states_owner]) @ self.states[start:].T
             every = (self.untouched[block] * bytes_) @ self.complete[start:].T
             found: Array = bytes_.sum() - none - every
             return found
 
         def made(bytes_: Array) -> Array:
-            """Sum tensors that the stage makes, and of which it does not hold all members."""
+            """Sum the bytes of tensors that it makes, and of which it does not hold all."""
             sums = self.produced @ bytes_
             every = (self.untouched[block] * bytes_) @ self.complete[start:].T
             found: Array = sums[None, start:] - sums[block, None] - every

@@ -13,7 +13,7 @@ from drlpp.costs.workload import Transfer
 from drlpp.planners.milp.items import Items, fastest_bandwidths
 from drlpp.planners.problem.problem import PlanningProblem
 
-# An accelerator that no set of this many operators fits on is told by the relaxation itself.
+# Where more operators than this fit on an accelerator, the relaxation itself limits their number.
 _MOST_COVERED = 20
 
 # Rows that number equal accelerators are dense; those of the largest operators do the most.
@@ -215,7 +215,7 @@ class AssignmentProgram:
                 self._at_most([(self._x(item, device), 1.0), *larger], 0.0)
 
     def _keep_the_loss_company(self) -> None:
-        """Give the device of the loss operators too, since a stage computes the loss."""
+        """Give the device of the loss other operators too, since a stage computes the loss."""
         loss = len(self._problem.workload)
         alone = next((i for i, ops in enumerate(self._items.operators) if ops == (loss,)), None)
         if alone is None:

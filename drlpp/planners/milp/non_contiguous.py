@@ -48,10 +48,11 @@ _EVALUATIONS_PER_OPERATOR = 40
 def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solution:
     """Find the optimum over all assignments of operators, one accelerator for each.
 
-    The bound holds for every unreplicated placement, and is only told of problems without
-    replication. It is below the optimum where links differ, since it gives every accelerator its
-    fastest, where memory rules, since it counts one minibatch in flight, where workers share cores,
-    and where passes and updates take something besides their operators, which it leaves out.
+    The bound holds for every unreplicated placement, and is only given for problems without
+    replication. It is below the optimum in four cases: where links differ, since it gives every
+    accelerator its fastest; where memory rules, since it counts one minibatch in flight; where
+    workers share cores; and where passes and updates take something besides their operators, which
+    it leaves out.
 
     Args:
         problem: its time limit is the solver's, which uses one thread.

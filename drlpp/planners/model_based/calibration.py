@@ -6,7 +6,7 @@ holds the operators S on one of m replicas, that is, for each minibatch of its o
     y = e^c (Σ_{o ∈ S} t_o e^{x_o} + h e^{x_h} + b_S e^{x_b}) / (v e^{x_v})
 
 with c common to everything (a profile of a faster device, or a mere guess), t_o the declared
-seconds of operator o, h those of a stage's passes beside its operators, and b_S what its parameters
+seconds of operator o, h those of a stage's passes besides its operators, b_S what its parameters
 cost (update, prediction, collecting gradients). The corrections c and x have a normal prior around
 0: whoever has measured nothing believes what was declared. ln y is observed with some noise, so
 the most probable x is a least-squares problem, solved by Gauss-Newton, and what is left uncertain
@@ -46,8 +46,8 @@ _SAME_SPEED = 0.03
 apart."""
 
 _SMALLEST_OVERHEAD = 1e-3
-"""Of an even share of the work: a pass without declared overhead has at least this before it is
-known better."""
+"""The least overhead of a pass without a declared one, as a part of an even share of the work,
+before it is known better."""
 
 
 _SMALLEST_LATENCY = 1e-6
@@ -161,7 +161,7 @@ class Calibration:
     def _stretch(self, placement: Placement, minibatches: int) -> dict[int, float]:
         """Return by how much sharing cores makes workers busy for longer.
 
-        It is empty where no cores are shared.
+        The result is empty where no cores are shared.
         """
         if not any(self.cluster.cores_of):
             return {}

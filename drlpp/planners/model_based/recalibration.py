@@ -36,23 +36,23 @@ from drlpp.planners.search.moves import PlacementState
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 _CANDIDATES = 24
-"""So many of the best by the most probable costs are judged again by costs that are drawn."""
+"""How many of the best by the most probable costs are judged again by drawn costs."""
 
 _REMEMBERED = 16
-"""Of the fastest and of the latest measurements so many tell how far off the simulator is."""
+"""How many of the fastest and of the latest measurements tell how far off the simulator is."""
 
 _PARENTS = 8
 _MEASURED_PARENTS = 4
-"""Of the most promising, and of the fastest measured, so many are what a search goes on from."""
+"""How many of the most promising, and of the fastest measured, a search begins with."""
 
 _SEARCHED_IN_FULL = 16
 _LEAST = 200
-"""After so many measurements searches get shorter in proportion, but for the least evaluations."""
+"""The measurements after which searches get shorter in proportion, and their least evaluations."""
 
 _IMPROVED = 0.999
 
 _SCREENED = 1.1
-"""What the rule alone finds so much slower than the fastest measured is not simulated."""
+"""What the rule alone puts above this many times the fastest measured is not simulated."""
 
 _CHEAP_DOWNSETS = 1000
 _CHEAP_SPEEDS = 4
@@ -60,7 +60,7 @@ _CHEAP_SPEEDS = 4
 only when twice as much has been measured."""
 
 _MOST_FAILURES = 3
-"""Placements of a kind that has failed so often, and never succeeded, are not proposed."""
+"""Placements of a kind that has failed this often, and never succeeded, are not proposed."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Options:
         neighbours: propose small changes of the best, unseen by the simulator.
         evaluations: of the corrected simulator in each of two searches for a batch of proposals;
             fewer when much has been measured.
-        patience: propose nothing more after so many measurements in a row that made the best no
+        patience: propose nothing more after this many measurements in a row that made the best no
             more than 0.1% faster; 0 for never.
     """
 
@@ -133,7 +133,7 @@ class Recalibration:
 
     @property
     def measured(self) -> dict[Candidate, float]:
-        """Seconds per minibatch of everything told so far, infinite for what failed."""
+        """Seconds per minibatch of everything known so far, infinite for what failed."""
         return self._measured
 
     def tell(self, candidate: Candidate, outcome: Outcome) -> None:
@@ -160,7 +160,7 @@ class Recalibration:
 
     @property
     def surrogate(self) -> Surrogate:
-        """Predicts with everything told so far."""
+        """The surrogate, which predicts with everything known so far."""
         if self._surrogate is None:
             self._surrogate = Surrogate(
                 self.declared, self.calibration.fit(), self._method, self._minibatches
@@ -241,8 +241,9 @@ class Recalibration:
     def _search(self, surrogate: Surrogate, candidates: Sequence[Placement]) -> list[Placement]:
         """Return placements by what the surrogate expects of them, the fastest first.
 
-        One search goes on from the best that are known, another begins afresh, so as not to stay
-        where the first got stuck: evolution and annealing in turn, since each gets stuck elsewhere.
+        One search begins with the best that are known. Another begins afresh, so as not to stay
+        where the first got stuck. It is evolution and annealing in turn, since each gets stuck
+        elsewhere.
         """
         self._plan_again(surrogate)
         known = [

@@ -109,8 +109,8 @@ class Surrogate:
     def screen(self, placement: Placement, limit: float) -> float:
         """Return what a call does, or the rule's seconds where these are above ``limit``.
 
-        The rule takes a tenth of the simulator's time, and is a lower bound but for rounding where
-        every minibatch makes an update.
+        The rule takes a tenth of the simulator's time. Where every minibatch makes an update, it is
+        a lower bound, except for rounding.
         """
         if placement not in self._known and self._method.accumulate == 1:
             by_rule = self._rule(placement)

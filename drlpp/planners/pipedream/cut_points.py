@@ -150,7 +150,7 @@ def graph_states(workload: Workload) -> States:
 
 
 def released_states(workload: Workload) -> States:
-    """Return graph states with what the released optimizer takes to cross a cut.
+    """Return graph states, with the bytes that the released optimizer takes to cross a cut.
 
     It sends the output of every operator at the state's end, one without successors in the state,
     and the outputs that are still needed. To it, an output is still needed if, seen from one

@@ -23,8 +23,8 @@ from drlpp.planners.pipedream.levels import Level
 Variant = Literal["paper", "printed", "code"]
 
 Fits = Callable[[Fraction], NDArray[numpy.bool_]]
-"""For the accelerators in later stages, for every replica of a stage, (states, states) whether the
-memory holds it."""
+"""A function of the accelerators in later stages, for every replica of a stage. It returns,
+(states, states), whether the memory holds it."""
 
 
 class Formula(Protocol):
@@ -60,7 +60,7 @@ class Formula(Protocol):
 
 
 class PaperSeconds:
-    """Of pipedream §3.1, with the time of the all-reduce to choose."""
+    """The formula of pipedream §3.1, with the time of the all-reduce to choose."""
 
     def __init__(self, states: States, speed: float, variant: Variant, fits: Fits | None) -> None:
         self._compute = numpy.where(
@@ -89,12 +89,12 @@ class PaperSeconds:
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
-        """Return what a component may take, whose replicas take turns."""
+        """Return what a component may take: its replicas take turns."""
         return limit * replicas
 
 
 class PaperBytes:
-    """Memory of the largest stage of pipedream §3.1."""
+    """The memory of the largest stage of pipedream §3.1."""
 
     knows_what_follows = True
 
@@ -118,7 +118,7 @@ class PaperBytes:
 
 
 class CodeSeconds:
-    """Of the released optimizer."""
+    """The formula of the released optimizer."""
 
     def __init__(
         self, states: States, speed: float, levels: tuple[Level, ...], memory: float | None
@@ -154,7 +154,7 @@ class CodeSeconds:
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
-        """Return what a component may take: its replicas take turns, and the all-reduce is gone."""
+        """Return what a component may take: replicas take turns, less the all-reduce."""
         return limit * replicas - float(self._all_reduce(level, replicas, first)[stage])
 
 
@@ -173,7 +173,7 @@ class CodeBytes:
         return ceil(Fraction(after, replicas)) * self._copy
 
     def single(self, behind: Fraction) -> Array:
-        """Return 0: on one accelerator there are no copies."""
+        """Return 0, since :meth:`stage` counts the copies; infinite for what is no stage."""
         return self._nothing
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:

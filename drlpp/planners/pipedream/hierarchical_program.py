@@ -29,7 +29,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """From state ``begin`` to state ``end``, on accelerators counted from the component's first."""
+    """States ``begin`` to ``end``, on accelerators counted from the component's first."""
 
     begin: int
     end: int
@@ -51,9 +51,9 @@ class HierarchicalProgram:
     Every component uses all that it consists of. Where stages are not to be replicated, there may
     be more accelerators than a pipeline has use for, and it uses as many as are best.
 
-    Plans of equal cost are told apart, so that the result is always the same: on the outermost
-    level fewer stages, then earlier cuts (the last cut first), then more replicas for earlier
-    stages; and within every stage the same again, on the level below.
+    Among plans of equal cost the choice is always the same. On the outermost level, fewer stages
+    are preferred, then earlier cuts (the last cut first), then more replicas for earlier stages.
+    Within every stage the same holds for the level below.
 
     Args:
         formula: the costs.

@@ -29,8 +29,8 @@ def levels_of(cluster: Cluster, flat: bool = False) -> tuple[Level, ...]:
 
     One level with the slowest bandwidth of all stands for a cluster that has no such structure:
     hosts of unlike numbers of accelerators, racks of unlike numbers of hosts, accelerators that
-    are not listed together with those of their host and rack, or of unlike speeds. The same if it
-    is asked for (``flat``), and for a single accelerator.
+    are not listed together with those of their host and rack, or of unlike speeds. It also stands
+    for a single accelerator, and for any cluster if ``flat`` asks for it.
     """
     hosts, racks = cluster.host_of, cluster.rack_of
     rack_of_host = [racks[hosts.index(host)] for host in dict.fromkeys(hosts)]

@@ -25,7 +25,7 @@ _Flags = NDArray[numpy.bool_]
 
 
 class AnalyticObjective:
-    """The problem's rule; a placement that does not fit in memory is worse than all that do.
+    """The problem's rule; a placement that does not fit in memory is worse than all that do fit.
 
     What it misses is added on top of a time that no placement reaches, so that a search that starts
     outside the limits finds its way in.
@@ -65,7 +65,7 @@ class AnalyticObjective:
     def seconds_and_missing(self, placement: Placement) -> tuple[float, float]:
         """Return seconds per minibatch by the rule, and the missing bytes.
 
-        The latter are per byte of memory, added up.
+        The bytes are per byte of memory, added up over the stages.
         """
         problem, stages = self._problem, placement.stages
         stage_of = numpy.empty(len(problem.workload) + 1, dtype=int)
@@ -189,9 +189,8 @@ def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> 
 def _unreachable_seconds(problem: PlanningProblem) -> float:
     """Return more seconds than any stage of any placement takes.
 
-    They are for everything at once, all of it as slow as can be.
-
-    Of an all-reduce on m replicas, 2(m − 1)/m² of the weights and 2(m − 1)/m latencies.
+    They are for everything at once, all of it as slow as can be. An all-reduce on m replicas takes
+    2(m − 1)/m² of the weights and 2(m − 1)/m latencies.
     """
     workload, cluster = problem.workload, problem.cluster
     links = [*cluster.levels, *(host.network for host in cluster.hosts if host.network)]

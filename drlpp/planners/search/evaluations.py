@@ -13,10 +13,10 @@ from drlpp.planners.problem.objective import Objective
 from drlpp.planners.problem.problem import Solution
 
 _REQUESTS = 3
-"""A search may ask so many times more than it may evaluate."""
+"""The factor by which a search may ask more than it may evaluate."""
 
 _STALE = 300
-"""A search that asks so often in a row for what it knows has come by all that it can."""
+"""A search that asks this often in a row for what it knows has come by all that it can."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SearchRun:
 
 
 Likeness = Callable[[Placement], Hashable]
-"""The same for placements that a search need not tell apart."""
+"""A key that is equal for placements that a search need not tell apart."""
 
 
 def itself(placement: Placement) -> Hashable:

@@ -10,7 +10,7 @@ from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.problem.problem import PlanningProblem
 
-# Most moves are possible at most times; a state that so many in a row leave as it is has no other.
+# Most moves are possible at most times; if this many in a row change nothing, none can.
 _DRAWS = 200
 
 

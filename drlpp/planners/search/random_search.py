@@ -43,10 +43,11 @@ def random_run(
 
 
 def random_placement(problem: PlanningProblem, draw: random.Random) -> Placement:
-    """Draw a valid placement; every one that holds all accelerators it may has a chance.
+    """Draw a valid placement.
 
-    First the number of stages, then a topological order of the operators and where it is cut, then
-    the accelerators: one for each stage, and the others anywhere.
+    Every placement that holds all accelerators that it may hold has a chance. First the number of
+    stages is drawn, then a topological order of the operators and where it is cut, then the
+    accelerators: one for each stage, and the others anywhere.
     """
     workload, accelerators = problem.workload, problem.cluster.accelerators
     count = draw.randint(1, min(len(workload), accelerators))
