@@ -216,7 +216,7 @@ class RecurrentPartitioner(nn.Module):
         walks: Sequence[PartitionWalk],
         decisions: Sequence[tuple[int, Decision]],
     ) -> Tensor:
-        """Return the logits of ``decisions``, as pairs (walk, decision).
+        """Return the logits of ``decisions``, given as pairs (walk, decision).
 
         They come from one pass over the walks.
         """

@@ -65,7 +65,7 @@ class PlacementContext:
 
     @classmethod
     def of_workload(cls, workload: Workload, cluster: Cluster) -> PlacementContext:
-        """Describe a workload so that an agent can transfer.
+        """Describe a workload on a cluster for a policy that transfers.
 
         The features are numbers without units, whose meaning no model changes.
 

@@ -16,7 +16,7 @@ _AHEAD = (0.25, 0.5, 1.0, 2.0)
 def operator_outlook(costs: RelativeCosts, predecessors: Sequence[Sequence[int]]) -> Array:
     """Return fourteen numbers for every operator.
 
-    Graph convolutions see three operators far, these numbers all.
+    Graph convolutions see three operators far; these numbers see all operators.
 
     * the share of the work of all that it depends on, and of all that depends on it;
     * the share of work and of weights up to it in the order of the operators;

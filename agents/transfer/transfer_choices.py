@@ -62,7 +62,7 @@ class Choices:
 
 
 def prospects_of(encoded: Encoded, choices: Choices) -> tuple[Array, Array]:
-    """Return numbers of the partitions as they are, then of those with each candidate."""
+    """Return numbers on the partitions as they are, then on those with each candidate."""
     rows = numpy.repeat(numpy.arange(len(choices.counts)), choices.counts)
     both = numpy.concatenate([numpy.arange(len(choices.counts)), rows])
     context = choices.context[both]

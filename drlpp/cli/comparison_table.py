@@ -43,9 +43,8 @@ def comparison_table(
     """Show what was compared side by side.
 
     The fastest by median of those with most rounds is marked. Those with fewer dropped out of the
-    race before its end. The spread is given as the fastest and
-    the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
-    the reference divided by the row's.
+    race before its end. The spread is given as the fastest and the slowest round: with a handful of
+    them, quartiles would say less. A ratio is the median of the reference divided by the row's.
 
     Args:
         rows: in the order in which to print them.

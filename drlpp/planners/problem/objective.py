@@ -65,7 +65,7 @@ class AnalyticObjective:
     def seconds_and_missing(self, placement: Placement) -> tuple[float, float]:
         """Return seconds per minibatch by the rule, and the missing bytes.
 
-        The bytes are per byte of memory, added up over the stages.
+        The bytes are given per byte of memory, added up over the stages.
         """
         problem, stages = self._problem, placement.stages
         stage_of = numpy.empty(len(problem.workload) + 1, dtype=int)
