@@ -7,11 +7,11 @@ holds the operators S on one of m replicas, that is, for each minibatch of its o
 
 with c common to everything (a profile of a faster device, or a mere guess), t_o the declared
 seconds of operator o, h those of a stage's passes besides its operators, and b_S what its
-parameters cost (update, prediction, collecting gradients). The corrections c and x have a normal prior around
-0: whoever has measured nothing believes what was declared. ln y is observed with some noise, so
-the most probable x is a least-squares problem, solved by Gauss-Newton, and what is left uncertain
-is the normal distribution around it. Operators that were always in the same stage are corrected
-together; what tells them apart is a measurement that separates them.
+parameters cost (update, prediction, collecting gradients). The corrections c and x have a normal
+prior around 0: whoever has measured nothing believes what was declared. ln y is observed with some
+noise, so the most probable x is a least-squares problem, solved by Gauss-Newton, and what is left
+uncertain is the normal distribution around it. Operators that were always in the same stage are
+corrected together; what tells them apart is a measurement that separates them.
 
 CPU workers that share cores are busy for longer than their work takes. Their busy times are
 divided by what the simulator says of that, with the costs as they were declared.
