@@ -22,7 +22,7 @@ class MeasurementBudgetCallback(BaseCallback):
     Args:
         memory: of the environment; what it holds from an earlier run counts.
         budget: how many distinct placements may be measured, failed ones included.
-        patience: also stop after so many steps without a new one, since a policy that has
+        patience: also stop after this many steps without a new one, since a policy that has
             settled asks for the same placements for ever. Steps that asked for what cannot run do
             not count.
     """

@@ -49,7 +49,7 @@ class Hyperparameters(Document):
     feasible: bool = False
 
     def build(self, env: GymEnv, **options: Any) -> DRLPP:
-        """An agent for ``env``; ``options`` are further arguments of :class:`DRLPP`."""
+        """Build an agent for ``env``; ``options`` are further arguments of :class:`DRLPP`."""
         arguments = self.model_dump(exclude={"temperature", "feasible"})
         policy_kwargs = {"temperature": self.temperature, "feasible": self.feasible}
         return DRLPP("PlacementPolicy", env, **arguments, policy_kwargs=policy_kwargs, **options)
@@ -87,7 +87,7 @@ class GuidedHyperparameters(Document):
     patience: int = Field(default=40, ge=0, le=1_000_000)
 
     def build(self, env: GymEnv, **options: Any) -> GuidedDRLPP:
-        """An agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""
+        """Build an agent for ``env``; ``options`` are further arguments of :class:`GuidedDRLPP`."""
         switches = {field.name for field in fields(Options)}
         arguments = self.model_dump(exclude={"pretrained", *switches})
         search = Options(**self.model_dump(include=switches))
@@ -106,7 +106,7 @@ AgentHyperparameters = Hyperparameters | GuidedHyperparameters
 
 
 def _shipped() -> dict[str, AgentHyperparameters]:
-    """The files of this package, by name."""
+    """Return the files of this package, by name."""
     found = {}
     with resources.as_file(resources.files("drlpp.agents") / "hyperparameters") as folder:
         for path in sorted(folder.glob("*.yaml")):
@@ -125,7 +125,7 @@ AGENTS: dict[str, AgentHyperparameters] = _shipped()
 
 
 def hyperparameters_of(agent: str) -> AgentHyperparameters:
-    """The hyperparameters of an agent, by its name or by the path of a YAML file.
+    """Return the hyperparameters of an agent, by its name or by the path of a YAML file.
 
     Raises:
         InvalidInput: there is neither an agent of this name nor such a file.

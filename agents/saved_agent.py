@@ -53,12 +53,12 @@ _HOMES = {
     for room in ("paper.", "transfer.", "capturing.", "model_based.")
     if room in module
 }
-"""Where modules are that agents saved by version 0.1 name by their old place."""
+"""The modules that agents saved by version 0.1 name by their old place."""
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """One of the parts, by exactly its name."""
+        """Return one of the parts, by exactly its name."""
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _read_tensors
         module = _HOMES.get(module, module)
@@ -68,17 +68,17 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _read_tensors(data: bytes) -> Any:
-    """What torch itself does here would load any pickle."""
+    """Read tensors only: what torch itself does here would load any pickle."""
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
 def load_agent(algorithm: type[DRLPP], path: Path, env: PlacementEnv, **changes: Any) -> DRLPP:
-    """An agent as it was saved.
+    """Load an agent as it was saved.
 
     Args:
         algorithm: of the agent.
         path: of its file.
-        env: to go on in.
+        env: in which it continues.
         changes: attributes that are to be other than they were.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Between candidates and the actions of an environment: the one place that knows their layout."""
+"""The layout of actions: candidates become actions of an environment and the other way round."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ActionCodec:
         return spaces.MultiDiscrete([self.accelerators] * (self.operators + self.accelerators))
 
     def encode(self, candidate: Candidate) -> NDArray[np.int64]:
-        """The action that decodes to ``candidate``, operators of its stages sorted.
+        """Return the action that decodes to ``candidate``, operators of its stages sorted.
 
         An idle accelerator has the number of stages as its stage, which no operator has.
         """
@@ -52,7 +52,7 @@ class ActionCodec:
         )
 
     def decode(self, action: Sequence[int] | NDArray[np.int64]) -> Candidate:
-        """The candidate that an action describes, which may be one that cannot be run.
+        """Return the candidate that an action describes, which may be one that cannot be run.
 
         Stages may be numbered with gaps; their order counts. An accelerator that holds a stage
         without operators is idle.
@@ -60,7 +60,7 @@ class ActionCodec:
         return Candidate(Placement.from_assignment(*self.split(action)), self.method)
 
     def split(self, action: Sequence[int] | NDArray[np.int64]) -> Stages:
-        """The stages of operators and of accelerators, as far as an action has them."""
+        """Return the stages of operators and of accelerators, as far as an action has them."""
         stages = tuple(int(stage) for stage in action[: self.operators + self.accelerators])
         return stages[: self.operators], stages[self.operators :]
 
@@ -68,10 +68,10 @@ class ActionCodec:
     def join(
         stage_of_operator: Sequence[int], stage_of_accelerator: Sequence[int]
     ) -> NDArray[np.int64]:
-        """The action of these stages."""
+        """Return the action of these stages."""
         return np.array([*stage_of_operator, *stage_of_accelerator])
 
     @staticmethod
     def accelerators_of(space: spaces.MultiDiscrete, operators: int) -> int:
-        """A of a space of actions that place ``operators`` operators."""
+        """Return A, the number of accelerators, of a space that places ``operators``."""
         return len(space.nvec) - operators

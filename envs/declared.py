@@ -37,7 +37,7 @@ class Declared:
         method: Method = DEFAULT_METHOD,
         memory: MemoryModel | None = None,
     ) -> Self:
-        """A profile and a cluster; memory is that of SGD with momentum if left out."""
+        """Declare a profile and a cluster; memory is that of SGD with momentum if left out."""
         problem = PlanningProblem(
             Workload.of(profile, method), cluster, memory=memory or MemoryModel.with_state(method)
         )
@@ -45,6 +45,9 @@ class Declared:
 
     @classmethod
     def guessed(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:
-        """For those who know the graph and the number of accelerators: sizes stand for costs."""
+        """Declare a graph and a number of accelerators, for those who know no more.
+
+        Sizes stand for costs.
+        """
         cluster = local_cluster(accelerators, _USUAL_LINK)
         return cls.of(estimate_profile(graph), cluster, method)

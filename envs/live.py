@@ -37,7 +37,7 @@ def make_live(
         invalid_reward: the reward of a placement that cannot run or that failed.
         path: the file in which measurements are remembered.
         stepwise: build placements decision by decision, with action masks.
-        declared: what agents are told, such as a profile that was measured; costs are guessed from
+        declared: what agents know, such as a profile that was measured; costs are guessed from
             sizes if left out.
         session_options: further options of the new ``ClusterSession``, such as ``method``.
     """

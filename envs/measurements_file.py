@@ -31,7 +31,7 @@ _PASSING = {WorkerLost.kind, TrialTimeout.kind}
 
 
 class Header(Record):
-    """The first line: what is measured, and how.
+    """The first line: what is measured and how.
 
     ``minibatches`` is all runs of a placement together, ``repetitions`` how many runs these are.
     ``method`` is that of all entries without one of their own; None in files of before version 3.
@@ -62,21 +62,19 @@ class Entry(Record):
 
     @classmethod
     def of(cls, candidate: Candidate, outcome: Outcome, usual: Method) -> Entry:
-        """In a file where ``usual`` is the method of entries without one."""
+        """Make an entry of a file where ``usual`` is the method of entries without one."""
         method = None if candidate.method == usual else candidate.method
         return cls(placement=candidate.placement, outcome=outcome, method=method)
 
     def candidate(self, usual: Method) -> Candidate:
-        """What ran, where ``usual`` is the method of entries without one."""
+        """Return what ran, where ``usual`` is the method of entries without one."""
         return Candidate(self.placement, self.method or usual)
 
 
 def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[Entry]]:
-    """A file's header, and what it holds, after a check that it is of the same run.
+    """Read a file's header, and what it holds, after a check that it is of the same run.
 
-    Without a file, begin it.
-
-    A half-written last line is cut off, of such a file only.
+    If there is no file, it is begun. A half-written last line is cut off, but only in such a file.
 
     Raises:
         InvalidFile: if it is of another run, written by a newer version, or damaged elsewhere.
@@ -96,7 +94,10 @@ def open_measurements(path: Path, expected: Header) -> tuple[Header, Iterator[En
 
 
 def with_method(path: Path, header: Header, method: Method) -> Header:
-    """Give a file of before version 3 a method, so that entries may have others; its new header."""
+    """Give a file of before version 3 a method, so that entries may have others.
+
+    Returns its new header.
+    """
     renewed = header.model_copy(update={"version": FORMAT_VERSION, "method": method})
     _, _, entries = path.read_bytes().partition(b"\n")
     with telling_of_storage(path):
@@ -105,7 +106,7 @@ def with_method(path: Path, header: Header, method: Method) -> Header:
 
 
 def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
-    """What a file is about, and what it holds; nothing is changed.
+    """Read what a file is about, and what it holds; nothing is changed.
 
     Raises:
         InvalidFile: if it is no such file, or damaged elsewhere than in its last line.
@@ -117,7 +118,7 @@ def read_measurements(path: Path) -> tuple[Header, Iterator[Entry]]:
 
 
 def settled(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Those that a run which resumes with the file need not measure again.
+    """Yield those that a run which resumes with the file need not measure again.
 
     A lost worker, and a silence, may have had nothing to do with the placement: the machine may
     have been short of memory, or frozen, or the time limit too short. So a placement may fail in

@@ -22,7 +22,7 @@ INVALID = "invalid placement"
 """The failure of a candidate that cannot be run at all."""
 
 INVALID_REWARD = -10.0
-"""Below −ln(seconds) of anything that takes less than six hours for a minibatch."""
+"""A reward below −ln(seconds) of anything that takes less than six hours for a minibatch."""
 
 
 class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
@@ -74,7 +74,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
 
     @property
     def minibatches(self) -> int:
-        """Over how many a placement is measured at a time."""
+        """The number of minibatches that a placement is measured over at a time."""
         return self.memory.minibatches_of_a_run
 
     @property
@@ -88,7 +88,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
             self.memory.close()
 
     def measure(self, candidate: Candidate) -> Outcome:
-        """What measuring a candidate gives, from memory if it is known.
+        """Return what measuring a candidate gives, from memory if it is known.
 
         One that cannot be run is a failed measurement, ``invalid placement``, and does not count as
         measured.
@@ -101,7 +101,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         return outcome
 
     def _reward(self, candidate: Candidate) -> tuple[float, dict[str, Any]]:
-        """−ln(seconds per minibatch) of a candidate (drl-pp eq. 2) and ``info``."""
+        """Return −ln(seconds per minibatch) of a candidate (drl-pp eq. 2) and ``info``."""
         outcome = self.measure(candidate)
         if isinstance(outcome, FailedMeasurement):
             return self._penalty(outcome.failure, outcome.reason)
@@ -118,7 +118,7 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
 
 
 def outcome_in(info: Mapping[str, Any]) -> Outcome:
-    """What was measured in the last step of an episode, from its ``info``."""
+    """Return what was measured in the last step of an episode, from its ``info``."""
     if "error_type" in info:
         return FailedMeasurement(failure=info["error_type"], reason=info["reason"])
     outcome: Outcome = info["measurement"]

@@ -52,10 +52,10 @@ class MeasurementMemory:
     the machine hits all alike. A run that fails makes its placement a failed one, which is
     remembered like the others whatever the reason, so that one that hangs costs its timeout once.
 
-    Every run is in the file before anything else happens. A placement whose runs are not complete
-    when the program is killed goes on with those that are missing. A failure in the file that the
-    placement may not be to blame for is measured once more when the placement is asked for again
-    (:func:`drlpp.envs.measurements_file.settled`).
+    Every run is in the file before anything else happens. If the program is killed before the runs
+    of a placement are complete, only those that are missing are made later. The placement may not
+    be to blame for a failure in the file. Such a failure is measured once more when the placement
+    is asked for again (:func:`drlpp.envs.measurements_file.settled`).
 
     Args:
         measurer: the cluster that measures.
@@ -119,7 +119,7 @@ class MeasurementMemory:
 
     @property
     def minibatches_of_a_run(self) -> int:
-        """Over how many a placement is measured at a time."""
+        """The number of minibatches that a placement is measured over at a time."""
         return -(-self.minibatches // self.repetitions)
 
     @property
@@ -152,7 +152,7 @@ class MeasurementMemory:
         return MemorySummary(self.distinct, self.failed, self.hits, seconds)
 
     def measure(self, placement: Placement | Candidate) -> tuple[Outcome, bool]:
-        """The outcome of a candidate, and whether it was remembered rather than measured.
+        """Return the outcome of a candidate, and whether it was remembered rather than measured.
 
         Raises:
             InvalidInput: it cannot be run.
@@ -176,7 +176,7 @@ class MeasurementMemory:
 
         Args:
             placements: in the order of the first turn.
-            most: leave out what comes after so many that are not known yet.
+            most: how many that are not known yet are measured; the others are left out.
         """
         new: list[ExecutionPlan] = []
         for key in dict.fromkeys(map(self._key, placements)):
@@ -193,11 +193,14 @@ class MeasurementMemory:
         self._not_asked_for.update(p.candidate for p in new if p.candidate in self._outcomes)
 
     def best(self) -> tuple[Candidate, Measurement] | None:
-        """The candidate with the fewest seconds per minibatch, the earliest of equals."""
+        """Return the candidate with the fewest seconds per minibatch, the earliest of equals."""
         return self._best
 
     def fastest(self, count: int) -> list[tuple[Candidate, Measurement]]:
-        """The ``count`` candidates with the fewest seconds per minibatch, the fastest first."""
+        """Return the ``count`` candidates with the fewest seconds per minibatch.
+
+        The fastest comes first.
+        """
         measured = [(c, o) for c, o in self._outcomes.items() if isinstance(o, Measurement)]
         return sorted(measured, key=lambda pair: pair[1].seconds_per_minibatch)[:count]
 
@@ -215,7 +218,7 @@ class MeasurementMemory:
 
     @property
     def _usual_method(self) -> Method:
-        """Of entries of the file that have none."""
+        """The method of entries of the file that have none."""
         return self._header.method or self.measurer.method
 
     def _run(self, plan: ExecutionPlan) -> None:
@@ -233,7 +236,10 @@ class MeasurementMemory:
         append(path, entry)
 
     def _check_possible(self, placement: Placement) -> None:
-        """What somebody has edited may name operators and accelerators that there are not."""
+        """Raise an error for a placement of operators or accelerators that do not exist.
+
+        Somebody may have edited the file.
+        """
         try:
             placement.validate_for(self.graph, self.accelerators)
         except InvalidInput as error:

@@ -38,8 +38,7 @@ def make_sim(
         invalid_reward: the reward of a placement that cannot run or does not fit.
         path: the file in which outcomes are remembered.
         stepwise: build placements decision by decision, with action masks.
-        declared: what agents are told; the profile and the cluster, without ``speeds``, if left
-            out.
+        declared: what agents know; the profile and the cluster, without ``speeds``, if left out.
     """
     measurer = SimulatedCluster(profile, cluster, speeds, method)
     memory = MeasurementMemory(measurer, minibatches, path)

@@ -100,7 +100,10 @@ class StepwisePlacementEnv(MeasuringEnv):
         return self._observation(), reward, True, False, info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """The stages that the next action may choose, shape ``(A,)``, at least one of them."""
+        """Return the stages that the next action may choose, at least one of them.
+
+        The shape is ``(A,)``.
+        """
         stage_of, held = self.codec.split(self._stages)
         mask = np.zeros(self.accelerators, np.bool_)
         if len(stage_of) < len(self.graph):

@@ -41,10 +41,10 @@ from drlpp.planners.model_based.recalibration import Options, Recalibration
 from drlpp.planners.problem.objective import Objective
 
 _CANDIDATES = 4
-"""Of the imagined placements so many of the best compete to be measured."""
+"""How many of the best imagined placements compete to be measured."""
 
 _ONE_BY_ONE = 8
-"""So many placements are measured one by one: the first measurements teach the most."""
+"""How many placements are measured one by one: the first measurements teach the most."""
 
 
 class GuidedDRLPP(DRLPP):
@@ -127,7 +127,7 @@ class GuidedDRLPP(DRLPP):
         episode_start: NDArray[np.bool_] | None = None,
         deterministic: bool = False,
     ) -> tuple[NDArray[np.int64], tuple[NDArray[np.float32], ...] | None]:
-        """The fastest placement measured so far, or one that the policy samples.
+        """Return the fastest placement measured so far, or one that the policy samples.
 
         Args:
             observation: of one environment, or of several.
@@ -146,7 +146,7 @@ class GuidedDRLPP(DRLPP):
         return [*super()._excluded_save_params(), "_recalibration"]
 
     def recalibration(self, env: VecEnv) -> Recalibration:
-        """The search, which knows everything that the environments remember."""
+        """Return the search, which knows everything that the environments remember."""
         if self._recalibration is None:
             declared: Declared = env.get_attr("declared")[0]
             problem = declared.problem.with_seed(self.seed or 0)
@@ -197,7 +197,7 @@ class GuidedDRLPP(DRLPP):
         return True
 
     def train(self) -> None:
-        """PPO on imagined placements, with self-imitation of measured ones."""
+        """Train by PPO on imagined placements, with self-imitation of measured ones."""
         if self.rollout_buffer.content:
             super().train()
 
@@ -233,7 +233,7 @@ class GuidedDRLPP(DRLPP):
         return float(self.env.get_attr("invalid_reward")[0])
 
     def _choose_elites(self) -> list[Rewarded]:
-        """The best that was measured, each as a new walk that makes it."""
+        """Return the best that was measured, each as a new walk that makes it."""
         assert self._recalibration is not None
         surrogate = self._recalibration.surrogate
         draw = random.Random(int(torch.randint(2**31, ()).item()))
@@ -258,7 +258,7 @@ class GuidedDRLPP(DRLPP):
     def _log_expectations(
         self, expected: list[float], results: list[tuple[float, dict[str, Any]]]
     ) -> None:
-        """How far off the corrected simulator was."""
+        """Log how far off the corrected simulator was."""
         errors = [
             abs(math.log(info["seconds"] / seconds))
             for seconds, (_, info) in zip(expected, results, strict=False)

@@ -7,7 +7,7 @@ from drlpp.planners.problem.objective import Objective
 
 
 def with_everyone(placement: Placement, accelerators: int, objective: Objective) -> Placement:
-    """The placement with idle accelerators as further replicas, each where it hurts least.
+    """Make idle accelerators further replicas of a placement, each where it hurts least.
 
     A policy has no choice that leaves an accelerator idle. Planners leave some idle where a further
     replica would cost more in all-reduces than it saves.

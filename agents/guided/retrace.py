@@ -21,7 +21,7 @@ def retrace(
     stage_of_accelerator: Sequence[int],
     draw: Random,
 ) -> Trajectory:
-    """A random walk that ends in a given placement; every valid placement has one.
+    """Draw a walk that ends in a given placement; every valid placement has one.
 
     At every choice, one of the candidates of the stage in the making is drawn; what it depends on
     is of this stage or of earlier ones. When the stage is whole, it is cut. No policy has made

@@ -224,9 +224,10 @@ class DRLPP(OnPolicyAlgorithm):
         return True
 
     def _draw_again(self, environments: int) -> list[Trajectory]:
-        """A new placement for each that could not run, in whole steps of all environments (§3.3).
+        """Draw a new placement for each that could not run (§3.3).
 
-        What fills up the last step is further placements of the same schemes.
+        The placements fill whole steps of all environments: further placements of the same schemes
+        fill up the last step.
         """
         missing = self.rollout_buffer.missing(self.placements_per_partition)
         idle = -len(missing) % environments
@@ -235,7 +236,7 @@ class DRLPP(OnPolicyAlgorithm):
     def _measure(
         self, actions: Sequence[NDArray[np.int64]], env: VecEnv, callback: BaseCallback
     ) -> list[tuple[float, dict[str, Any]]]:
-        """Reward and info of every action; of fewer if a callback stops it."""
+        """Return reward and info of every action; of fewer if a callback stops it."""
         for index in range(env.num_envs):
             env.env_method("prefetch", np.stack(actions[index :: env.num_envs]), indices=index)
         results: list[tuple[float, dict[str, Any]]] = []
@@ -253,7 +254,7 @@ class DRLPP(OnPolicyAlgorithm):
         return results
 
     def train(self) -> None:
-        """PPO's update on the rollout, all of it in every pass."""
+        """Make PPO's update on the rollout, all of it in every pass."""
         self.policy.set_training_mode(True)
         self._update_learning_rate(self.policy.optimizer)
         clip_range = self.clip_range(self._current_progress_remaining)
@@ -320,11 +321,11 @@ class DRLPP(OnPolicyAlgorithm):
             torch.set_num_threads(threads)
 
     def _choose_elites(self) -> list[Rewarded]:
-        """The best distinct placements so far."""
+        """Return the best distinct placements so far."""
         return best_of([*self._elites, *self.rollout_buffer.content], self.elites)
 
     def _imitation_loss(self) -> Tensor:
-        """Minus the mean log-probability of the elites' choices."""
+        """Return minus the mean log-probability of the elites' choices."""
         trajectories = [elite.trajectory for elite in self._elites]
         walks = [trajectory.walk for trajectory in trajectories]
         evaluation = self.policy.evaluate(walks, trajectories)
@@ -337,7 +338,10 @@ class DRLPP(OnPolicyAlgorithm):
             self.baseline = self.baseline_decay * past + (1 - self.baseline_decay) * average
 
     def _advantages(self, rewards: NDArray[np.float64]) -> Tensor:
-        """Rewards above the baseline, in standard deviations of the measured ones, clipped."""
+        """Return rewards above the baseline, clipped.
+
+        They are in standard deviations of the measured rewards.
+        """
         measured = self.rollout_buffer.measured_rewards
         if self.baseline is None or not len(measured):
             # Nothing was measured: every choice was bad, and there is no scale.
@@ -349,7 +353,9 @@ class DRLPP(OnPolicyAlgorithm):
         )
 
     def _placement_advantages(self) -> Tensor:
-        """Advantages of all placements; the average of the penalties is part of the baseline.
+        """Return the advantages of all placements.
+
+        The average of the penalties is part of the baseline.
 
         Where nine placements in ten cannot run, pushing away from those nine is mostly noise, and
         the tenth has to stand out. Without penalties this changes nothing.

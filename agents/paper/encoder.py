@@ -63,7 +63,7 @@ class GraphEncoder(nn.Module):
         )
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
-        """The representation H_v of every operator."""
+        """Return the representation H_v of every operator."""
         for layer in self.layers:
             nodes = layer(nodes, edges)
         return nodes

@@ -9,7 +9,7 @@ from drlpp.capturing.graph import OpGraph
 
 
 def node_features(graph: OpGraph) -> Tensor:
-    """The features of every operator: one-hot type, then five numbers from 0 to 1.
+    """Return the features of every operator: one-hot type, then five numbers from 0 to 1.
 
     The numbers are input degree, input size, output degree, output size and parameter size, each
     divided by the largest in the graph. The input size counts the tensors that an operator reads
@@ -44,7 +44,7 @@ def node_features(graph: OpGraph) -> Tensor:
 
 
 def undirected_edges(graph: OpGraph) -> Tensor:
-    """Every pair of joined operators in both directions, once each.
+    """Return every pair of joined operators in both directions, once each.
 
     Returns:
         Source and target operators, shape ``(2, edges)``, int64.

@@ -81,7 +81,7 @@ class RecurrentPartitioner(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, nodes: Tensor) -> None:
-        """With ``temperature="auto"``, choose T for the weights as they are now.
+        """Choose T for the weights as they are now, if ``temperature="auto"``.
 
         Walks without cuts are sampled. If g = log Σ_v exp(S_v) − S_{G_k} at one of their choices,
         a cut has the probability sigmoid(−T − g) there, and T is solved for by bisection so that
@@ -216,7 +216,10 @@ class RecurrentPartitioner(nn.Module):
         walks: Sequence[PartitionWalk],
         decisions: Sequence[tuple[int, Decision]],
     ) -> Tensor:
-        """The logits of ``decisions``, as pairs (walk, decision), in one pass over the walks."""
+        """Return the logits of ``decisions``, given as pairs (walk, decision).
+
+        They come from one pass over the walks.
+        """
         projected = self.selector.input(nodes)
         longest = max(len(walk.order) for walk in walks)
         padded = [walk.order + (0,) * (longest - len(walk.order)) for walk in walks]
@@ -246,7 +249,7 @@ class RecurrentPartitioner(nn.Module):
         return logits
 
     def _cutter_states(self, at_starts: Tensor) -> Tensor:
-        """H̃_{G_{k−1}} for every partition k that was walked through, ``(walks, K, 2·units)``.
+        """Return H̃_{G_{k−1}} for every walked partition k, ``(walks, K, 2·units)``.
 
         Args:
             at_starts: the sum of what was walked to before every partition, ``(walks, K, units)``.
@@ -257,7 +260,9 @@ class RecurrentPartitioner(nn.Module):
         return torch.stack(states, dim=1)
 
     def _selector_states(self, inputs: Tensor, cutter: Tensor, starts: Tensor) -> Tensor:
-        """The selector's state after 0, 1, … operators, ``(longest + 1, walks, 2·units)``.
+        """Return the selector's states after 0, 1, … operators.
+
+        Their shape is ``(longest + 1, walks, 2·units)``.
 
         Args:
             inputs: to the LSTM, ``(longest, walks, 4·units)``.
@@ -285,10 +290,10 @@ class RecurrentPartitioner(nn.Module):
         candidates: Sequence[tuple[int, ...]],
         may_cut: Sequence[bool],
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Scores of the cut (column 0) and of the candidates, −∞ where there is none.
+        """Score the cut (column 0) and the candidates, −∞ where there is none.
 
-        And the selector's states, hidden and cell, after each of the candidates, one choice's after
-        the other's, ``(candidates of all choices, units)``.
+        The selector's states, hidden and cell, after each of the candidates are returned as well,
+        one choice's after the other's, ``(candidates of all choices, units)``.
 
         Args:
             projected: the selector's input projection of all operators.
@@ -320,13 +325,16 @@ class RecurrentPartitioner(nn.Module):
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
-    """``values[index]``, whose backward pass adds up rows fast; indexing's is far slower."""
+    """Return ``values[index]``.
+
+    Its backward pass adds up rows fast; that of indexing is far slower.
+    """
     found = values.index_select(0, index.flatten().to(values.device))
     return found.view(*index.shape, values.shape[1])
 
 
 def _score(units: int) -> nn.Sequential:
-    """An MLP with one hidden layer that ends in a score, near 0 for every input at first."""
+    """Make an MLP with one hidden layer that ends in a score, near 0 for every input at first."""
     last = nn.Linear(units, 1)
     nn.init.orthogonal_(last.weight, gain=0.01)
     nn.init.zeros_(last.bias)
@@ -334,7 +342,10 @@ def _score(units: int) -> nn.Sequential:
 
 
 def _padded_starts(walks: Sequence[PartitionWalk]) -> Tensor:
-    """First positions of the partitions, ``(walks, K)``; those that do not exist start nowhere."""
+    """Return the first positions of the partitions, ``(walks, K)``.
+
+    Partitions that do not exist start behind the last operator.
+    """
     most = max(len(walk.starts) for walk in walks)
     return torch.tensor(
         [walk.starts + (len(walk.order),) * (most - len(walk.starts)) for walk in walks]

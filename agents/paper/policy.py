@@ -136,7 +136,7 @@ class PlacementPolicy(TrajectoryPolicy):
         )
 
     def encode(self) -> Tensor:
-        """H: the representations of all operators, ``(operators, units)``."""
+        """Return H: the representations of all operators, ``(operators, units)``."""
         return self.encoder(self.features, self.edges)
 
     @torch.no_grad()
@@ -188,7 +188,7 @@ class PlacementPolicy(TrajectoryPolicy):
         )
 
     def _scores(self, nodes: Tensor, walks: Sequence[PartitionWalk]) -> Tensor:
-        """Scores of all pairs of accelerators and partitions, by the partitions' summaries."""
+        """Score all pairs of accelerators and partitions, by the partitions' summaries."""
         stage_of = torch.tensor([walk.stage_of_operator for walk in walks], device=nodes.device)
         member = torch.nn.functional.one_hot(stage_of, self.accelerators).to(nodes.dtype)
         summaries = member.transpose(1, 2) @ nodes / len(self.graph)

@@ -27,15 +27,18 @@ class Recurrence(nn.Module):
             nn.init.uniform_(parameter, -(units**-0.5), units**-0.5)
 
     def initial(self, batch: int) -> Tensor:
-        """The state H̃ of an empty partition (Algorithm 1, line 1): zeros, ``(batch, 2·units)``."""
+        """Return the state H̃ of an empty partition (Algorithm 1, line 1).
+
+        It is zeros, ``(batch, 2·units)``.
+        """
         return self.recurrent.weight.new_zeros(batch, 2 * self.units)
 
     def from_states(self, states: Tensor) -> Tensor:
-        """What ``states`` add to the gates of the next step, ``(batch, 4·units)``."""
+        """Return what ``states`` add to the gates of the next step, ``(batch, 4·units)``."""
         return self.recurrent(states[..., : self.units])
 
     def step(self, gates: Tensor, states: Tensor) -> Tensor:
-        """One step.
+        """Take one step.
 
         Args:
             gates: ``input(x) + from_states(states)``, ``(batch, 4·units)``.
@@ -44,19 +47,19 @@ class Recurrence(nn.Module):
         return torch.cat(self.advance(gates, self.cell(states)), dim=-1)
 
     def advance(self, gates: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """One step from cell states alone; returns hidden and cell states apart."""
+        """Take one step from cell states alone; return hidden and cell states apart."""
         enter, forget, update, leave = gates.chunk(4, dim=-1)
         cell = forget.sigmoid() * cells + enter.sigmoid() * update.tanh()
         return leave.sigmoid() * cell.tanh(), cell
 
     def forward(self, inputs: Tensor, states: Tensor) -> Tensor:
-        """One step from unprojected inputs, ``(batch, F_in)``."""
+        """Take one step from unprojected inputs, ``(batch, F_in)``."""
         return self.step(self.input(inputs) + self.from_states(states), states)
 
     def hidden(self, states: Tensor) -> Tensor:
-        """The hidden half of ``states``."""
+        """Return the hidden half of ``states``."""
         return states[..., : self.units]
 
     def cell(self, states: Tensor) -> Tensor:
-        """The cell half of ``states``."""
+        """Return the cell half of ``states``."""
         return states[..., self.units :]

@@ -22,7 +22,7 @@ class Totals(NamedTuple):
 
     @classmethod
     def of(cls, env: VecEnv) -> Totals:
-        """As they are now."""
+        """Read the totals as they are now."""
         summaries = env.get_attr("summary")
         best = [s.best_seconds for s in summaries if s.best_seconds is not None]
         return cls(
@@ -33,7 +33,7 @@ class Totals(NamedTuple):
 
 
 def log_totals(logger: Logger, before: Totals, after: Totals, steps: int) -> None:
-    """What all measurements so far come to, and the share of new ones among the last ``steps``."""
+    """Log the totals of all measurements, and the share of new ones among the last ``steps``."""
     if after.best_seconds is not None:
         logger.record("placement/best_seconds", after.best_seconds)
     logger.record("placement/distinct", after.distinct)
@@ -42,7 +42,7 @@ def log_totals(logger: Logger, before: Totals, after: Totals, steps: int) -> Non
 
 
 def log_rollout(logger: Logger, rollout: TrajectoryBuffer, baseline: float | None) -> None:
-    """The placements that the policy has sampled in a rollout."""
+    """Log the placements that the policy has sampled in a rollout."""
     measured = rollout.measured_rewards
     if len(measured):
         logger.record("placement/mean_reward", float(measured.mean()))
@@ -59,7 +59,7 @@ def log_rollout(logger: Logger, rollout: TrajectoryBuffer, baseline: float | Non
 def log_updates(
     logger: Logger, updates: Sequence[Update], losses: Sequence[float], clip_range: float
 ) -> None:
-    """The passes over a rollout."""
+    """Log the passes over a rollout."""
     partitioner = np.mean([update.partitioner_entropy.item() for update in updates])
     scheduler = np.mean([update.scheduler_entropy.item() for update in updates])
     gradient_losses = [update.policy_gradient_loss.item() for update in updates]

@@ -115,7 +115,7 @@ class PipelineScheduler(nn.Module):
         )
 
     def _masked(self, scores: Tensor, stage_of_accelerator: Tensor, accelerator: int) -> Tensor:
-        """Scores of one accelerator's choices, ``(placements, K)``, after those before it."""
+        """Score one accelerator's choices, ``(placements, K)``, after those before it."""
         own = scores[:, accelerator]
         if not self.feasible:
             return own

@@ -85,9 +85,10 @@ class TrajectoryBuffer:
         return np.array([rewarded.reward for rewarded in self.content if rewarded.measured])
 
     def missing(self, placements: int) -> list[PartitionWalk]:
-        """The schemes that have fewer than ``placements`` that can run, once for each one missing.
+        """Return the schemes with fewer than ``placements`` that can run, once for each missing.
 
-        Placements that failed when they ran count as such, since they were evaluated.
+        Placements that failed when they ran count among those that can run, since they were
+        evaluated.
         """
         walks = {
             id(rewarded.trajectory.walk): rewarded.trajectory.walk for rewarded in self.content
@@ -98,7 +99,7 @@ class TrajectoryBuffer:
         return [walk for key, walk in walks.items() for _ in range(placements - found[key])]
 
     def partition_rewards(self) -> tuple[list[PartitionWalk], NDArray[np.float64]]:
-        """Every partition scheme with the mean reward of the placements sampled from it (§3.4).
+        """Return every partition scheme with the mean reward of its placements (§3.4).
 
         Placements that failed when they ran count with their penalty. Those that left a partition
         without an accelerator do not: the paper penalises the scheduler for them and evaluates
@@ -116,7 +117,7 @@ class TrajectoryBuffer:
 
 
 def best_of(candidates: Iterable[Rewarded], count: int) -> list[Rewarded]:
-    """The ``count`` best distinct placements among the measured ones, the earliest of equals."""
+    """Return the ``count`` best distinct measured placements, the earliest of equals."""
     distinct: dict[bytes, Rewarded] = {}
     for rewarded in candidates:
         if rewarded.measured:

@@ -90,7 +90,10 @@ def evaluate_batch(batch: Batch, evaluation: PolicyEvaluation, clip_range: float
 def clipped_surrogate(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_range: float
 ) -> Surrogate:
-    """The clipped surrogate objective by choice; all tensors have shape ``(choices,)``."""
+    """Compute the clipped surrogate objective by choice.
+
+    All tensors have shape ``(choices,)``.
+    """
     log_ratio = log_probs - old_log_probs.to(log_probs.device)
     advantages = advantages.to(log_probs.device)
     ratio = log_ratio.exp()
@@ -103,5 +106,5 @@ def clipped_surrogate(
 
 
 def mean(values: Tensor) -> Tensor:
-    """The mean, or 0 if there are no values."""
+    """Return the mean, or 0 if there are no values."""
     return values.sum() / max(len(values), 1)

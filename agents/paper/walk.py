@@ -162,7 +162,7 @@ class Walk:
         return added
 
     def result(self) -> PartitionWalk:
-        """The finished walk; operators without a partition become the last one (line 24)."""
+        """Return the finished walk; operators without a partition become the last one (line 24)."""
         stage_of = [len(self._starts) if stage < 0 else stage for stage in self._stage_of]
         return PartitionWalk(
             order=tuple(self._order),
@@ -173,7 +173,10 @@ class Walk:
         )
 
     def _missing_predecessors(self, operator: int) -> tuple[int, ...]:
-        """``operator`` and all it depends on that has no partition, in topological order."""
+        """Return ``operator`` and all it depends on that has no partition.
+
+        They are in topological order.
+        """
         missing, frontier = {operator}, [operator]
         while frontier:
             for read in self._predecessors[frontier.pop()]:

@@ -10,7 +10,7 @@ _ROUNDING = 1e-9
 
 
 def with_latest_cuts(placement: Placement, workload: Workload, objective: Objective) -> Placement:
-    """Every stage takes over what it can from the next, as long as nothing gets slower.
+    """Let every stage take over what it can from the next, as long as nothing gets slower.
 
     Only the slowest stage decides how fast a placement is, so where the others are cut matters
     little, and a planner's choice among them is arbitrary. Cut as late as possible, a stage ends

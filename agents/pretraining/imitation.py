@@ -43,7 +43,9 @@ class ImitationLoss(NamedTuple):
 def imitation_loss(
     network: TransferNetwork, problems: Sequence[SolvedProblem], draw: Random
 ) -> ImitationLoss:
-    """How far the network is from the optima of ``problems``, on a random walk to each.
+    """Compute how far the network is from the optima of ``problems``.
+
+    A random walk to each optimum is scored.
 
     Many choices are as good: every candidate of the stage in the making, and every stage that still
     waits for an accelerator as fast as the one that chooses. So it is their probability together
@@ -76,7 +78,7 @@ def imitation_loss(
 
 
 def _optimal(solved: SolvedProblem, draw: Random) -> Trajectory:
-    """A random walk to the optimum, equal accelerators in random places."""
+    """Draw a walk to the optimum, equal accelerators in random places."""
     placement, accelerators = solved.imitated, solved.context.accelerators
     costs = solved.context.costs
     assert costs is not None
@@ -95,7 +97,10 @@ def _optimal(solved: SolvedProblem, draw: Random) -> Trajectory:
 
 
 def right_choices(walks: Sequence[RecordedWalk], width: int) -> NDArray[numpy.bool_]:
-    """The choices that stay with the walks' partitions, ``(D, width)``; column 0 is the cut."""
+    """Return the choices that stay with the walks' partitions, ``(D, width)``.
+
+    Column 0 is the cut.
+    """
     rows = []
     for walk in walks:
         record = walk.record
@@ -113,7 +118,7 @@ def right_choices(walks: Sequence[RecordedWalk], width: int) -> NDArray[numpy.bo
 def right_stages(
     problems: Sequence[SolvedProblem], trajectories: Sequence[Trajectory], shape: Sequence[int]
 ) -> NDArray[numpy.bool_]:
-    """The stages that every accelerator may take instead of an equal one, ``(P, A, K)``."""
+    """Return the stages that every accelerator may take instead of an equal one, ``(P, A, K)``."""
     right = numpy.zeros((len(problems), *shape), dtype=bool)
     right[:, :, 0] = True
     for row, (solved, trajectory) in enumerate(zip(problems, trajectories, strict=True)):
@@ -128,5 +133,5 @@ def right_stages(
 
 
 def _probability(scores: Tensor, right: Tensor) -> Tensor:
-    """The logarithm of the probability of all that is right together, by row."""
+    """Return the logarithm of the probability of all that is right together, by row."""
     return scores.masked_fill(~right, -torch.inf).logsumexp(dim=1) - scores.logsumexp(dim=1)

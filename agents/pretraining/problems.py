@@ -1,4 +1,4 @@
-"""Endlessly many problems with known optima: what a policy is pre-trained on."""
+"""An endless stream of problems with known optima: what a policy is pre-trained on."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.specs.cluster import Link, local_cluster
 
 FAMILIES = ("chain", "residual", "towers", "layered")
-"""What is trained on; ``blocks``, ``encoder-decoder`` and the zoo are held out."""
+"""The families that are trained on; ``blocks``, ``encoder-decoder`` and the zoo are held out."""
 
 MOST_DOWNSETS = 500
-"""Of models that are planned; those with more are drawn again, since their optima take seconds."""
+"""The most downsets of models that are planned. Models with more are drawn again, since their
+optima take seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,19 +77,25 @@ class SolvedProblem:
         return self.optimum_seconds * sum(self.problem.cluster.speeds) / work
 
     def gap(self, trajectory: Trajectory) -> float:
-        """How much longer a placement takes than the optimum by the rule: 0.05 is 5% longer."""
+        """Return how much longer a placement takes than the optimum by the rule.
+
+        0.05 is 5% longer.
+        """
         return self.objective(placement_of(trajectory)) / self.optimum_seconds - 1
 
 
 def placement_of(trajectory: Trajectory) -> Placement:
-    """The placement at the end of a trajectory."""
+    """Return the placement at the end of a trajectory."""
     return Placement.from_assignment(
         trajectory.walk.stage_of_operator, trajectory.stage_of_accelerator
     )
 
 
 def draw_problem(family: str, operators: int, accelerators: int, draw: Random) -> PlanningProblem:
-    """A made-up model on a cluster of one host; in four of ten draws speeds are unequal."""
+    """Draw a made-up model on a cluster of one host.
+
+    In four of ten draws speeds are unequal.
+    """
     bandwidth = math.exp(draw.uniform(math.log(1e8), math.log(2e10)))
     latency = draw.choice([0.0, 0.0, 1e-5, 1e-4])
     speeds = None
@@ -104,7 +111,7 @@ def draw_problem(family: str, operators: int, accelerators: int, draw: Random) -
 
 
 def _with_side_costs(workload: Workload, draw: Random) -> Workload:
-    """What made-up models lack and measured ones have: each in half of the draws.
+    """Add what made-up models lack and measured ones have, each in half of the draws.
 
     Updates take 0.5 to 30% of the passes' seconds, collecting gradients 2 to 100%, and every pass
     and update of a stage 0.01 to 2%, whatever the stage has.
@@ -128,7 +135,7 @@ def _with_side_costs(workload: Workload, draw: Random) -> Workload:
 
 
 class ProblemStream:
-    """Solved problems, new ones all the time, the latest kept for further use.
+    """A stream of solved problems: new ones all the time, the latest kept for further use.
 
     Args:
         draw: of all that is drawn.
@@ -154,11 +161,11 @@ class ProblemStream:
         self._kept: deque[SolvedProblem] = deque(maxlen=kept)
 
     def __len__(self) -> int:
-        """The number of problems that are kept."""
+        """Return the number of problems that are kept."""
         return len(self._kept)
 
     def new(self) -> SolvedProblem:
-        """A problem that was never seen."""
+        """Return a problem that was never seen."""
         while True:
             family = self._draw.choice(FAMILIES)
             operators = self._draw.randint(*self._operators)
@@ -174,5 +181,5 @@ class ProblemStream:
             return solved
 
     def recent(self, count: int) -> list[SolvedProblem]:
-        """Some of the latest problems, none twice."""
+        """Return some of the latest problems, none twice."""
         return self._draw.sample(self._kept, min(count, len(self._kept)))

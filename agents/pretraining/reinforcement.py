@@ -56,7 +56,7 @@ def sample_rollout(
 
 
 def evaluate_rollout(network: TransferNetwork, rollout: Rollout, clip_range: float) -> Update:
-    """PPO's clipped objective on a rollout (:func:`~drlpp.agents.paper.update.evaluate_batch`)."""
+    """Compute PPO's objective on a rollout (:func:`~drlpp.agents.paper.update.evaluate_batch`)."""
     walks = [trajectory.walk for trajectory in rollout.trajectories]
     advantages = torch.from_numpy(rollout.advantages.astype(numpy.float32))
     evaluation = network.evaluate(

@@ -29,7 +29,7 @@ class Pretraining:
     Attributes:
         minutes: of both stages together.
         seed: of weights and problems.
-        start: weights to go on from.
+        start: weights to begin with.
         imitation_share: of the time, for stage 1.
         learning_rate: of Adam in stage 1; it falls to a twentieth along half a cosine.
         problems: imitated in a step of stage 1.
@@ -70,11 +70,11 @@ class Gaps:
 
 
 def pretrain(options: Pretraining, report: Report) -> tuple[TransferNetwork, dict[str, str]]:
-    """Train a network; returns it with what to note about it.
+    """Train a network, and return it with what to note about it.
 
     Args:
         options: see there.
-        report: is told how it goes, a line at a time.
+        report: gets a line at a time on how training proceeds.
     """
     torch.manual_seed(options.seed)
     draw = Random(options.seed)
@@ -161,7 +161,7 @@ def _reinforce(
 
 @torch.no_grad()
 def greedy_gaps(network: TransferNetwork, problems: Sequence[SolvedProblem]) -> Gaps:
-    """The gaps of the network's likeliest placements."""
+    """Return the gaps of the network's likeliest placements."""
     batch = ContextBatch.of([solved.context for solved in problems])
     found = network.sample(batch, range(len(problems)), deterministic=True)
     gaps = [100 * solved.gap(t) for solved, t in zip(problems, found, strict=True)]
@@ -195,11 +195,11 @@ class _Clock:
 
     @property
     def share(self) -> float:
-        """1 at the end."""
+        """The part of the time limit that is over, 1 at the end."""
         return (time.monotonic() - self._begin) / self._seconds
 
     def due(self) -> bool:
-        """Whether it is time for a report."""
+        """Return whether it is time for a report, and wait for the next one if so."""
         if self.share < self._reported + 0.05:
             return False
         self._reported = self.share

@@ -33,7 +33,7 @@ class PlacementContext:
         accelerators: A.
         node_features: ``(operators, F)``.
         edges: pairs of joined operators in both directions, ``(2, edges)``.
-        accelerator_features: ``(A, F_A)``; F_A = 0 if nothing is told of accelerators.
+        accelerator_features: ``(A, F_A)``; F_A = 0 if nothing is known of accelerators.
         global_features: of the model and the cluster as a whole, ``(F_G,)``.
         costs: what the rule says, in a transferable context.
     """
@@ -49,7 +49,10 @@ class PlacementContext:
 
     @classmethod
     def of_graph(cls, graph: OpGraph, accelerators: int) -> PlacementContext:
-        """The paper's (drl-pp §3.1): one-hot types, sizes; accelerators are only counted."""
+        """Describe a graph as the paper does (drl-pp §3.1).
+
+        The features are one-hot types and sizes; accelerators are only counted.
+        """
         return cls(
             predecessors=graph.predecessors,
             successors=graph.successors,
@@ -62,13 +65,15 @@ class PlacementContext:
 
     @classmethod
     def of_workload(cls, workload: Workload, cluster: Cluster) -> PlacementContext:
-        """The transferable one: numbers without units, whose meaning no model changes.
+        """Describe a workload on a cluster for a policy that transfers.
 
-        The features of every operator: share of the work, of the weights, of the tensors that it
-        makes and reads, its degrees, and the columns of
-        :func:`~drlpp.agents.transfer.outlook.operator_outlook`. Those of every accelerator:
+        The features are numbers without units, whose meaning no model changes.
+
+        The features of every operator are its share of the work, of the weights and of the tensors
+        that it makes and reads, its degrees, and the columns of
+        :func:`~drlpp.agents.transfer.outlook.operator_outlook`. Those of every accelerator are its
         relative speed, its rank by speed, the share of accelerators on its host, and the share of
-        those that are slower. Memory is not told.
+        those that are slower. Memory is not among them.
         """
         costs = RelativeCosts.of(workload, cluster)
         made, read = numpy.zeros(len(workload)), numpy.zeros(len(workload))
@@ -100,7 +105,7 @@ class PlacementContext:
         )
 
     def __len__(self) -> int:
-        """The number of operators."""
+        """Return the number of operators."""
         return len(self.predecessors)
 
     @cached_property

@@ -68,7 +68,7 @@ class ContextBatch:
         )
 
     def pooled(self, nodes: Tensor) -> Tensor:
-        """Mean and maximum of the operators' representations, ``(C, 2 · units)``."""
+        """Return mean and maximum of the operators' representations, ``(C, 2 · units)``."""
         count, width = len(self.contexts), nodes.shape[1]
         index = self.node_context[:, None].expand_as(nodes)
         zeros = nodes.new_zeros(count, width)

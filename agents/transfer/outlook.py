@@ -14,7 +14,9 @@ _AHEAD = (0.25, 0.5, 1.0, 2.0)
 
 
 def operator_outlook(costs: RelativeCosts, predecessors: Sequence[Sequence[int]]) -> Array:
-    """Fourteen numbers for every operator; graph convolutions see three operators far, these all.
+    """Return fourteen numbers for every operator.
+
+    Graph convolutions see three operators far; these numbers see all operators.
 
     * the share of the work of all that it depends on, and of all that depends on it;
     * the share of work and of weights up to it in the order of the operators;
@@ -62,7 +64,7 @@ def operator_outlook(costs: RelativeCosts, predecessors: Sequence[Sequence[int]]
 
 
 def _crossing(costs: RelativeCosts) -> Array:
-    """Ideals of what a cut behind every operator would send, in the order of the operators."""
+    """Return the ideals of what a cut behind every operator would send, in operator order."""
     change = numpy.zeros(len(costs.work) + 1)
     for tensor in costs.tensors:
         if tensor.readers:

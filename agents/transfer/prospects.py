@@ -34,7 +34,7 @@ def partition_prospects(
     scales: Array,
     estimates: Array,
 ) -> tuple[Array, Array]:
-    """Numbers on partitions in the making, R of them.
+    """Return numbers on partitions in the making, R of them.
 
     For every target: how many accelerators the partition needs to keep within it, and how many are
     left then, beyond those that earlier partitions use and those that the work of the rest needs at
@@ -101,7 +101,7 @@ def pair_prospects(
     scales: Array,
     estimates: Array,
 ) -> Array:
-    """Numbers on giving the next accelerator to each of the K partitions, for R choices.
+    """Return numbers on giving the next accelerator to each of K partitions, for R choices.
 
     Args:
         sums: of the partitions, ``(R, K, 4)``.
@@ -151,12 +151,12 @@ def pair_prospects(
 
 
 def _relative(ideals: Array, others: Array) -> Array:
-    """log2 of a ratio, bounded."""
+    """Return log2 of a ratio, bounded."""
     ratio = numpy.maximum(ideals, 1e-6) / numpy.maximum(others, 1e-6)
     return _bounded(numpy.log2(ratio), -4, 4) / 2
 
 
 def _bounded(values: Array, least: float, most: float) -> Array:
-    """numpy.clip, which takes several times as long for few values."""
+    """Do what numpy.clip does, which takes several times as long for few values."""
     found: Array = numpy.minimum(numpy.maximum(values, least), most)
     return found

@@ -1,6 +1,6 @@
 """What the rule says of a model on a cluster, without units: what a policy for many of them sees.
 
-Everything is told relative to the *ideal*: the seconds per minibatch if the work were divided over
+Everything is given relative to the *ideal*: the seconds per minibatch if the work were divided over
 all accelerators to the last operation and messages took no time. So the same network reads a model
 of a millisecond and one of a second.
 """
@@ -72,7 +72,10 @@ class RelativeCosts:
 
     @classmethod
     def of(cls, workload: Workload, cluster: Cluster) -> RelativeCosts:
-        """The costs of a workload on a cluster; links are taken for as slow as the slowest."""
+        """Compute the costs of a workload on a cluster.
+
+        All links are taken to be as slow as the slowest.
+        """
         links = [*cluster.levels, *(host.network for host in cluster.hosts if host.network)]
         bandwidth = min(link.bandwidth_bytes_per_second for link in links)
         latency = max(link.latency_seconds for link in links)
@@ -108,7 +111,7 @@ class RelativeCosts:
 
     @property
     def accelerators(self) -> int:
-        """A."""
+        """The number of accelerators, A."""
         return len(self.speeds)
 
     @cached_property
@@ -135,7 +138,7 @@ class RelativeCosts:
 
 
 def stage_ideals(sums: Array, replicas: Array, speeds: Array, scale: Array) -> Array:
-    """Ideals per minibatch that stages take; the arguments are broadcast.
+    """Return the ideals per minibatch that stages take; the arguments are broadcast.
 
     Args:
         sums: work, weights, incoming, outgoing, ``(…, 4)``.
@@ -154,7 +157,7 @@ def stage_ideals(sums: Array, replicas: Array, speeds: Array, scale: Array) -> A
 
 
 def ideals_by_replicas(sums: Array, scale: Array, most: int) -> Array:
-    """:func:`stage_ideals` of every stage on 1 … ``most`` accelerators of mean speed.
+    """Return :func:`stage_ideals` of stages on 1 … ``most`` accelerators of mean speed.
 
     Args:
         sums: ``(stages, 4)``.
@@ -171,7 +174,9 @@ def ideals_by_replicas(sums: Array, scale: Array, most: int) -> Array:
 def replicas_needed(
     by_replicas: Array, targets: Array, accelerators: NDArray[numpy.int64]
 ) -> Array:
-    """The fewest replicas with which a stage keeps within each target; A + 1 if none do.
+    """Return the fewest replicas with which a stage keeps within each target.
+
+    They are A + 1 if none do.
 
     Args:
         by_replicas: of :func:`ideals_by_replicas`, ``(stages, most)``.
@@ -189,6 +194,9 @@ def replicas_needed(
 
 
 def logarithm(ideals: Array) -> Array:
-    """Half of log10, from −2 to 2: below 1e-4 ideals a cost is none, above 1e4 it is too much."""
+    """Return half of log10, from −2 to 2.
+
+    Below 1e-4 ideals a cost is none, above 1e4 it is too much.
+    """
     found: Array = numpy.log10(numpy.minimum(numpy.maximum(ideals, 1e-4), 1e4)) / 2
     return found

@@ -62,7 +62,7 @@ class Choices:
 
 
 def prospects_of(encoded: Encoded, choices: Choices) -> tuple[Array, Array]:
-    """Of the partitions as they are, then of those with each candidate."""
+    """Return numbers on the partitions as they are, then on those with each candidate."""
     rows = numpy.repeat(numpy.arange(len(choices.counts)), choices.counts)
     both = numpy.concatenate([numpy.arange(len(choices.counts)), rows])
     context = choices.context[both]
@@ -102,7 +102,7 @@ class WalkStates:
 
     @classmethod
     def empty(cls, encoded: Encoded, contexts: Sequence[int]) -> WalkStates:
-        """Of walks that have not begun; ``contexts`` are those of the walks."""
+        """Make the states of walks that have not begun; ``contexts`` are those of the walks."""
         index = numpy.array(contexts, dtype=numpy.int64)
         return cls(
             context=index,
@@ -132,14 +132,14 @@ class WalkStates:
             self.size[index] += 1
 
     def cut(self, index: int, work: float, needed: Array) -> None:
-        """A walk has finished a partition."""
+        """Finish a partition of a walk."""
         self.finished_work[index] += work
         self.used[index] += needed
         self.total[index] = 0
         self.size[index] = 0
 
     def choices(self, walks: Sequence[RecordingWalk], active: Sequence[int]) -> Choices:
-        """The next choice of every active walk."""
+        """Return the next choice of every active walk."""
         outlooks = [walks[index].outlook() for index in active]
         return Choices(
             context=self.context[active],
@@ -156,14 +156,14 @@ class WalkStates:
         )
 
     def summaries(self, active: Sequence[int]) -> Tensor:
-        """The mean representation of every partition in the making, 0 for an empty one."""
+        """Return the mean representation of every partition in the making, 0 for an empty one."""
         return torch.from_numpy(self.total[active] / numpy.maximum(self.size[active], 1)[:, None])
 
 
 def replayed_choices(
     encoded: Encoded, contexts: Sequence[int], records: Sequence[WalkRecord]
 ) -> Choices:
-    """The choices of finished walks."""
+    """Return the choices of finished walks."""
     batch = encoded.batch
     per_walk = [len(record.choice) for record in records]
     context = numpy.repeat(numpy.array(contexts, dtype=numpy.int64), per_walk)
@@ -204,7 +204,7 @@ def replayed_choices(
 def replayed_summaries(
     encoded: Encoded, contexts: Sequence[int], walks: Sequence[RecordedWalk]
 ) -> Tensor:
-    """The mean representation of the partition at every free choice, ``(D, units)``."""
+    """Return the mean representation of the partition at every free choice, ``(D, units)``."""
     nodes, offsets = encoded.nodes, encoded.batch.first[numpy.array(contexts)]
     longest = max(len(walk.order) for walk in walks)
     order = numpy.zeros((longest, len(walks)), dtype=numpy.int64)

@@ -53,7 +53,7 @@ class OptimumEstimator(nn.Module):
         )
 
     def forward(self, batch: ContextBatch) -> Estimate:
-        """Guess, and tell what was seen."""
+        """Guess the optimum, and return what was seen as well."""
         told = batch.global_features[batch.node_context]
         features = torch.cat([batch.node_features, told], dim=1)
         sizes = torch.bincount(batch.node_context).tolist()

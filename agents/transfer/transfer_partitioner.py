@@ -81,7 +81,7 @@ class TransferPartitioner(nn.Module):
     def logits(
         self, encoded: Encoded, contexts: Sequence[int], walks: Sequence[RecordedWalk]
     ) -> tuple[Tensor, Tensor]:
-        """Scores at every free choice of finished walks, in one pass.
+        """Score every free choice of finished walks, in one pass.
 
         Args:
             encoded: the contexts.
@@ -106,7 +106,7 @@ class TransferPartitioner(nn.Module):
     def _logits(
         self, encoded: Encoded, projected: Tensor, choices: Choices, summaries: Tensor
     ) -> tuple[Array, Tensor]:
-        """The accelerators that the partitions need, and the scores."""
+        """Return the accelerators that the partitions need, and the scores."""
         numbers, needed = prospects_of(encoded, choices)
         decisions = len(choices.counts)
         both = torch.from_numpy(numbers.astype(numpy.float32)).to(projected.device)
@@ -135,7 +135,7 @@ class TransferPartitioner(nn.Module):
 
 
 def _likeliest(log_probs: Tensor) -> Tensor:
-    """The cut if it is likelier than all candidates together, or else the likeliest candidate.
+    """Return the cut if it is likelier than all candidates together, or else the likeliest.
 
     Many candidates may be as good as each other; that there are many is no reason to cut.
     """
@@ -144,14 +144,17 @@ def _likeliest(log_probs: Tensor) -> Tensor:
 
 
 def _drawn(log_probs: Tensor) -> Tensor:
-    """A choice of every row by its probability; for few rows faster than torch.multinomial."""
+    """Draw a choice of every row by its probability.
+
+    For few rows, this is faster than torch.multinomial.
+    """
     # The largest of log-probabilities with Gumbel noise: an impossible choice stays impossible.
     noise = torch.empty_like(log_probs).exponential_().clamp_(min=1e-30).log_()
     return (log_probs - noise).argmax(dim=1)
 
 
 def _score(hidden: int) -> nn.Sequential:
-    """A layer and a score that is near 0 for every input at first."""
+    """Make a layer and a score that is near 0 for every input at first."""
     last = nn.Linear(hidden // 2, 1)
     nn.init.orthogonal_(last.weight, gain=0.01)
     nn.init.zeros_(last.bias)

@@ -42,7 +42,7 @@ class TransferNetwork(nn.Module):
         self.scheduler = TransferScheduler(UNITS, HIDDEN, HIDDEN)
 
     def encode(self, batch: ContextBatch) -> Encoded:
-        """Representations of operators and contexts, and the guesses of their optima."""
+        """Return the operators' and contexts' representations, and the guesses of the optima."""
         with torch.no_grad():
             estimate = self.estimator(batch)
         nodes, contexts = self.encoder(batch, estimate)
@@ -184,7 +184,7 @@ class TransferPolicy(TrajectoryPolicy):
         return self._context
 
     def set_context(self, context: PlacementContext) -> None:
-        """See the model and the cluster as ``context`` says from now on."""
+        """Use ``context`` as the description of the model and the cluster from now on."""
         if context.costs is None:
             raise InvalidInput(
                 "this context tells no costs; a TransferPolicy needs one of "

@@ -19,7 +19,8 @@ from drlpp.agents.transfer.walk_record import RecordedWalk
 from drlpp.costs.workload import Array
 
 EMBEDDED_ACCELERATORS = 64
-"""How many accelerators have a learned part in their embedding; further ones have features only."""
+"""The number of accelerators with a learned part in their embedding; further ones have features
+only."""
 
 _EMBEDDING = 32
 
@@ -44,7 +45,7 @@ class Partitions:
     def of(
         cls, encoded: Encoded, contexts: Sequence[int], walks: Sequence[RecordedWalk]
     ) -> Partitions:
-        """The partitions of walks."""
+        """Collect the partitions of walks."""
         most = max(walk.stages for walk in walks)
         sums = numpy.zeros((len(walks), most, 4))
         exists = numpy.zeros((len(walks), most), dtype=bool)
@@ -150,7 +151,7 @@ class TransferScheduler(nn.Module):
         partitions: Partitions,
         stage_of_accelerator: Sequence[Sequence[int]],
     ) -> tuple[Tensor, NDArray[numpy.int64]]:
-        """Scores of all choices that led to assignments, in one pass.
+        """Score all choices that led to assignments, in one pass.
 
         Returns:
             ``(P, accelerators, K)`` by the accelerators' numbers, −∞ where a partition does not
@@ -205,7 +206,10 @@ class TransferScheduler(nn.Module):
         )
 
     def _fixed(self, encoded: Encoded, partitions: Partitions, order: _Order) -> Tensor:
-        """What no choice changes: accelerators by turn and partitions, ``(P, A, K, hidden)``."""
+        """Compute what no choice changes, ``(P, A, K, hidden)``.
+
+        The second axis is accelerators by turn, the third is partitions.
+        """
         features = encoded.batch.accelerator_features[torch.from_numpy(partitions.context)]
         index = torch.from_numpy(order.index).to(features.device)
         by_turn = features.gather(1, index[..., None].expand(-1, -1, features.shape[2]))
@@ -226,7 +230,7 @@ class TransferScheduler(nn.Module):
         replicas: Array,
         slowest: Array,
     ) -> Tensor:
-        """Scores of the choices of one turn, ``(P, K)``."""
+        """Score the choices of one turn, ``(P, K)``."""
         batch, context, exists = encoded.batch, partitions.context, partitions.exists
         left = batch.accelerators[context] - turn
         numbers = pair_prospects(
@@ -271,7 +275,7 @@ class _Order:
 
     @classmethod
     def of(cls, batch: ContextBatch, context: NDArray[numpy.int64]) -> _Order:
-        """The fastest first."""
+        """Put the fastest first."""
         most = int(batch.accelerators.max())
         index = numpy.tile(numpy.arange(most), (len(batch.contexts), 1))
         speeds = numpy.ones(index.shape)

@@ -104,7 +104,10 @@ class StageLedger:
         return work, weights, incoming, outgoing
 
     def with_operators(self, operators: Iterable[int], keep: bool = False) -> _Sums:
-        """The sums after adding operators, predecessors first; remembers them only to ``keep``."""
+        """Return the sums after adding operators, predecessors first.
+
+        The ledger remembers them only if ``keep`` is true.
+        """
         work, weights, incoming, outgoing = self.sums
         stage = self._stage
         stage_of, entered, unread = self._stage_of, self._entered, self._unread
@@ -162,7 +165,7 @@ class RecordingWalk(Walk):
 
     @property
     def sums(self) -> _Sums:
-        """Of the partition in the making."""
+        """The sums of the partition in the making."""
         return self._ledger.sums
 
     @property
@@ -172,11 +175,11 @@ class RecordingWalk(Walk):
 
     @property
     def first(self) -> int:
-        """How many operators are in finished partitions."""
+        """The number of operators in finished partitions."""
         return len(self._order) if self.begins else self._starts[-1]
 
     def outlook(self) -> list[_Sums]:
-        """The sums of the partition with each of the candidates, in their order."""
+        """Return the sums of the partition with each of the candidates, in their order."""
         if self._outlook is None:
             self._outlook = [
                 self._ledger.with_operators(self._missing_predecessors(candidate))
@@ -210,7 +213,7 @@ class RecordingWalk(Walk):
         return added
 
     def result(self) -> RecordedWalk:
-        """The finished walk with its record."""
+        """Return the finished walk with its record."""
         plain = super().result()
         # What is left after the last cut was never walked to.
         self._ledger.add(op for op, stage in enumerate(self._stage_of) if stage < 0)
@@ -239,7 +242,10 @@ class RecordingWalk(Walk):
 
 
 def recorded(context: PlacementContext, walk: PartitionWalk) -> RecordedWalk:
-    """The same walk with a record under ``context``; walked again where its record is another's."""
+    """Return the same walk with a record under ``context``.
+
+    It is walked again where its record is another's.
+    """
     if isinstance(walk, RecordedWalk) and walk.context is context:
         return walk
     again = RecordingWalk(context, context.accelerators)

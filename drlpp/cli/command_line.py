@@ -1,4 +1,4 @@
-"""What the command-line programs share: options of a model, and how errors are told."""
+"""What the command-line programs share: options of a model, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ MethodOptions = Annotated[
 
 
 def build_console() -> Console:
-    """Where a program prints: as wide as the terminal, and wide enough for tables elsewhere.
+    """Make the console of a program.
+
+    It is as wide as the terminal, and wide enough for tables elsewhere.
 
     Text is text: what looks like rich's markup may stand in a file.
     """
@@ -144,7 +146,7 @@ def said_if_long(what: str) -> AbstractContextManager[None]:
 
 
 def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelReference:
-    """A model as named on the command line.
+    """Return a model as named on the command line.
 
     Raises:
         InvalidInput: if an option is not of the form KEY=VALUE.
@@ -171,7 +173,7 @@ def settle_imports(file: Path, document: PlacementFile) -> None:
 
 
 def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, object]:
-    """An optimizer's options as given on the command line, the learning rate among them.
+    """Return an optimizer's options as given, the learning rate among them.
 
     Raises:
         InvalidInput: if an option is not of the form KEY=VALUE.
@@ -183,12 +185,12 @@ def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, obj
 
 
 def read_options(options: Sequence[str], what: str, example: str) -> dict[str, object]:
-    """Values by name; a value is written as in YAML.
+    """Return values by name; a value is written as in YAML.
 
     Args:
         options: each of the form KEY=VALUE.
         what: takes the options, for the error message.
-        example: of an option, likewise.
+        example: of an option, for the error message too.
 
     Raises:
         InvalidInput: if an option is of another form, or has no value.
@@ -208,7 +210,7 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
 
 @contextmanager
 def told_how_to_go_on(how: str) -> Iterator[None]:
-    """After Ctrl-C in the block, tell ``how`` what it does can be gone on with."""
+    """Print ``how`` after Ctrl-C in the block; it tells how to continue."""
     try:
         yield
     except KeyboardInterrupt:
@@ -254,7 +256,7 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
 
 
 def _printing_notes(show: Callable[..., None]) -> Callable[..., None]:
-    """Print notes about the model as such, and other warnings as Python does."""
+    """Print notes about the model as notes, and other warnings as Python does."""
 
     def showwarning(
         message: Warning | str, category: type[Warning], *place: Any, **options: Any

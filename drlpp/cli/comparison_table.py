@@ -40,11 +40,11 @@ class ComparisonRow:
 def comparison_table(
     rows: Sequence[ComparisonRow], references: Mapping[str, Sequence[float]]
 ) -> Table:
-    """What was compared side by side, the fastest by median of those with most rounds marked.
+    """Show what was compared side by side.
 
-    Those with fewer dropped out of the race before its end. The spread is given as the fastest and
-    the slowest round: with a handful of them, quartiles would say less. A ratio is the median of
-    the reference divided by the row's.
+    The fastest by median of those with most rounds is marked. Those with fewer dropped out of the
+    race before its end. The spread is given as the fastest and the slowest round: with a handful of
+    them, quartiles would say less. A ratio is the median of the reference divided by the row's.
 
     Args:
         rows: in the order in which to print them.
@@ -81,7 +81,7 @@ def _ratio_text(reference: Sequence[float], median: float) -> str:
 
 
 def describe_comparison(comparison: Comparison) -> RenderableType:
-    """Everyone in it, what it says, and who was tried in the heats."""
+    """Show everyone in a comparison, what it says, and who was tried in the heats."""
     contenders, entrants = comparison.contenders, comparison.entrants
     rows = [ComparisonRow(c.found_by, c.configuration, c.seconds) for c in contenders]
     best = best_rival(entrants)
@@ -97,7 +97,10 @@ def describe_comparison(comparison: Comparison) -> RenderableType:
 
 
 def _heat_text(heat: Heat) -> str:
-    """Who ran for a kind's place in the race, the fastest of those that came furthest first."""
+    """Return who ran for a kind's place in the race.
+
+    Those that came furthest are first, the fastest of them at the top.
+    """
     ranked = sorted(heat.candidates, key=lambda c: (-len(c.seconds), median(c.seconds or [0.0])))
     tried = "; ".join(
         f"{c.configuration}: {seconds_text(median(c.seconds)) if c.seconds else 'failed'}"

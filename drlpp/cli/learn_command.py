@@ -51,7 +51,7 @@ console = build_console()
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for."""
+    """The job that is asked for."""
 
     out: Path
     agent: str
@@ -324,7 +324,10 @@ def _export_best(
 def _export_best_so_far(
     job: Job, session: ClusterSession, memory: MeasurementMemory, cluster: Cluster
 ) -> None:
-    """After Ctrl-C, or without a host: write the fastest placement that has been measured."""
+    """Write the fastest placement that has been measured.
+
+    This is done after Ctrl-C, or without a host.
+    """
     from drlpp.comparison.contenders import Contender
     from drlpp.comparison.placement_export import export
 
@@ -347,7 +350,7 @@ def _export_best_so_far(
 
 
 def main() -> None:
-    """Entry point of ``train_agent.py``."""
+    """Run ``train_agent.py``."""
     app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
     app.command()(learn)
     run_program(app, "train_agent.py")

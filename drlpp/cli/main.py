@@ -213,5 +213,5 @@ def train(
 
 
 def main() -> None:
-    """Entry point of the installed command."""
+    """Run the installed command."""
     run_program(app, "drlpp")

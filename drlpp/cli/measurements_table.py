@@ -20,7 +20,7 @@ _Ran = tuple[Placement, Method | None]
 
 
 def describe_measurements(path: Path) -> RenderableType:
-    """The fastest placements of a file of measurements by their median, and why others failed."""
+    """Show the fastest placements of a file by their median, and why others failed."""
     header, entries = read_measurements(path)
     runs: dict[_Ran, list[Measurement]] = {}
     failures: dict[_Ran, FailedMeasurement] = {}

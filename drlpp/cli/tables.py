@@ -23,7 +23,7 @@ from drlpp.specs.cluster import Cluster, Link
 
 @singledispatch
 def describe(document: Document) -> RenderableType:
-    """A readable picture of a document, for ``rich``'s console; ``drlpp show`` prints it."""
+    """Make a readable picture of a document for ``rich``'s console; ``drlpp show`` prints it."""
     return Pretty(document)
 
 
@@ -136,7 +136,7 @@ def _(profile: Profile) -> RenderableType:
 
 
 def _spread_text(seconds: float, spread: float) -> str:
-    """Median and spread, like ``1.20 ms ± 3%``."""
+    """Return median and spread, like ``1.20 ms ± 3%``."""
     text = seconds_text(seconds)
     return f"{text} ± {spread / seconds:.0%}" if spread and seconds else text
 

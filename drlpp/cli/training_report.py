@@ -24,7 +24,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _SECONDS_BETWEEN_LINES = 30.0
-"""Within an epoch, where there is no terminal; each epoch ends with a line in any case."""
+"""The time between lines within an epoch, without a terminal; each epoch ends with a line."""
 
 
 def train_and_report(

@@ -136,7 +136,7 @@ class _Course:
 
 
 def _continued(path: Path, fresh: Comparison) -> Comparison:
-    """The comparison in ``path`` if it is of the same contenders, else ``fresh``."""
+    """Return the comparison in ``path`` if it is of the same contenders, else ``fresh``."""
     if not path.exists():
         return fresh
     known = read_document(path, Comparison)

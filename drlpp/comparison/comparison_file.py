@@ -46,22 +46,25 @@ class Comparison(Document):
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the race says; None if nothing could be measured."""
+        """The verdict of the race; None if nothing could be measured."""
         return judge(self.entrants)
 
     def contender(self, number: int) -> Contender:
-        """The first of those that are alike, by the number of :attr:`alike`."""
+        """Return the first of those that are alike, by the number of :attr:`alike`."""
         return self.contenders[self.alike[number][0]]
 
     def with_outcome(self, indices: Sequence[int], outcome: Outcome) -> Comparison:
-        """The same with one more outcome of contenders that are alike."""
+        """Return a copy with one more outcome of contenders that are alike."""
         contenders = list(self.contenders)
         for index in indices:
             contenders[index] = contenders[index].with_outcome(outcome)
         return self.model_copy(update={"contenders": tuple(contenders)})
 
     def with_heat(self, number: int, changed: Heat) -> Comparison:
-        """The same with another state of a heat; the best of all join the contenders at its end."""
+        """Return a copy with another state of a heat.
+
+        When all heats are over, their best join the contenders.
+        """
         heats = list(self.heats)
         heats[number] = changed
         after = self.model_copy(update={"heats": tuple(heats)})
@@ -77,7 +80,7 @@ class Comparison(Document):
 
     @property
     def unmeasured(self) -> Comparison:
-        """The same before the first measurement."""
+        """A copy as it was before the first measurement."""
         count = len(self.contenders) - len(self.heats) * self.qualified
         return self.model_copy(
             update={

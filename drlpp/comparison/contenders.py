@@ -43,7 +43,7 @@ class Contender(Record):
 
     @classmethod
     def of(cls, candidate: Candidate, found_by: str) -> Self:
-        """A candidate as a contender, not measured yet."""
+        """Make a contender, not measured yet, of a candidate."""
         return cls(found_by=found_by, placement=candidate.placement, method=candidate.method)
 
     @property
@@ -69,7 +69,7 @@ class Contender(Record):
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """Per minibatch, of every round so far; none if it failed."""
+        """Seconds per minibatch of every round so far; none if it failed."""
         return () if self.failure else tuple(m.seconds_per_minibatch for m in self.measurements)
 
     @property
@@ -79,13 +79,13 @@ class Contender(Record):
 
     @property
     def key(self) -> Hashable:
-        """The same for contenders that run alike."""
+        """A key that is equal for contenders that run alike."""
         candidate = self.candidate
         return candidate.canonical if candidate else (self.threads, self.method)
 
     @property
     def simplicity(self) -> Simplicity:
-        """Of training that way."""
+        """The simplicity of training that way."""
         if self.placement is None:
             return Simplicity(pipeline=False)
         stages = len(self.placement.stages)
@@ -104,20 +104,20 @@ class Contender(Record):
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Of all rounds so far."""
+        """The outcomes of all rounds so far."""
         if self.failure is None:
             return self.measurements
         return (*self.measurements, FailedMeasurement(failure="failed", reason=self.failure))
 
     def with_outcome(self, outcome: Outcome) -> Contender:
-        """The same with one more outcome."""
+        """Return a copy with one more outcome."""
         if isinstance(outcome, FailedMeasurement):
             return self.model_copy(update={"failure": outcome.reason})
         return self.model_copy(update={"measurements": (*self.measurements, outcome)})
 
     @property
     def unmeasured(self) -> Contender:
-        """The same before any round."""
+        """A copy as it was before any round."""
         return self.model_copy(update={"measurements": (), "failure": None})
 
 
@@ -138,22 +138,25 @@ class Heat(Record):
 
     @property
     def kind(self) -> str:
-        """Of all candidates."""
+        """The kind of all candidates."""
         return self.candidates[0].found_by
 
     @property
     def unmeasured(self) -> Heat:
-        """The same before the first measurement."""
+        """A copy as it was before the first measurement."""
         return Heat(candidates=tuple(c.unmeasured for c in self.candidates))
 
     def with_outcome(self, index: int, outcome: Outcome) -> Heat:
-        """The same with one more outcome of a candidate."""
+        """Return a copy with one more outcome of a candidate."""
         candidates = list(self.candidates)
         candidates[index] = candidates[index].with_outcome(outcome)
         return self.model_copy(update={"candidates": tuple(candidates)})
 
     def decided(self, best: int | None) -> Heat:
-        """The same when it is over; if all have failed, the first enters the race and tells why."""
+        """Return a copy that is over.
+
+        If all have failed, the first enters the race and tells why.
+        """
         return self.model_copy(update={"best": best or 0})
 
     @property

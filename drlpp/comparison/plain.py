@@ -61,11 +61,11 @@ class PlainPyTorch:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process, if it runs."""
+        """The number of the process, if it runs."""
         return None if self._process is None else self._process.pid
 
     def measure(self, threads: int | None, minibatches: int, method: Method) -> Outcome:
-        """Seconds per minibatch in steady state; what goes wrong is a failed measurement.
+        """Measure seconds per minibatch in steady state; what goes wrong is a failed measurement.
 
         Args:
             threads: of torch; None leaves them as they are, for GPUs.

@@ -75,7 +75,7 @@ class PlainRun:
 
 
 def plain_main(channel: Channel, device: str, limits: TimeLimits) -> None:
-    """Entry point of the process: run after run, and idle in between."""
+    """Run the process: one run after another, and idle in between."""
     settle(Path(channel.folder), limits)
     accelerator: Accelerator | None = None
     try:
@@ -113,7 +113,9 @@ def _measured(run: PlainRun, accelerator: Accelerator, channel: Channel) -> Meas
 
 
 def _task(run: PlainRun, folder: Path) -> Task:
-    """The user's task: the very one if it can be pickled, else another of the same factory.
+    """Return the user's task.
+
+    It is the same object if it can be pickled, else another of the same factory.
 
     Raises:
         InvalidModel: neither can be had.
@@ -141,7 +143,7 @@ def _task(run: PlainRun, folder: Path) -> Task:
 
 
 def shapes_of(module: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The shapes of a module's state by name."""
+    """Return the shapes of a module's state by name."""
     state: dict[str, Any] = module.state_dict()
     return {name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)}
 

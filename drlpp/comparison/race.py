@@ -73,7 +73,7 @@ class Standing:
 
     @classmethod
     def of(cls, seconds: Sequence[Sequence[float]], confidence: float = 0.95) -> Standing:
-        """The standing by the seconds of every contender, round by round, none if it failed.
+        """Judge by the seconds of every contender, round by round, none if it failed.
 
         The winner is the one with the least median of those that ran in most rounds, since the
         others were dropped.
@@ -172,14 +172,14 @@ def heat(
 
 
 def _median(seconds: Sequence[float]) -> float:
-    """Of one who need not run, nothing."""
+    """Return the median, or 0 without seconds, as for a contender that need not run."""
     return statistics.median(seconds) if seconds else 0.0
 
 
 def _judge(
     running: Sequence[int], seconds: Sequence[Sequence[float]], rules: RaceRules
 ) -> tuple[list[int], bool]:
-    """Who stays, and whether the race is decided."""
+    """Return who stays, and whether the race is decided."""
     leader = min(running, key=lambda index: statistics.median(seconds[index]))
     # Contenders are judged after every round: all verdicts together have the confidence asked for.
     looks = max(rules.rounds - rules.least_rounds + 1, 1)
@@ -199,7 +199,10 @@ def _judge(
 def _log_bounds(
     leader: Sequence[float], rival: Sequence[float], confidence: float
 ) -> tuple[float, float]:
-    """One-sided lower and upper bound of the mean logarithm of the rival's over the leader's."""
+    """Return the one-sided lower and upper bound of a mean logarithm.
+
+    It is the logarithm of the rival's seconds over the leader's.
+    """
     mean, error, freedom = _log_ratio(leader, rival)
     # As scipy.stats.ttest_rel has it, which takes far longer to import and warns of equal ratios.
     reach = float(stdtrit(freedom, confidence)) * error if error else 0.0
@@ -207,7 +210,7 @@ def _log_bounds(
 
 
 def _log_ratio(leader: Sequence[float], rival: Sequence[float]) -> tuple[float, float, int]:
-    """Mean of the paired differences, its standard error, and the degrees of freedom."""
+    """Return the paired differences' mean, its standard error, and the degrees of freedom."""
     rounds = min(len(leader), len(rival))
     differences = numpy.log(rival[:rounds]) - numpy.log(leader[:rounds])
     mean = float(differences.mean())

@@ -30,13 +30,13 @@ from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 
 MOST_CANDIDATES = 8
-"""Of a kind that are measured; a heat of eight takes 14 measurements."""
+"""How many of a kind are measured; a heat of eight takes 14 measurements."""
 
 _SIMULATED_MINIBATCHES = 12
 
 
 def rival_heats(session: ClusterSession, profile: Profile, cluster: Cluster) -> list[Heat]:
-    """A heat for each kind of rival that there can be on these workers.
+    """Return a heat for each kind of rival that is possible on these workers.
 
     Data parallelism, GPipe and flushed 1F1B are methods as well as placements, and run
     synchronously; the planners' placements run with the session's method.
@@ -56,7 +56,9 @@ def rival_heats(session: ClusterSession, profile: Profile, cluster: Cluster) -> 
 
 
 def plain_threads(session: ClusterSession, cluster: Cluster) -> list[int | None]:
-    """Numbers of threads for plain PyTorch: 1, 2, 4, … and all cores of the controller's host.
+    """Return numbers of threads for plain PyTorch.
+
+    They are 1, 2, 4, … and all cores of the controller's host.
 
     On a GPU they do not matter, and an emulated accelerator is one thread.
     """
@@ -80,22 +82,25 @@ class _Rivals:
         self._order = sorted(turn, key=lambda a: (-cluster.speeds[a], turn[a]))
 
     def data_parallel(self) -> list[Contender]:
-        """On 1, 2, … workers."""
+        """Return data parallelism on 1, 2, … workers."""
         method = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, self._session.method)
         return self._ranked(self._on_any_number("data-parallel", method))
 
     def planned(self, name: str) -> list[Contender]:
-        """A planner's placements, given 1, 2, … workers."""
+        """Return a planner's placements, given 1, 2, … workers."""
         return self._ranked(self._on_any_number(name, self._session.method))
 
     def exact(self) -> list[Contender]:
-        """Given all workers, it takes as many as are of use."""
+        """Return the exact planner's placement.
+
+        Given all workers, the planner takes as many as are of use.
+        """
         method = self._session.method
         placement = PLANNERS["exact"](self._problem(method, self._cluster)).placement
         return [Contender.of(Candidate(placement, method), "exact")]
 
     def flushed(self, kind: ScheduleKind) -> list[Contender]:
-        """Even splits into 2, 3, … stages, with every number of microbatches."""
+        """Return even splits into 2, 3, … stages, with every number of microbatches."""
         batch = self._session.captured.task.batch_size
         found = []
         for microbatches in range(1, batch + 1):
@@ -139,7 +144,7 @@ class _Rivals:
         return PlanningProblem(Workload.of(self._profile, method), cluster, memory=memory)
 
     def _ranked(self, candidates: Iterator[Contender]) -> list[Contender]:
-        """The most promising by the simulator, the fastest first; all if they are few."""
+        """Return the most promising by the simulator, the fastest first; all if they are few."""
         found = list(candidates)
         if len(found) <= MOST_CANDIDATES:
             return found

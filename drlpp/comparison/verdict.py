@@ -80,7 +80,7 @@ class Finding(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Numbers are those of the entrants.
+    """What a race says; numbers are those of the entrants.
 
     Attributes:
         finding: in a word.
@@ -99,12 +99,12 @@ class Verdict:
 
 
 def is_worth_having(lead: Lead) -> bool:
-    """Whether a lead is large enough, and sure enough."""
+    """Return whether a lead is large enough, and sure enough."""
     return lead.probability >= LEAST_CONFIDENCE and lead.ratio >= 1 + LEAST_GAIN
 
 
 def judge(entrants: Sequence[Entrant]) -> Verdict | None:
-    """What a race says; None if nobody could be measured."""
+    """Return what a race says; None if nobody could be measured."""
     standing = Standing.of([entrant.seconds for entrant in entrants])
     fastest = standing.winner
     if fastest is None:
@@ -137,12 +137,12 @@ def judge(entrants: Sequence[Entrant]) -> Verdict | None:
 
 
 def best_rival(entrants: Sequence[Entrant]) -> int | None:
-    """The fastest of what a user has without an agent; None if none could be measured."""
+    """Return the fastest of what a user has without an agent; None if none was measured."""
     return _best(entrants, [i for i, entrant in enumerate(entrants) if entrant.rival])
 
 
 def _few(entrants: Sequence[Entrant]) -> bool:
-    """Whether so few rounds were run that differences tell little of their spread."""
+    """Return whether too few rounds were run for differences to tell much of their spread."""
     return max(len(entrant.seconds) for entrant in entrants) < DEFAULT_RULES.least_rounds
 
 
@@ -152,7 +152,10 @@ def _best(entrants: Sequence[Entrant], among: Iterable[int]) -> int | None:
 
 
 def _equals(entrants: Sequence[Entrant], among: Iterable[int]) -> tuple[int, ...]:
-    """The fastest of some, and those that it has no lead worth having over; the simplest first."""
+    """Return the fastest of some, and those that it has no lead worth having over.
+
+    The simplest comes first.
+    """
     chosen = set(among)
     standing = Standing.of([e.seconds if i in chosen else () for i, e in enumerate(entrants)])
     if standing.winner is None:
@@ -164,7 +167,7 @@ def _equals(entrants: Sequence[Entrant], among: Iterable[int]) -> tuple[int, ...
 
 
 def verdict_lines(verdict: Verdict, entrants: Sequence[Entrant]) -> Iterator[str]:
-    """The verdict in sentences, the ratio over the best rival first."""
+    """Yield the verdict in sentences, the ratio over the best rival first."""
     winner, lead = entrants[verdict.fastest], verdict.lead
     other = "" if lead is None else str(entrants[lead.rival])
     of_agent = "the best that an agent found" if winner.rival else "the best rival"

@@ -32,7 +32,7 @@ class Plan:
     planner_seconds: float
 
     def with_in_flight(self, per_link: int) -> Plan:
-        """The same, run with another in-flight depth (:class:`drlpp.costs.memory.MemoryModel`)."""
+        """Return a copy with another in-flight depth (:class:`drlpp.costs.memory.MemoryModel`)."""
         memory = replace(self.problem.memory, in_flight_per_link=per_link)
         return replace(self, problem=replace(self.problem, memory=memory))
 
@@ -43,7 +43,7 @@ class Plan:
 
     @cached_property
     def prediction(self) -> Prediction:
-        """By the problem's rule, which is the same for all planners."""
+        """The prediction by the problem's rule, which is the same for all planners."""
         return self.problem.predict(self.placement)
 
     @cached_property
@@ -53,7 +53,7 @@ class Plan:
 
     @cached_property
     def next_best(self) -> Alternative | None:
-        """The fastest placement that is one change away; None if there is none that fits."""
+        """The fastest placement that is one change away; None if none fits."""
         if not self.runnable:
             return None
         fitting = (
@@ -99,7 +99,7 @@ def _changes(problem: PlanningProblem, placement: Placement) -> Iterator[Alterna
 def _moved_operators(
     problem: PlanningProblem, stages: tuple[Stage, ...]
 ) -> Iterator[tuple[str, list[Stage]]]:
-    """One operator in a neighbouring stage, as far as the order of operators allows it."""
+    """Yield stages with one operator in a neighbouring stage, as far as the order allows it."""
     workload = problem.workload
     stage_of = Placement(stages=stages).stage_of_operator(len(workload))
     for operator, home in enumerate(stage_of):
@@ -116,7 +116,7 @@ def _moved_operators(
 
 
 def _moved_accelerators(stages: tuple[Stage, ...]) -> Iterator[tuple[str, list[Stage]]]:
-    """The last replica of a stage in another stage."""
+    """Yield stages with the last replica of a stage moved to another stage."""
     for source, giver in enumerate(stages):
         for target, taker in enumerate(stages):
             if source != target and len(giver.accelerators) > 1:
@@ -135,7 +135,7 @@ def _moved_accelerators(stages: tuple[Stage, ...]) -> Iterator[tuple[str, list[S
 def _merged_stages(
     problem: PlanningProblem, stages: tuple[Stage, ...]
 ) -> Iterator[tuple[str, list[Stage]]]:
-    """Two stages as one, on the accelerators of both."""
+    """Yield stages with two of them merged, on the accelerators of both."""
     for index in range(len(stages) - 1):
         one, other = stages[index : index + 2]
         accelerators = tuple(sorted((*one.accelerators, *other.accelerators)))

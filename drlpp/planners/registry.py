@@ -16,7 +16,7 @@ PLANNERS: dict[str, Planner] = {
     **SEARCHES,
     "evolution": evolution,
 }
-"""As the command line names them."""
+"""The planners as the command line names them."""
 
 BASELINES = ("data-parallel", "gpipe", "pipedream", "exact")
-"""What a learned placement is measured against."""
+"""The planners that a learned placement is measured against."""

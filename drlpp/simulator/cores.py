@@ -36,7 +36,7 @@ class CoreGroup:
         self._seconds = now
 
     def start(self, now: float, worker: int, work: float, marks: tuple[float, ...]) -> None:
-        """A worker begins a job of so many seconds, of which some ``marks`` are of interest."""
+        """Begin a job of ``work`` seconds on a worker; ``marks`` are moments of interest in it."""
         self._advance(now)
         self._busy += 1
         for number, mark in enumerate(marks):
@@ -46,18 +46,18 @@ class CoreGroup:
         self.stamp += 1
 
     def next_seconds(self) -> float | None:
-        """When the next mark or end will be, if nobody starts before."""
+        """Return when the next mark or end will be, if nobody starts before."""
         if not self._ahead:
             return None
         return self._seconds + max(0.0, self._ahead[0][0] - self._work_time) / self._rate
 
     def pop(self, now: float) -> tuple[int, int]:
-        """The worker whose mark or end is now, and the number of that mark."""
+        """Return the worker whose mark or end is now, and the number of that mark."""
         self._work_time, worker, mark = heappop(self._ahead)
         self._seconds = now
         self.stamp += 1
         return worker, mark
 
     def end(self) -> None:
-        """The job of one worker has ended."""
+        """End the job of one worker."""
         self._busy -= 1

@@ -55,7 +55,7 @@ class Costs:
         program: Program,
         microbatches: int = 1,
     ) -> Costs:
-        """The costs of a program that was compiled for this placement."""
+        """Compute the costs of a program that was compiled for this placement."""
         accelerators = [a for stage in placement.stages for a in stage.accelerators]
         buckets: list[list[Bucket]] = [
             buckets_of(workload, stage.operators) if len(stage.accelerators) > 1 else []
@@ -118,7 +118,10 @@ class Costs:
 def _ring_seconds(
     cluster: Cluster, ring: Sequence[int], sizes: Sequence[float]
 ) -> tuple[float, ...]:
-    """Seconds of ring all-reduces: each 2(m − 1) messages of bytes / m over the slowest link."""
+    """Return the seconds of ring all-reduces.
+
+    Each consists of 2(m − 1) messages of bytes / m over the slowest link.
+    """
     if not sizes:
         return ()
     replicas = len(ring)
@@ -129,7 +132,10 @@ def _ring_seconds(
 
 
 def _core_groups(cluster: Cluster, accelerators: Sequence[int]) -> list[tuple[frozenset[int], int]]:
-    """Workers that may slow each other down: more of them on a host than it has cores."""
+    """Return, for every host with more workers than cores, these workers and its cores.
+
+    Such workers may slow each other down.
+    """
     groups = [
         (frozenset(w for w, a in enumerate(accelerators) if a in host.accelerators), host.cores)
         for host in cluster.crowded

@@ -27,7 +27,7 @@ from drlpp.specs.cluster import Cluster
 MOST_PER_LINK = 4
 
 _ENOUGH = 1.01
-"""Over the fastest depth's seconds: a depth within it is as good, and has less s and memory."""
+"""Depths up to this many times the fastest's seconds are as good, with less s and memory."""
 
 _MINIBATCHES = 120
 """A window that is long against what filling a deep pipeline leaves behind."""
@@ -35,7 +35,7 @@ _MINIBATCHES = 120
 
 @dataclass(frozen=True)
 class Depth:
-    """A placement played with so many minibatches in flight.
+    """A placement played with a certain number of minibatches in flight.
 
     Attributes:
         per_link: beyond NOAM, for each link (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
@@ -110,7 +110,7 @@ def simulate_depths(
 
 
 def smallest_depth(depths: Sequence[Depth]) -> Depth:
-    """The smallest possible depth within 1% of the fastest.
+    """Return the smallest possible depth within 1% of the fastest.
 
     Raises:
         InvalidInput: none is possible.

@@ -15,7 +15,9 @@ from drlpp.specs.cluster import Cluster
 def link_times(
     simulation: Simulation, workload: Workload, cluster: Cluster
 ) -> tuple[LinkUsage, ...]:
-    """For every way that messages took: the largest message, and latency + bytes / bandwidth.
+    """Return the largest message of every way that messages took, and its seconds.
+
+    The seconds are latency + bytes / bandwidth.
 
     In a ring of m replicas a message is the m-th part of a bucket of gradients, from every replica
     to the next.
@@ -40,7 +42,7 @@ def link_times(
 
 
 def _messages(simulation: Simulation, workload: Workload) -> Iterator[tuple[int, int, float]]:
-    """Sender, receiver and bytes."""
+    """Yield sender, receiver and bytes of messages."""
     workers = simulation.accelerators
     routes, sizes = simulation.plan.program.routes, simulation.costs.message_bytes
     messages = [

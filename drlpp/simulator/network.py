@@ -47,7 +47,7 @@ class Network:
         return 2 * len(self.accelerators) + len(self._shared)
 
     def path(self, route: Route, bytes_: float) -> Path:
-        """The way of a message of ``bytes_`` on this route."""
+        """Return the way of a message of ``bytes_`` on this route."""
         sender, receiver = self.accelerators[route.sender], self.accelerators[route.receiver]
         link = self.cluster.link(sender, receiver)
         seconds = bytes_ / link.bandwidth_bytes_per_second

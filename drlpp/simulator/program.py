@@ -79,9 +79,9 @@ class Program:
         return _Compiler(schedule).compile()
 
     def marks(self, window: Window) -> Iterator[list[int]]:
-        """For the begin and end of every step of the window, the update of each worker.
+        """Yield the update of each worker for the beginning and end of every step of the window.
 
-        When all of them have ended, the minibatches before are complete.
+        When all of these updates have ended, the minibatches before are complete.
         """
         position = [0] * len(self.workers)
         last = window.warm_up + window.length
@@ -179,7 +179,7 @@ class _Compiler:
         return number
 
     def all_reduce(self, action: AllReduce, stage: int, last_backward: int) -> tuple[int, int]:
-        """The kind of step, and the number of this all-reduce."""
+        """Return the kind of step, and the number of this all-reduce."""
         summed = stage if action.content == "gradients" else -1
         number = self.all_reduces.setdefault((action.version, summed), len(self.members))
         if number == len(self.members):

@@ -96,7 +96,7 @@ class SimulatedCluster:
 
 
 def measurement_of(simulation: Simulation, links: tuple[LinkUsage, ...]) -> Measurement:
-    """What a live run would be reported as that takes the times of a simulation."""
+    """Return what a live run that takes the times of a simulation would be reported as."""
     steps = simulation.step_seconds
     return Measurement(
         seconds_per_minibatch=simulation.seconds_per_minibatch,

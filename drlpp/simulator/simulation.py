@@ -59,7 +59,10 @@ class Plan:
 
 @contextmanager
 def _no_search_for_cycles() -> Iterator[None]:
-    """Long schedules are a million objects and no cycles; looking for some takes a third longer."""
+    """Pause the search for reference cycles.
+
+    Long schedules are a million objects without cycles, and the search takes a third longer.
+    """
     searching = gc.isenabled()
     gc.disable()
     try:
@@ -73,7 +76,7 @@ _cached_plan = lru_cache(maxsize=256)(Plan.of)
 
 
 def plan_for(pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
-    """The plan for the shape of a pipeline; the numbers of its workers do not matter."""
+    """Return the plan for the shape of a pipeline; the numbers of its workers do not matter."""
     shape = Pipeline(
         Pipeline.straight(*(len(workers) for workers in pipeline.stages)).stages, pipeline.edges
     )
@@ -110,11 +113,11 @@ class Simulation:
 
     @property
     def seconds_per_minibatch(self) -> float:
-        """In steady state: the measured window divided by its minibatches."""
+        """Seconds in steady state: the measured window divided by its minibatches."""
         return (self.completions[-1] - self.completions[0]) / self.plan.window.length
 
     def without_room(self, cluster: Cluster) -> int | None:
-        """The first index in the program that needs more memory than its accelerator has."""
+        """Return the first index in the program that needs more memory than its accelerator has."""
         for index, needed in enumerate(self.memory_bytes):
             limit = cluster.memory_bytes[self.accelerators[index]]
             if limit is not None and needed > limit:
@@ -248,7 +251,7 @@ def simulate(
 
 
 def _of_workers(work: StageWork, program: Program, microbatches: int) -> StageWork:
-    """The work of every worker for a microbatch, from that of stages for a minibatch."""
+    """Return every worker's work for a microbatch, from that of stages for a minibatch."""
 
     def of_workers(values: Array) -> Array:
         return numpy.take(values, program.stage_of)
@@ -275,11 +278,11 @@ def step_times(program: Program, played: Played, worker: int) -> Iterator[tuple[
 def timeline_of(
     schedule: Schedule, program: Program, played: Played, costs: Costs
 ) -> tuple[TimedAction, ...]:
-    """The actions of the schedule that ``program`` was compiled from, by start.
+    """Return the actions of the schedule that ``program`` was compiled from, by start.
 
-    A receive takes no time, at the moment when it is done. An all-reduce is what a worker waits for
-    it: buckets that travel during a backward are in the backward. Weights are predicted at the
-    begin of a pass.
+    A receive takes no time and stands at the moment when it is done. An all-reduce takes as long as
+    a worker waits for it: buckets that travel during a backward are in the backward. Weights are
+    predicted at the beginning of a pass.
     """
     timed = []
     workers = [worker for stage in schedule.pipeline.stages for worker in stage]
@@ -302,6 +305,9 @@ def timeline_of(
 
 
 def _predicting_part(costs: Costs, index: int, *, backward: bool) -> float:
-    """The part of a pass that a worker predicts weights in; passes that share cores take longer."""
+    """Return the part of a pass that a worker predicts weights in.
+
+    Passes that share cores take longer.
+    """
     predicting, whole = costs.prediction_seconds[index][backward], costs.seconds[index][backward]
     return predicting / whole if predicting else 0.0

@@ -41,7 +41,7 @@ class Sums:
             self.ends.append(_UNKNOWN if ring else 0.0)
 
     def release(self, number: int, worker: int, begin: float) -> list[int]:
-        """A worker begins its last backward, after which it gives nothing more.
+        """Begin a worker's last backward, after which it contributes nothing more.
 
         Returns:
             Workers that need not wait for the end any longer, as it is known now.
@@ -52,13 +52,13 @@ class Sums:
         return self._complete(number)
 
     def release_bucket(self, number: int, bucket: int, now: float) -> list[int]:
-        """A worker has one bucket ready; returns what :meth:`release` does."""
+        """Count one bucket of a worker as ready, and return what :meth:`release` does."""
         found = self._sums[number]
         found.ready[bucket] = max(found.ready[bucket], now)
         return self._complete(number) if bucket + 1 == len(found.ready) else []
 
     def join(self, number: int, now: float) -> list[int]:
-        """A worker gives all at once; returns what :meth:`release` does."""
+        """Count everything of a worker as ready, and return what :meth:`release` does."""
         found = self._sums[number]
         found.ready = [max(ready, now) for ready in found.ready]
         return self._complete(number)

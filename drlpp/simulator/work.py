@@ -45,7 +45,7 @@ class PassOverhead:
     def of(
         cls, workload: Workload, placement: Placement, pipeline: Pipeline, method: Method
     ) -> PassOverhead:
-        """Starting a pass, moving weights to predict or correct them, collecting gradients.
+        """Compute the overhead of starting a pass, predicting weights, and collecting gradients.
 
         A stage moves its weights where it looks ahead or back in steady state
         (:func:`drlpp.schedule.weight_versions.weight_uses`), and collects the gradients of several
@@ -143,10 +143,10 @@ class PlacedWork:
 
 
 def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
-    """The buckets of a replicated stage, in the order in which they are summed.
+    """Return the buckets of a replicated stage, in the order in which they are summed.
 
-    They are filled as the runtime fills them, but for its telling weights apart: an operator's go
-    into one bucket together.
+    They are filled as the runtime fills them, with one difference. The runtime fills them weight by
+    weight; here all weights of an operator go into one bucket.
     """
     return list(_fill(workload, operators))
 

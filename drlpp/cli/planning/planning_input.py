@@ -74,7 +74,10 @@ class PlanningInput:
     def _of_instance(
         cls, path: Path, accelerators: int | None, memory: float | None, speeds: str | None
     ) -> PlanningInput:
-        """An instance has its own links and limits; numbers given beside it replace the latter."""
+        """Read an instance, which has its own links and limits.
+
+        Speeds and memory that are given as well replace its own.
+        """
         problem = PartitioningInstance.read(path).problem(accelerators)
         cluster = problem.cluster
         if memory is not None or speeds is not None:
@@ -88,7 +91,7 @@ class PlanningInput:
 
 
 def read_profile(path: Path) -> Profile:
-    """A profile of this project, or PipeDream's ``graph.txt``.
+    """Read a profile of this project, or PipeDream's ``graph.txt``.
 
     Raises:
         InvalidFile: naming the file and what is wrong in it.
@@ -99,7 +102,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def read_speeds(text: str) -> tuple[float, ...]:
-    """Relative speeds, separated by commas.
+    """Return relative speeds, separated by commas in ``text``.
 
     Raises:
         InvalidCluster: for anything else.
@@ -133,7 +136,7 @@ def read_cluster(
     speeds: tuple[float, ...] | None,
     memory: float | None,
 ) -> Cluster:
-    """A cluster.yaml, or equal accelerators of one machine by numbers.
+    """Read a cluster.yaml, or make equal accelerators of one machine by numbers.
 
     Raises:
         InvalidInput: if something is missing, contradicts itself, or cannot be read.

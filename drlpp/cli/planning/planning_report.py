@@ -31,7 +31,7 @@ _RULES = {
 
 
 def plan_record(plan: Plan, depths: Sequence[Depth] = ()) -> dict[str, Any]:
-    """A plan as plain data, and the in-flight depths that were compared for it.
+    """Return a plan as plain data, and the in-flight depths that were compared for it.
 
     ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
     formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method.
@@ -67,7 +67,7 @@ def plan_record(plan: Plan, depths: Sequence[Depth] = ()) -> dict[str, Any]:
 
 
 def plan_report(plan: Plan, depths: Sequence[Depth] = ()) -> RenderableType:
-    """A plan explained: its stages, what rules, how sure it is, and what the next best is.
+    """Explain a plan: its stages, what rules, how sure it is, and what the next best is.
 
     ``depths`` are those that its in-flight depth was chosen from.
     """
@@ -157,7 +157,7 @@ def _explanations(plan: Plan) -> list[str]:
 
 
 def _cores(plan: Plan) -> Iterator[str]:
-    """Of every host with fewer cores than accelerators, whether its workers share them."""
+    """Tell, for every host with fewer cores than accelerators, whether its workers share them."""
     predicted = {shared.host: shared for shared in plan.prediction.cores}
     used = set(plan.placement.accelerators)
     for host in plan.problem.cluster.crowded:
@@ -174,7 +174,10 @@ def _cores(plan: Plan) -> Iterator[str]:
 
 
 def plans_table(plans: Sequence[Plan], failures: Mapping[str, str]) -> RenderableType:
-    """Plans side by side, by the same rule, the fastest marked; ``failures`` are told below."""
+    """Show plans side by side, by the same rule, the fastest marked.
+
+    ``failures`` are listed below them.
+    """
     title = ""
     if plans:
         problem = plans[0].problem
@@ -249,7 +252,7 @@ def write_plan(
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """``0–3, 7`` for 0, 1, 2, 3, 7."""
+    """Return ``0–3, 7`` for 0, 1, 2, 3, 7."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

@@ -1,4 +1,4 @@
-"""What becomes of a timeline: a table of where the time goes, a picture, a trace, a text."""
+"""What is made of a timeline: a table of where the time goes, a picture, a trace, a text."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def write_timeline(path: Path, recording: Recording, title: str) -> None:
 
 
 def time_use_table(recording: Recording, title: str) -> RenderableType:
-    """For every worker the share of the window that each kind takes, its utilisation and bubble."""
+    """Show for every worker the share of the window that each kind takes.
+
+    Its utilisation and bubble are shown as well.
+    """
     begin, end = recording.bounds
     use_of = {use.worker: use for use in time_use(spans_of(recording.timeline), begin, end)}
     kinds = [kind for kind in KINDS if any(use.seconds[kind] > 0 for use in use_of.values())]

@@ -56,7 +56,9 @@ class Recording:
 def from_schedule(
     path: Path, document: PlacementFile, method: Method, minibatches: int
 ) -> Recording:
-    """Every forward takes 1 and every backward 2, and messages arrive at once.
+    """Lay out a schedule in units.
+
+    Every forward takes 1 and every backward 2, and messages arrive at once.
 
     Raises:
         InvalidInput: if the placement is not one of its model, or the method cannot run on it.
@@ -90,7 +92,7 @@ def from_simulator(
     profile: Path,
     cluster: Cluster,
 ) -> Recording:
-    """What the simulator predicts from a profile.
+    """Simulate what a profile predicts.
 
     Raises:
         InvalidInput: if the profile is of another model, the cluster too small, or the method
@@ -126,7 +128,7 @@ def from_run(
     speeds: Sequence[float] | None = None,
     timeout_seconds: float | None = None,
 ) -> Recording:
-    """A measurement on workers of this machine, as many as the placement's cluster has.
+    """Measure on workers of this machine, as many as the placement's cluster has.
 
     Raises:
         InvalidInput: if the placement cannot be run.

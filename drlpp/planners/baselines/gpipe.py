@@ -37,7 +37,7 @@ def gpipe(problem: PlanningProblem) -> Solution:
 
 
 def _even_cuts(seconds: NDArray[numpy.float64], stages: int) -> list[int]:
-    """Positions 0 = c₀ < c₁ < … < c_stages = N of the even split."""
+    """Return positions 0 = c₀ < c₁ < … < c_stages = N of the even split."""
     count = len(seconds)
     sums = numpy.concatenate(([0.0], numpy.cumsum(seconds)))
     # block[s, e]: seconds of operators s … e − 1; a stage needs at least one operator.

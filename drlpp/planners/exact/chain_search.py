@@ -79,7 +79,7 @@ class ChainSearch(ABC):
         self._row = numpy.array([row[group] for group in groups])
 
     def fastest(self, bound: float = 0.0) -> Chain | None:
-        """The optimum, or None if nothing fits into memory.
+        """Return the optimum, or None if nothing fits into memory.
 
         Args:
             bound: seconds per minibatch that the optimum is known to need at least.
@@ -111,7 +111,7 @@ class ChainSearch(ABC):
 
     @abstractmethod
     def within(self, limit: float) -> Chain | None:
-        """A chain none of whose stages takes longer than ``limit`` seconds per minibatch."""
+        """Return a chain none of whose stages takes longer than ``limit`` seconds per minibatch."""
 
     def _chain(self, stages: list[int], choices: list[int]) -> Chain:
         rows = self._row[choices]
@@ -214,7 +214,10 @@ class UnequalAccelerators(ChainSearch):
     def _ways(
         self, allowed: NDArray[numpy.bool_], behind: NDArray[numpy.float32], stages: slice
     ) -> NDArray[numpy.float32]:
-        """``(choices, states)``: how many stages allow this choice with that state behind them."""
+        """Count the stages that allow a choice with a state behind them.
+
+        Returns an array of shape ``(choices, states)``.
+        """
         if not self.fleet.limits_memory:
             found: NDArray[numpy.float32] = allowed.astype(numpy.float32) @ behind
             return found
@@ -233,7 +236,7 @@ class UnequalAccelerators(ChainSearch):
         offsets: NDArray[numpy.intp],
         state: int,
     ) -> Chain:
-        """One way through the program that ends in ``state``, with long stages first."""
+        """Return one way through the program that ends in ``state``, with long stages first."""
         pairs, fleet = self.pairs, self.fleet
         stages_found, choices_found, at = [], [], 0
         while at < len(pairs.downsets) - 1:

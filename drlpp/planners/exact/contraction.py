@@ -49,7 +49,7 @@ def contract_free_operators(workload: Workload) -> Contraction:
 
 
 def join(workload: Workload, groups: list[list[int]]) -> Workload:
-    """The workload whose operators are ``groups``, given in a topological order."""
+    """Return the workload whose operators are ``groups``, given in a topological order."""
     group_of = {op: number for number, group in enumerate(groups) for op in group}
     group_of[len(workload)] = len(groups)
     transfers: dict[tuple[int, ...], tuple[float, float]] = {}
@@ -82,7 +82,10 @@ def join(workload: Workload, groups: list[list[int]]) -> Workload:
 
 
 def _joinable(workload: Workload) -> list[tuple[int, int]]:
-    """Pairs that may be joined all at once: no operator is in two of them as the one that moves."""
+    """Return pairs that may be joined all at once.
+
+    No operator is in two of them as the one that moves.
+    """
     costs = (
         workload.seconds + workload.update_seconds + workload.parameter_bytes + workload.kept_bytes
     )
@@ -131,7 +134,7 @@ def _only_reader(
 
 
 def _no_larger(these: list[Transfer], those: list[Transfer]) -> bool:
-    """Whether ``these`` tensors have no more bytes than ``those``, in either direction."""
+    """Return whether ``these`` have no more bytes than ``those``, in either direction."""
     return all(
         sum(getattr(t, direction) for t in these) <= sum(getattr(t, direction) for t in those)
         for direction in ("forward_bytes", "backward_bytes")

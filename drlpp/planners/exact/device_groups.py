@@ -81,22 +81,24 @@ class Fleet:
 
     @cached_property
     def states(self) -> int:
-        """In how many ways accelerators can be taken, by kind."""
+        """The number of ways in which accelerators can be taken, by kind."""
         return prod(count + 1 for count in self.available)
 
     def group(self, counts: Counts) -> Group:
-        """The group of accelerators that a choice is."""
+        """Return the group of accelerators that a choice stands for."""
         taken = [kind for kind, count in zip(self.kinds, counts, strict=True) if count]
         return Group(sum(counts), min(speed for speed, _ in taken), self.link, self.link)
 
     def memory(self, counts: Counts) -> float:
-        """Of the smallest accelerator of a choice, in bytes; infinite without a limit."""
+        """Return the bytes of a choice's smallest accelerator; infinite without a limit."""
         limits = [kind[1] for kind, count in zip(self.kinds, counts, strict=True) if count]
         return min(numpy.inf if limit is None else limit + self.extra_bytes for limit in limits)
 
     @cached_property
     def cores(self) -> int | None:
-        """That all of them share; None if they compute at full speed whatever the others do.
+        """The cores that all of them share.
+
+        None if they compute at full speed whatever the others do.
 
         Of several hosts it is the sum: no placement shares them more evenly.
         """
@@ -112,7 +114,7 @@ class Fleet:
         return any(limit is not None for _, limit in self.kinds)
 
     def index(self, counts: Counts) -> int:
-        """A number for the accelerators taken so far; those of two choices add up."""
+        """Return a number for the accelerators taken so far; those of two choices add up."""
         number = 0
         for count, available in zip(counts, self.available, strict=True):
             number = number * (available + 1) + count
@@ -120,7 +122,7 @@ class Fleet:
 
     @cached_property
     def sizes(self) -> NDArray[numpy.intp]:
-        """For every number of :meth:`index` how many accelerators are taken."""
+        """The number of accelerators that are taken, for every number of :meth:`index`."""
         shape = [count + 1 for count in self.available]
         return numpy.indices(shape).sum(axis=0).ravel()
 
@@ -133,7 +135,10 @@ class Fleet:
         return numpy.array([(numpy.array(c)[:, None] <= free).all(axis=0) for c in self.choices])
 
     def hand_out(self, stages: list[Counts]) -> list[tuple[int, ...]]:
-        """Accelerators for stages that take so many of every kind, numbered along the stages."""
+        """Return accelerators for stages, numbered along the stages.
+
+        ``stages`` tells how many of every kind each of them takes.
+        """
         left = [list(accelerators) for accelerators in self.members]
         found = []
         for counts in stages:

@@ -29,7 +29,7 @@ _MOST_STEPS = 20_000
 
 
 def count_downsets(workload: Workload) -> int | None:
-    """The number of downsets, the empty and the full one included.
+    """Return the number of downsets, the empty and the full one included.
 
     Returns:
         None if counting takes too long, which is only so where there are far too many.
@@ -68,7 +68,7 @@ class _TooManySteps(Exception):
 
 
 def all_downsets(workload: Workload) -> Downsets:
-    """Every downset; count them first."""
+    """Return every downset; count them first."""
     needs = [mask_of(workload.predecessors[operator]) for operator in range(len(workload))]
     found = {0}
     frontier = [0]
@@ -84,7 +84,7 @@ def all_downsets(workload: Workload) -> Downsets:
 
 
 def some_downsets(workload: Workload, most: int, seed: int = 0) -> Downsets:
-    """The beginnings of many topological orders, at most about ``most`` downsets.
+    """Return the beginnings of many topological orders, at most about ``most`` downsets.
 
     Orders are the workload's own, those that follow one branch to its end before the next, and
     random ones that prefer the operators whose inputs came last or first.
@@ -113,7 +113,10 @@ def some_downsets(workload: Workload, most: int, seed: int = 0) -> Downsets:
 def _random_order(
     workload: Workload, generator: numpy.random.Generator, depth_first: float
 ) -> list[int]:
-    """A topological order that goes on where it was with probability ``depth_first``."""
+    """Draw a topological order.
+
+    With probability ``depth_first`` the next operator continues where the order was.
+    """
     missing = [len(needed) for needed in workload.predecessors]
     ready = [operator for operator, count in enumerate(missing) if count == 0]
     generator.shuffle(ready)
@@ -133,7 +136,7 @@ def _random_order(
 
 
 def _component(poset: int, needed: Sequence[int], needing: Sequence[int]) -> int:
-    """The operators connected with the first one of ``poset``."""
+    """Return the operators connected with the first one of ``poset``."""
     part = frontier = poset & -poset
     while frontier:
         reached = 0

@@ -48,7 +48,7 @@ from drlpp.planners.problem.problem import PlanningProblem, Solution, memory_sho
 from drlpp.specs.cluster import Cluster, Host, Link
 
 MOST_DOWNSETS = 6_000
-"""So many are looked at; the stages between them grow with the square."""
+"""The most downsets that are looked at; the stages between them grow with the square."""
 
 MOST_COSTS = 120_000_000
 """Costs of stages on groups of accelerators that are kept in memory, 8 bytes each."""
@@ -147,7 +147,7 @@ def exact(problem: PlanningProblem) -> Solution:
 def _doubts(
     problem: PlanningProblem, complete: bool, fleet: Fleet, levels: bool, pairs: StagePairs
 ) -> Iterator[str]:
-    """What may keep the result from being the optimum."""
+    """Yield what may keep the result from being the optimum."""
     if fleet.cluster is not problem.cluster:
         yield "accelerators of too many kinds count as the slowest"
     elif not complete:
@@ -163,7 +163,7 @@ def _doubts(
 def _chain_search(
     pairs: StagePairs, fleet: Fleet, problem: PlanningProblem, *, side_by_side: bool = False
 ) -> ChainSearch:
-    """The search for this fleet."""
+    """Return the search for this fleet."""
     kind: type[ChainSearch] = EqualAccelerators
     if fleet.cores is not None:
         kind = SharedCores
@@ -173,7 +173,7 @@ def _chain_search(
 
 
 def _best(problem: PlanningProblem, plans: Iterable[Placement]) -> tuple[Placement | None, float]:
-    """The fastest placement of those that fit, and its seconds per minibatch."""
+    """Return the fastest placement of those that fit, and its seconds per minibatch."""
     best, seconds = None, numpy.inf
     for plan in plans:
         prediction = problem.predict(plan)
@@ -183,7 +183,9 @@ def _best(problem: PlanningProblem, plans: Iterable[Placement]) -> tuple[Placeme
 
 
 def _bound(problem: PlanningProblem, pairs: StagePairs, fleet: Fleet, chain: Chain | None) -> float:
-    """Seconds that no chain of downsets beats on the fastest links; ``chain`` is the best in a row.
+    """Return seconds that no chain of downsets beats on the fastest links.
+
+    ``chain`` is the best chain whose stages are in a row.
 
     Stages of a workload without branches are in a row.
     """
@@ -196,7 +198,7 @@ def _bound(problem: PlanningProblem, pairs: StagePairs, fleet: Fleet, chain: Cha
 
 
 def _found_by_others(problem: PlanningProblem) -> Iterator[Placement]:
-    """What planners find that do not prove anything."""
+    """Yield the placements of planners that do not prove anything."""
     planners = {**FORMULAS, **SEARCHES}
     if problem.cluster.accelerators > _MOST_TO_SEARCH:
         planners = {name: FORMULAS[name] for name in ("data-parallel", "gpipe", "pipedream")}
@@ -208,7 +210,7 @@ def _found_by_others(problem: PlanningProblem) -> Iterator[Placement]:
 
 
 def _affordable(fleet: Fleet) -> Fleet:
-    """The fleet, or one with fewer kinds of accelerators or fewer sizes of groups."""
+    """Return the fleet, or one with fewer kinds of accelerators or fewer sizes of groups."""
     if len(fleet.kinds) == 1:
         return fleet
     if fleet.states > _MOST_STATES:
@@ -227,7 +229,7 @@ def _affordable(fleet: Fleet) -> Fleet:
 
 
 def _extremes(cluster: Cluster) -> tuple[Link, Link]:
-    """No two accelerators are joined by a faster link than the first, or a slower than the second.
+    """Return a link that none is faster than, and one that none is slower than.
 
     They are the same where all links are.
     """
@@ -258,7 +260,10 @@ def _placement(
 
 
 def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) -> float:
-    """What no placement can beat: all work shared evenly, and the most expensive operator."""
+    """Return seconds that no placement can beat.
+
+    They are the larger of all work shared evenly and the most expensive operator.
+    """
     work = workload.seconds + workload.update_seconds
     even = float(work.sum()) / sum(_speeds_at_once(problem.cluster))
     zero = numpy.zeros(len(workload))
@@ -279,7 +284,10 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
 
 
 def _speeds_at_once(cluster: Cluster) -> list[float]:
-    """Of the accelerators that compute at the same time: of each host no more than it has cores."""
+    """Return the speeds of accelerators that can compute at the same time.
+
+    Of each host, these are no more than it has cores.
+    """
     crowded = {a for host in cluster.crowded for a in host.accelerators}
     speeds = [speed for a, speed in enumerate(cluster.speeds) if a not in crowded]
     for host in cluster.crowded:

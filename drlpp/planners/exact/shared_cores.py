@@ -49,7 +49,7 @@ class SharedCores(ChainSearch):
         self._target = self._offsets[:, None] + numpy.arange(fleet.states)[None, :]
 
     def fastest(self, bound: float = 0.0) -> Chain | None:
-        """The optimum, or None if nothing fits into memory.
+        """Return the optimum, or None if nothing fits into memory.
 
         Args:
             bound: seconds per minibatch that the optimum is known to need at least.
@@ -92,10 +92,10 @@ class SharedCores(ChainSearch):
         return self.within(best.seconds * (1 + ROUNDING))
 
     def within(self, limit: float) -> Chain | None:
-        """A chain none of whose stages takes longer than ``limit`` seconds per minibatch.
+        """Return a chain none of whose stages takes longer than ``limit`` seconds per minibatch.
 
-        Of those whose load keeps to the limit as well, one of the fewest accelerators; if there is
-        none, the one with the least load.
+        Among those whose load keeps to the limit as well, it is one with the fewest accelerators.
+        If there is none, it is the one with the least load.
         """
         program = self._program(limit)
         loads = program.loads[0]
@@ -107,7 +107,10 @@ class SharedCores(ChainSearch):
         return self._trace(program, int(state))
 
     def _program(self, limit: float) -> _Program:
-        """Of every downset and every way to take accelerators the least load of what is behind."""
+        """Find the least load of what is behind every downset.
+
+        It is found for every way to take accelerators.
+        """
         pairs, fleet = self.pairs, self.fleet
         allowed = (self._distinct <= limit)[self._row]
         loads = numpy.full((len(pairs.downsets), fleet.states), numpy.inf)
@@ -119,7 +122,7 @@ class SharedCores(ChainSearch):
         return _Program(allowed, loads)
 
     def _sums(self, allowed: NDArray[numpy.bool_], loads: Array, stages: slice) -> Array:
-        """``(choices, stages, states)``: the load of a stage and of what is behind it."""
+        """Return the load of a stage and of what is behind it, ``(choices, stages, states)``."""
         load = numpy.where(allowed[:, stages], self._load[:, stages], numpy.inf)
         sums: Array = load[:, :, None] + loads[self.pairs.end[stages]][None]
         if self.fleet.limits_memory:
@@ -128,7 +131,7 @@ class SharedCores(ChainSearch):
         return sums
 
     def _trace(self, program: _Program, state: int) -> Chain:
-        """A way through the program with the least load, with long stages first."""
+        """Return a way through the program with the least load, with long stages first."""
         pairs, fleet = self.pairs, self.fleet
         stages_found, choices_found, at = [], [], 0
         while at < len(pairs.downsets) - 1:

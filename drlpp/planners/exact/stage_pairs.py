@@ -125,19 +125,22 @@ class _Crossing:
         )
 
     def bytes_(self, block: slice, start: int) -> tuple[Array, Array]:
-        """Incoming and outgoing bytes of stages from the downsets of ``block`` to those behind."""
+        """Return the incoming and outgoing bytes of stages.
+
+        The stages lead from the downsets of ``block`` to those behind.
+        """
         forward = numpy.array([transfer.forward_bytes for transfer in self.transfers])
         backward = numpy.array([transfer.backward_bytes for transfer in self.transfers])
 
         def touching(bytes_: Array) -> Array:
-            """Bytes of tensors of which the stage holds some members, but not all."""
+            """Sum the bytes of tensors of which the stage holds some members, but not all."""
             none = (self.states[block] * bytes_[self.states_owner]) @ self.states[start:].T
             every = (self.untouched[block] * bytes_) @ self.complete[start:].T
             found: Array = bytes_.sum() - none - every
             return found
 
         def made(bytes_: Array) -> Array:
-            """Bytes of tensors that the stage makes, and of which it does not hold all members."""
+            """Sum the bytes of tensors that it makes, and of which it does not hold all."""
             sums = self.produced @ bytes_
             every = (self.untouched[block] * bytes_) @ self.complete[start:].T
             found: Array = sums[None, start:] - sums[block, None] - every
@@ -150,5 +153,5 @@ class _Crossing:
 
 
 def _all(inside: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
-    """Rows in which all are true, as a column."""
+    """Return in which rows all are true, as a column."""
     return numpy.logical_and.reduce(inside, axis=1, keepdims=True)

@@ -13,7 +13,7 @@ from drlpp.costs.workload import Transfer
 from drlpp.planners.milp.items import Items, fastest_bandwidths
 from drlpp.planners.problem.problem import PlanningProblem
 
-# An accelerator that no set of this many operators fits on is told by the relaxation itself.
+# Where more operators than this fit on an accelerator, the relaxation itself limits their number.
 _MOST_COVERED = 20
 
 # Rows that number equal accelerators are dense; those of the largest operators do the most.
@@ -141,7 +141,7 @@ class AssignmentProgram:
                 self._at_most([*terms, (self._load, -1.0)], 0.0)
 
     def _both_ways(self, device: int) -> Terms:
-        """The bytes of all tensors that the device holds some members of, and not all."""
+        """Return the bytes of all tensors that the device holds some members of, and not all."""
         bytes_: Terms = []
         for tensor in self._items.tensors:
             held = [self._x(member, device) for member in tensor.members]
@@ -159,7 +159,7 @@ class AssignmentProgram:
         return bytes_
 
     def _each_way(self, device: int) -> tuple[Terms, Terms]:
-        """Incoming and outgoing bytes."""
+        """Return incoming and outgoing bytes."""
         incoming: Terms = []
         outgoing: Terms = []
         for tensor in self._items.tensors:
@@ -183,7 +183,7 @@ class AssignmentProgram:
         self._at_most([*held, *((column, factor / limit) for column, factor in messages)], 1.0)
 
     def _cover(self, device: int, speed: float) -> None:
-        """Of the operators from some size on, no more than the smallest that fit together."""
+        """Limit the operators from some size on to as many as the smallest that fit together."""
         seconds = self._items.seconds / speed
         ascending = numpy.argsort(seconds, kind="stable")
         sums = numpy.concatenate(([0.0], numpy.cumsum(seconds[ascending])))
@@ -207,7 +207,7 @@ class AssignmentProgram:
         return list(groups.values())
 
     def _number(self, group: Sequence[int]) -> None:
-        """An item may open a device only if a larger one, or none, has opened that before it."""
+        """Let an item open a device only if a larger one, or none, has opened that before it."""
         numbered = min(len(self._items.operators), _NUMBERED_ITEMS_PER_ACCELERATOR * len(group))
         for before, device in pairwise(group):
             for item in range(numbered):
@@ -215,7 +215,7 @@ class AssignmentProgram:
                 self._at_most([(self._x(item, device), 1.0), *larger], 0.0)
 
     def _keep_the_loss_company(self) -> None:
-        """The loss is computed with a stage, so its device has operators too."""
+        """Give the device of the loss other operators too, since a stage computes the loss."""
         loss = len(self._problem.workload)
         alone = next((i for i, ops in enumerate(self._items.operators) if ops == (loss,)), None)
         if alone is None:
@@ -240,6 +240,6 @@ class AssignmentProgram:
 
 
 def _terms(tensor: Transfer, with_source: int, without_source: int) -> Terms:
-    """Activations go one way, gradients the other."""
+    """Return the bytes of a tensor: activations go one way, gradients the other."""
     both = ((with_source, tensor.forward_bytes), (without_source, tensor.backward_bytes))
     return [(column, bytes_) for column, bytes_ in both if bytes_ > 0]

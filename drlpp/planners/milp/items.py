@@ -75,7 +75,7 @@ class Items:
 
 
 def fastest_bandwidths(problem: PlanningProblem) -> tuple[float, ...]:
-    """Of every accelerator the bandwidth of its best link, in bytes per second."""
+    """Return the bandwidth of every accelerator's best link, in bytes per second."""
     cluster = problem.cluster
     everyone = range(cluster.accelerators)
     return tuple(
@@ -92,7 +92,7 @@ def fastest_bandwidths(problem: PlanningProblem) -> tuple[float, ...]:
 
 
 def _longest_tensor(problem: PlanningProblem, within_seconds: float) -> float:
-    """The bytes beyond which a tensor cannot be cut."""
+    """Return the bytes beyond which a tensor cannot be cut."""
     workload, speeds = problem.workload, problem.cluster.speeds
     longest = within_seconds
     if problem.costs == "serial":

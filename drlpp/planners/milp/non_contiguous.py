@@ -46,12 +46,13 @@ _EVALUATIONS_PER_OPERATOR = 40
 
 
 def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solution:
-    """The optimum over all assignments of operators to accelerators, one accelerator for each.
+    """Find the optimum over all assignments of operators, one accelerator for each.
 
-    The bound holds for every unreplicated placement, and is only told of problems without
-    replication. It is below the optimum where links differ, since it gives every accelerator its
-    fastest, where memory rules, since it counts one minibatch in flight, where workers share cores,
-    and where passes and updates take something besides their operators, which it leaves out.
+    The bound holds for every unreplicated placement, and is only given for problems without
+    replication. It is below the optimum in four cases: where links differ, since it gives every
+    accelerator its fastest; where memory rules, since it counts one minibatch in flight; where
+    workers share cores; and where passes and updates take something besides their operators, which
+    it leaves out.
 
     Args:
         problem: its time limit is the solver's, which uses one thread.
@@ -92,7 +93,7 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
 
 
 def is_runnable(workload: Workload, placement: Placement) -> bool:
-    """Whether no edge leads back to an earlier stage, so that a pipeline can run the placement."""
+    """Return whether a pipeline can run the placement: no edge leads back to an earlier stage."""
     stage_of = placement.stage_of_operator(len(workload))
     return all(stage_of[source] <= stage_of[target] for source, target in workload.edges)
 
@@ -104,21 +105,24 @@ def _note(workload: Workload, placement: Placement) -> str:
 
 
 def _starts(problem: PlanningProblem) -> tuple[Placement, Placement]:
-    """A good placement, and a good assignment: without edges, every assignment is a placement."""
+    """Return a good placement, and a good assignment.
+
+    Without edges, every assignment is a placement.
+    """
     evaluations = _EVALUATIONS_PER_OPERATOR * len(problem.workload)
     no_order = replace(problem, workload=replace(problem.workload, edges=()))
     return anneal(problem, evaluations).best, anneal(no_order, evaluations).best
 
 
 def _assignment(items: Items, placement: Placement, loss: int) -> list[int]:
-    """The accelerator of every item; the loss is the operator after all others."""
+    """Return the accelerator of every item; the loss is the operator after all others."""
     device_of = {op: stage.accelerators[0] for stage in placement.stages for op in stage.operators}
     device_of[loss] = placement.stages[-1].accelerators[0]
     return [device_of[operators[0]] for operators in items.operators]
 
 
 def _placement(workload: Workload, items: Items, assignment: Sequence[int]) -> Placement:
-    """Stages in a topological order if there is one; the last computes the loss."""
+    """Return stages in a topological order if there is one; the last computes the loss."""
     held: dict[int, list[int]] = {}
     last = None
     for operators, device in zip(items.operators, assignment, strict=True):

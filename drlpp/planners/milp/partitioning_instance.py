@@ -147,7 +147,7 @@ def _check_nodes(path: Path, content: _Content) -> None:
 
 
 def _tensor_costs(path: Path, content: _Content) -> dict[int, float]:
-    """The cost in milliseconds of the output of every node that has readers."""
+    """Return the cost in milliseconds of the output of every node that has readers."""
     costs: dict[int, float] = {}
     for edge in content.edges:
         known = costs.setdefault(edge.source, edge.milliseconds)
@@ -160,7 +160,7 @@ def _tensor_costs(path: Path, content: _Content) -> dict[int, float]:
 
 
 def _operators(path: Path, content: _Content) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """The operator of every node, and the order edges between operators."""
+    """Return the operator of every node, and the order edges between operators."""
     colours: dict[object, int] = {}
     class_of = {
         # A node without a colour is a class of its own.

@@ -6,12 +6,12 @@ holds the operators S on one of m replicas, that is, for each minibatch of its o
     y = e^c (Σ_{o ∈ S} t_o e^{x_o} + h e^{x_h} + b_S e^{x_b}) / (v e^{x_v})
 
 with c common to everything (a profile of a faster device, or a mere guess), t_o the declared
-seconds of operator o, h those of a stage's passes beside its operators, and b_S what its parameters
-cost (update, prediction, collecting gradients). The corrections c and x have a normal prior around
-0: whoever has measured nothing believes what was declared. ln y is observed with some noise, so
-the most probable x is a least-squares problem, solved by Gauss-Newton, and what is left uncertain
-is the normal distribution around it. Operators that were always in the same stage are corrected
-together; what tells them apart is a measurement that separates them.
+seconds of operator o, h those of a stage's passes besides its operators, and b_S what its
+parameters cost (update, prediction, collecting gradients). The corrections c and x have a normal
+prior around 0: whoever has measured nothing believes what was declared. ln y is observed with some
+noise, so the most probable x is a least-squares problem, solved by Gauss-Newton, and what is left
+uncertain is the normal distribution around it. Operators that were always in the same stage are
+corrected together; what tells them apart is a measurement that separates them.
 
 CPU workers that share cores are busy for longer than their work takes. Their busy times are
 divided by what the simulator says of that, with the costs as they were declared.
@@ -46,8 +46,8 @@ _SAME_SPEED = 0.03
 apart."""
 
 _SMALLEST_OVERHEAD = 1e-3
-"""Of an even share of the work: a pass without declared overhead has at least this before it is
-known better."""
+"""The least overhead of a pass without a declared one, as a part of an even share of the work,
+before it is known better."""
 
 
 _SMALLEST_LATENCY = 1e-6
@@ -159,7 +159,10 @@ class Calibration:
         self._factor = None
 
     def _stretch(self, placement: Placement, minibatches: int) -> dict[int, float]:
-        """By how much sharing cores makes workers busy for longer; empty where none are shared."""
+        """Return by how much sharing cores makes workers busy for longer.
+
+        The result is empty where no cores are shared.
+        """
         if not any(self.cluster.cores_of):
             return {}
         alone = self.cluster.with_hosts(
@@ -188,12 +191,12 @@ class Calibration:
             self._memory.append((needed, float(usage.peak_memory_bytes)))
 
     def fit(self) -> Calibrated:
-        """The most probable workload and cluster."""
+        """Return the most probable workload and cluster."""
         self._solve()
         return self._calibrated(self._corrections)
 
     def sample(self, draw: Generator) -> Calibrated:
-        """A workload and speeds that are as probable as what was observed leaves them.
+        """Draw a workload and speeds that are as probable as what was observed leaves them.
 
         Links and memory are the most probable ones.
         """
@@ -245,7 +248,10 @@ class Calibration:
         return deviation**-2.0
 
     def _rows(self) -> tuple[Array, Array]:
-        """What every observation adds up, as declared, and its logarithm at the declared speed."""
+        """Return what every observation adds up, and its logarithm at the declared speed.
+
+        The parts that are added up are as declared.
+        """
         operators = len(self.workload)
         rows = numpy.zeros((len(self._busy), len(self._corrections)))
         logs = numpy.zeros(len(self._busy))
@@ -260,7 +266,7 @@ class Calibration:
         return rows, logs
 
     def _linearised(self, x: Array, rows: Array) -> tuple[Array, Array]:
-        """Logarithms of busy seconds for corrections ``x``, and how they change with them."""
+        """Return logarithms of busy seconds for corrections ``x``, and their derivatives."""
         split = len(self.workload) + 2
         parts = rows[:, :split] * numpy.exp(x[:split])
         totals = parts.sum(axis=1)
@@ -306,7 +312,7 @@ class Calibration:
         )
 
     def _corrected(self, level: int, declared: Link) -> Link:
-        """The link of a level, by least squares over the relative errors of its messages.
+        """Return the link of a level, by least squares over its messages' relative errors.
 
         What a host's own network adds is taken as declared.
         """
@@ -331,7 +337,7 @@ class Calibration:
         )
 
     def _with_room(self, cluster: Cluster) -> tuple[Host, ...]:
-        """Hosts whose memory limits are those of the formula: peak ≈ scale · needed + rest."""
+        """Return hosts with the memory limits of the formula: peak ≈ scale · needed + rest."""
         if not self._memory or all(limit is None for limit in cluster.memory_bytes):
             return cluster.hosts
         needed, peak = numpy.array(self._memory).T
@@ -351,7 +357,7 @@ class Calibration:
 
 
 def merged(speeds: Array) -> Array:
-    """Speeds of which those that hardly differ are the same: their mean.
+    """Return the speeds; those that hardly differ are replaced by their mean.
 
     Neighbours by size belong together as long as they are within 3% of the smallest of them.
     """

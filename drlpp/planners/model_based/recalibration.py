@@ -36,23 +36,23 @@ from drlpp.planners.search.moves import PlacementState
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 _CANDIDATES = 24
-"""So many of the best by the most probable costs are judged again by costs that are drawn."""
+"""How many of the best by the most probable costs are judged again by drawn costs."""
 
 _REMEMBERED = 16
-"""Of the fastest and of the latest measurements so many tell how far off the simulator is."""
+"""How many of the fastest and of the latest measurements tell how far off the simulator is."""
 
 _PARENTS = 8
 _MEASURED_PARENTS = 4
-"""Of the most promising, and of the fastest measured, so many are what a search goes on from."""
+"""How many of the most promising, and of the fastest measured, a search begins with."""
 
 _SEARCHED_IN_FULL = 16
 _LEAST = 200
-"""After so many measurements searches get shorter in proportion, but for the least evaluations."""
+"""The measurements after which searches get shorter in proportion, and their least evaluations."""
 
 _IMPROVED = 0.999
 
 _SCREENED = 1.1
-"""What the rule alone finds so much slower than the fastest measured is not simulated."""
+"""What the rule alone puts above this many times the fastest measured is not simulated."""
 
 _CHEAP_DOWNSETS = 1000
 _CHEAP_SPEEDS = 4
@@ -60,7 +60,7 @@ _CHEAP_SPEEDS = 4
 only when twice as much has been measured."""
 
 _MOST_FAILURES = 3
-"""Placements of a kind that has failed so often, and never succeeded, are not proposed."""
+"""Placements of a kind that has failed this often, and never succeeded, are not proposed."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Options:
         neighbours: propose small changes of the best, unseen by the simulator.
         evaluations: of the corrected simulator in each of two searches for a batch of proposals;
             fewer when much has been measured.
-        patience: propose nothing more after so many measurements in a row that made the best no
+        patience: propose nothing more after this many measurements in a row that made the best no
             more than 0.1% faster; 0 for never.
     """
 
@@ -133,7 +133,7 @@ class Recalibration:
 
     @property
     def measured(self) -> dict[Candidate, float]:
-        """Seconds per minibatch of everything told so far, infinite for what failed."""
+        """Seconds per minibatch of everything known so far, infinite for what failed."""
         return self._measured
 
     def tell(self, candidate: Candidate, outcome: Outcome) -> None:
@@ -160,7 +160,7 @@ class Recalibration:
 
     @property
     def surrogate(self) -> Surrogate:
-        """Predicts with everything told so far."""
+        """The surrogate, which predicts with everything known so far."""
         if self._surrogate is None:
             self._surrogate = Surrogate(
                 self.declared, self.calibration.fit(), self._method, self._minibatches
@@ -177,7 +177,7 @@ class Recalibration:
         return 0 < self.options.patience <= self._since_record
 
     def propose(self, count: int, candidates: Sequence[Candidate] = ()) -> list[Candidate]:
-        """Candidates to measure next, the most promising first; none that was measured.
+        """Return candidates to measure next, the most promising first; none that was measured.
 
         Args:
             count: the most that are wanted; there are fewer if the search comes by no others, and
@@ -213,12 +213,12 @@ class Recalibration:
         return (candidate.placement for candidate in self._measured)
 
     def _fails(self, placement: Placement) -> bool:
-        """Whether placements of its kind have only failed."""
+        """Return whether placements of its kind have only failed."""
         kind = _kind_of(placement)
         return self._failed[kind] >= _MOST_FAILURES and not self._succeeded[kind]
 
     def _take(self, queue: list[Placement], count: int) -> list[Placement]:
-        """Up to ``count`` from the head of a queue that were not measured yet."""
+        """Take up to ``count`` from the head of a queue that were not measured yet."""
         taken: list[Placement] = []
         measured = set(self._placements)
         while queue and len(taken) < count:
@@ -228,21 +228,22 @@ class Recalibration:
         return taken
 
     def _planned(self) -> Iterator[Placement]:
-        """What planners find with the declared costs."""
+        """Yield what planners find with the declared costs."""
         for planner in (exact, pipedream, data_parallel):
             with suppress(InvalidInput):
                 yield planner(self.declared).placement
 
     def best(self, count: int) -> list[tuple[Candidate, float]]:
-        """The fastest that were measured, with their seconds."""
+        """Return the fastest that were measured, with their seconds."""
         finite = [item for item in self._measured.items() if math.isfinite(item[1])]
         return sorted(finite, key=lambda item: item[1])[:count]
 
     def _search(self, surrogate: Surrogate, candidates: Sequence[Placement]) -> list[Placement]:
-        """Placements by what the surrogate expects of them, the fastest first.
+        """Return placements by what the surrogate expects of them, the fastest first.
 
-        One search goes on from the best that are known, another begins afresh, so as not to stay
-        where the first got stuck: evolution and annealing in turn, since each gets stuck elsewhere.
+        One search begins with the best that are known. Another begins afresh, so as not to stay
+        where the first got stuck. It is evolution and annealing in turn, since each gets stuck
+        elsewhere.
         """
         self._plan_again(surrogate)
         known = [
@@ -289,13 +290,13 @@ class Recalibration:
             self._plan = exact(surrogate.problem).placement
 
     def _cheap(self, problem: PlanningProblem) -> bool:
-        """Whether the exact planner takes but a moment."""
+        """Return whether the exact planner takes but a moment."""
         return self._few_downsets and len(set(problem.cluster.speeds)) <= _CHEAP_SPEEDS
 
     def _sources(
         self, surrogate: Surrogate, ranked: list[Placement]
     ) -> Iterator[Iterator[Placement]]:
-        """Where the next proposal comes from: in turn the best, a draw, a neighbour."""
+        """Yield where the next proposal comes from: in turn the best, a draw, a neighbour."""
         for _ in range(len(ranked) + 1):
             yield iter(ranked)
             if self.options.thompson:
@@ -304,7 +305,7 @@ class Recalibration:
                 yield self._neighbours()
 
     def _drawn(self, surrogate: Surrogate, ranked: list[Placement]) -> list[Placement]:
-        """What is best by costs that are drawn from what is uncertain: candidates, and a plan."""
+        """Return candidates and a plan, ranked by costs that are drawn from what is uncertain."""
         measured = surrogate.keys(self._placements)
         unknown = [p for p in ranked if surrogate.key(p) not in measured][:_CANDIDATES]
         drawn = Surrogate(
@@ -320,7 +321,7 @@ class Recalibration:
         return sorted(unknown, key=drawn)
 
     def _neighbours(self) -> Iterator[Placement]:
-        """Small changes of what was measured best."""
+        """Yield small changes of what was measured best."""
         best = [candidate.placement for candidate, _ in self.best(4)]
         for _ in range(_CANDIDATES if best else 0):
             state = PlacementState.of(self._draw.choice(best), self.declared)
@@ -328,5 +329,5 @@ class Recalibration:
 
 
 def _kind_of(placement: Placement) -> tuple[int, ...]:
-    """What placements that fail for the same reason are likely to have in common: replicas."""
+    """Return what placements that fail for the same reason are likely to share: replicas."""
     return tuple(len(stage.accelerators) for stage in placement.stages)

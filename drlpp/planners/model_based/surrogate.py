@@ -40,7 +40,10 @@ class Discrepancy:
 
     @classmethod
     def of(cls, ratios: Mapping[Placement, float]) -> Discrepancy:
-        """The posterior from logarithms of ratios, with a normal prior around no difference."""
+        """Compute the posterior from logarithms of ratios.
+
+        The prior is normal around no difference.
+        """
         rows = numpy.array([shape_of(placement) for placement in ratios]).reshape(-1, _FEATURES)
         logs = numpy.array(list(ratios.values()))
         prior = numpy.eye(_FEATURES) / _DISCREPANCY_SPREAD**2
@@ -58,17 +61,17 @@ class Discrepancy:
         return cls(mean, covariance)
 
     def sample(self, draw: Generator) -> Discrepancy:
-        """One that is as probable as the posterior has it, and certain."""
+        """Draw one that is as probable as the posterior has it, and certain."""
         drawn = draw.multivariate_normal(self.mean, self.covariance, method="cholesky")
         return Discrepancy(drawn, numpy.zeros_like(self.covariance))
 
     def factor(self, placement: Placement) -> float:
-        """By which simulated seconds are multiplied."""
+        """Return the factor by which simulated seconds are multiplied."""
         return math.exp(float(shape_of(placement) @ self.mean))
 
 
 def shape_of(placement: Placement) -> Array:
-    """1, stages behind the first, share of accelerators that are replicas of others."""
+    """Return 1, stages behind the first, share of accelerators that are replicas of others."""
     stages = len(placement.stages)
     held = len(placement.accelerators)
     return numpy.array([1.0, stages - 1.0, (held - stages) / held])
@@ -100,14 +103,14 @@ class Surrogate:
         self._known: dict[Placement, float] = {}
 
     def __call__(self, placement: Placement) -> float:
-        """Seconds per minibatch; infinite if it does not fit in memory."""
+        """Return seconds per minibatch; infinite if it does not fit in memory."""
         return self.simulated(placement) * self.discrepancy.factor(placement)
 
     def screen(self, placement: Placement, limit: float) -> float:
-        """As a call, but what the rule alone puts above ``limit`` gets the rule's seconds.
+        """Return what a call does, or the rule's seconds where these are above ``limit``.
 
-        The rule takes a tenth of the simulator's time, and is a lower bound but for rounding where
-        every minibatch makes an update.
+        The rule takes a tenth of the simulator's time. Where every minibatch makes an update, it is
+        a lower bound, except for rounding.
         """
         if placement not in self._known and self._method.accumulate == 1:
             by_rule = self._rule(placement)
@@ -123,7 +126,7 @@ class Surrogate:
         return AnalyticObjective(self.problem)
 
     def simulated(self, placement: Placement) -> float:
-        """What the calibrated simulator says, without the discrepancy; played once."""
+        """Return what the calibrated simulator says, without the discrepancy; played once."""
         if placement not in self._known:
             self._known[placement] = self._played(placement)
         return self._known[placement]
@@ -143,7 +146,10 @@ class Surrogate:
         return simulation.seconds_per_minibatch
 
     def with_discrepancy(self, measured: Mapping[Placement, float]) -> Surrogate:
-        """The same, corrected by how far it is off for placements whose seconds are known."""
+        """Correct this surrogate by how far it is off for placements of known seconds.
+
+        Returns the surrogate itself.
+        """
         ratios = {}
         for placement, seconds in measured.items():
             simulated = self.simulated(placement)
@@ -159,12 +165,12 @@ class Surrogate:
         return tuple(zip(cluster.speeds, cluster.host_of, limits, strict=True))
 
     def key(self, placement: Placement) -> tuple[object, ...]:
-        """The same for placements that differ only in which of equal accelerators they use."""
+        """Return a key that does not tell equal accelerators apart."""
         return tuple(
             (stage.operators, tuple(sorted(self._kinds[a] for a in stage.accelerators)))
             for stage in placement.stages
         )
 
     def keys(self, placements: Iterable[Placement]) -> set[tuple[object, ...]]:
-        """The keys of some placements."""
+        """Return the keys of some placements."""
         return set(map(self.key, placements))

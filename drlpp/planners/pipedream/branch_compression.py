@@ -32,7 +32,7 @@ def chain_of_layers(workload: Workload) -> tuple[tuple[int, ...], ...]:
 
 
 def _layer_of(workload: Workload) -> list[int]:
-    """The layer of every operator.
+    """Return the layer of every operator.
 
     An operator stands behind the articulation points of which it is a descendant, and before
     all others, so in a topological numbering it is enough to compare the numbers.

@@ -37,7 +37,7 @@ class States:
 
     @classmethod
     def of(cls, workload: Workload, states: Iterable[Collection[int]]) -> States:
-        """These sets of operators, none of them empty and none of them all."""
+        """Make the states of these sets of operators, none of them empty and none of them all."""
         ordered = sorted(states, key=len)
         holds = numpy.zeros((len(ordered) + 2, len(workload)), dtype=bool)
         holds[-1] = True
@@ -56,7 +56,7 @@ class States:
         return (beyond == 0) & (sizes[:, None] < sizes[None, :])
 
     def sums(self, values: Array) -> Array:
-        """(states, states) the sum of operators' values over the stage; 0 where there is none."""
+        """Sum operators' values over every stage, (states, states); 0 where there is none."""
         totals = self.holds @ values
         return numpy.where(self.is_stage, totals[None, :] - totals[:, None], 0.0)
 
@@ -86,12 +86,12 @@ class States:
         )
 
     def operators(self, begin: int, end: int) -> tuple[int, ...]:
-        """Of the stage from state ``begin`` to state ``end``."""
+        """Return the operators of the stage from state ``begin`` to state ``end``."""
         return tuple(numpy.flatnonzero(self.holds[end] & ~self.holds[begin]).tolist())
 
 
 def _counts(holds: NDArray[numpy.bool_]) -> NDArray[numpy.int64]:
-    """``holds`` as numbers, with a column for the loss, which only the last state holds."""
+    """Return ``holds`` as numbers, with a column for the loss, which only the last holds."""
     loss = numpy.zeros((len(holds), 1), dtype=numpy.int64)
     loss[-1] = 1
     return numpy.concatenate((holds.astype(numpy.int64), loss), axis=1)
@@ -107,7 +107,7 @@ def _crossing_bytes(workload: Workload, holds: NDArray[numpy.bool_]) -> Array:
 
 
 def chain_states(workload: Workload) -> States:
-    """The beginnings of the chain of layers."""
+    """Return the beginnings of the chain of layers."""
     layers = chain_of_layers(workload)
     beginnings, held = [], set[int]()
     for layer in layers[:-1]:
@@ -117,7 +117,7 @@ def chain_states(workload: Workload) -> States:
 
 
 def graph_states(workload: Workload) -> States:
-    """The states of PipeDream's released optimizer, which may cut through branches.
+    """Return the states of PipeDream's released optimizer, which may cut through branches.
 
     They grow from the first source only: to a state comes an operator that reads from it, and all
     that this one needs. So another source, like the embedding of a decoder, joins when one of its
@@ -150,7 +150,7 @@ def graph_states(workload: Workload) -> States:
 
 
 def released_states(workload: Workload) -> States:
-    """The same, with what the released optimizer takes to cross a cut.
+    """Return graph states, with the bytes that the released optimizer takes to cross a cut.
 
     It sends the output of every operator at the state's end, one without successors in the state,
     and the outputs that are still needed. To it, an output is still needed if, seen from one
@@ -173,12 +173,12 @@ def released_states(workload: Workload) -> States:
 
 
 def _readers(workload: Workload) -> list[int]:
-    """For every operator those that read from it, as a mask."""
+    """Return for every operator those that read from it, as a mask."""
     return [mask_of(operators) for operators in workload.successors]
 
 
 def _needed(workload: Workload) -> list[int]:
-    """For every operator all those before it, as a mask."""
+    """Return for every operator all those before it, as a mask."""
     needed, _ = closures(workload)
     return [mask & ~(1 << operator) for operator, mask in enumerate(needed)]
 

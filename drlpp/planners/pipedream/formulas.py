@@ -23,8 +23,8 @@ from drlpp.planners.pipedream.levels import Level
 Variant = Literal["paper", "printed", "code"]
 
 Fits = Callable[[Fraction], NDArray[numpy.bool_]]
-"""For the accelerators in later stages, for every replica of a stage, (states, states) whether the
-memory holds it."""
+"""A function of the accelerators in later stages, for every replica of a stage. It returns,
+(states, states), whether the memory holds it."""
 
 
 class Formula(Protocol):
@@ -36,14 +36,14 @@ class Formula(Protocol):
     knows_what_follows: bool
 
     def single(self, behind: Fraction) -> Array:
-        """A⁰(i → j): on one accelerator.
+        """Return A⁰(i → j): the cost on one accelerator.
 
         Args:
             behind: accelerators in later stages, for every replica of this one.
         """
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
-        """T(i → j, m), and what is to be paid for its cuts.
+        """Return T(i → j, m), and what is to be paid for its cuts.
 
         Args:
             level: whose components hold the stage.
@@ -56,11 +56,11 @@ class Formula(Protocol):
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
-        """How much A(i → j) of its components may be if the stage is to cost ``limit``."""
+        """Return how much A(i → j) of its components may be if the stage is to cost ``limit``."""
 
 
 class PaperSeconds:
-    """Of pipedream §3.1, with the time of the all-reduce to choose."""
+    """The formula of pipedream §3.1, with the time of the all-reduce to choose."""
 
     def __init__(self, states: States, speed: float, variant: Variant, fits: Fits | None) -> None:
         self._compute = numpy.where(
@@ -73,13 +73,13 @@ class PaperSeconds:
         self.knows_what_follows = fits is not None
 
     def single(self, behind: Fraction) -> Array:
-        """Its seconds, where the memory holds it."""
+        """Return the stage's seconds, infinite where the memory does not hold it."""
         if self._fits is None:
             return self._compute
         return numpy.where(self._fits(behind), self._compute, numpy.inf)
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
-        """The slowest of its compute, its all-reduce and the cut before it."""
+        """Return the slowest of its compute, its all-reduce and the cut before it."""
         volume = 2 * (replicas - 1) if self._variant == "printed" else _ring(replicas)
         cost = numpy.maximum(inner, volume * self._weights / level.bandwidth) / replicas
         if first:
@@ -89,12 +89,12 @@ class PaperSeconds:
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
-        """Its replicas take turns."""
+        """Return what a component may take: its replicas take turns."""
         return limit * replicas
 
 
 class PaperBytes:
-    """Memory of the largest stage of pipedream §3.1."""
+    """The memory of the largest stage of pipedream §3.1."""
 
     knows_what_follows = True
 
@@ -103,22 +103,22 @@ class PaperBytes:
         self._needs = needs
 
     def single(self, behind: Fraction) -> Array:
-        """With the minibatches in flight that what follows asks for."""
+        """Return its bytes, with the minibatches in flight that what follows asks for."""
         return numpy.where(self._is_stage, self._needs(behind), numpy.inf)
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
-        """A component needs what its largest stage needs."""
+        """Return what a component's largest stage needs."""
         return inner
 
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
-        """The same."""
+        """Return ``limit``: a component may need as much as the stage."""
         return limit
 
 
 class CodeSeconds:
-    """Of the released optimizer."""
+    """The formula of the released optimizer."""
 
     def __init__(
         self, states: States, speed: float, levels: tuple[Level, ...], memory: float | None
@@ -134,7 +134,7 @@ class CodeSeconds:
         self.knows_what_follows = memory is not None
 
     def single(self, behind: Fraction) -> Array:
-        """Its seconds."""
+        """Return the stage's seconds."""
         return self._compute
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
@@ -154,7 +154,7 @@ class CodeSeconds:
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
-        """Its replicas take turns, and what the all-reduce takes is gone."""
+        """Return what a component may take: replicas take turns, less the all-reduce."""
         return limit * replicas - float(self._all_reduce(level, replicas, first)[stage])
 
 
@@ -169,26 +169,28 @@ class CodeBytes:
         self._copy = states.sums(workload.kept_bytes + workload.parameter_bytes)
 
     def copies(self, replicas: int, after: int) -> Array:
-        """Of outputs and weights, for the minibatches in flight beyond the first."""
+        """Return bytes of outputs and weights, for the minibatches in flight beyond the first."""
         return ceil(Fraction(after, replicas)) * self._copy
 
     def single(self, behind: Fraction) -> Array:
-        """Nothing."""
+        """Return 0, since :meth:`stage` counts the copies; infinite for what is no stage."""
         return self._nothing
 
     def stage(self, level: Level, replicas: int, after: int, inner: Array, first: bool) -> Array:
-        """The larger of its own copies and of those within a component."""
+        """Return the larger of its own copies and of those within a component."""
         return numpy.maximum(inner, self.copies(replicas, after))
 
     def inner_limit(
         self, level: Level, replicas: int, stage: tuple[int, int], first: bool, limit: float
     ) -> float:
-        """The same."""
+        """Return ``limit``: a component may need as much as the stage."""
         return limit
 
 
 def bytes_of(states: States, memory: MemoryModel) -> Callable[[Fraction], Array]:
-    """For the accelerators behind each replica of a stage, the bytes of every stage on one.
+    """Return a function of the accelerators behind each replica of a stage.
+
+    It returns the bytes of every stage on one accelerator.
 
     A stage has one more minibatch in flight than replicas of it follow, their links included.
     """
@@ -197,5 +199,8 @@ def bytes_of(states: States, memory: MemoryModel) -> Callable[[Fraction], Array]
 
 
 def _ring(replicas: int) -> float:
-    """What a ring all-reduce moves through an accelerator both ways, as a part of the weights."""
+    """Return what a ring all-reduce moves through an accelerator both ways.
+
+    It is given as a part of the weights.
+    """
     return 4 * (replicas - 1) / replicas

@@ -29,7 +29,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """From state ``begin`` to state ``end``, on accelerators counted from the component's first."""
+    """States ``begin`` to ``end``, on accelerators counted from the component's first."""
 
     begin: int
     end: int
@@ -51,9 +51,9 @@ class HierarchicalProgram:
     Every component uses all that it consists of. Where stages are not to be replicated, there may
     be more accelerators than a pipeline has use for, and it uses as many as are best.
 
-    Plans of equal cost are told apart, so that the result is always the same: on the outermost
-    level fewer stages, then earlier cuts (the last cut first), then more replicas for earlier
-    stages; and within every stage the same again, on the level below.
+    Among plans of equal cost the choice is always the same. On the outermost level, fewer stages
+    are preferred, then earlier cuts (the last cut first), then more replicas for earlier stages.
+    Within every stage the same holds for the level below.
 
     Args:
         formula: the costs.
@@ -74,18 +74,18 @@ class HierarchicalProgram:
         self._stage = cache(self._find_stage)
 
     def best(self) -> float:
-        """A over all states on the whole cluster; infinite if none of its pipelines is allowed."""
+        """Return A over all states on the whole cluster; infinite if no pipeline is allowed."""
         top = len(self._levels)
         rows = [self._table(top, Fraction(0), total, 1)[total] for total in self._totals(top)]
         return float(min(row[0, -1] for row in rows))
 
     def plan(self) -> tuple[PlannedStage, ...]:
-        """The stages of the best pipeline, in order."""
+        """Return the stages of the best pipeline, in order."""
         limit = self.best() * (1 + _TOLERANCE)
         return self._plan(len(self._levels), 0, self._states - 1, Fraction(0), limit)
 
     def outermost(self) -> tuple[Share, ...]:
-        """The stages of the best pipeline as the outermost level has them."""
+        """Return the stages of the best pipeline as the outermost level has them."""
         limit = self.best() * (1 + _TOLERANCE)
         return self._shares(len(self._levels), 0, self._states - 1, Fraction(0), limit)
 
@@ -97,7 +97,10 @@ class HierarchicalProgram:
         return range(1, (available if self._replicate else min(available, 1)) + 1)
 
     def _find_component(self, number: int, behind: Fraction) -> Array:
-        """A(i → j, all) of level ``number``; ``behind`` accelerators follow each such component."""
+        """Return A(i → j, all) of level ``number``.
+
+        ``behind`` accelerators follow each such component.
+        """
         if number == 0:
             return self._formula.single(behind)
         tables = [
@@ -117,13 +120,16 @@ class HierarchicalProgram:
         return self._stage(number, replicas, after, behind, first)
 
     def _behind(self, number: int, replicas: int, after: int, behind: Fraction) -> Fraction:
-        """Accelerators behind each of the components that hold a stage, by replica of it."""
+        """Return the accelerators behind each of the components that hold a stage, by replica."""
         if not self._formula.knows_what_follows:
             return Fraction(0)
         return (after * self._levels[number - 1].size + behind) / replicas
 
     def _table(self, number: int, behind: Fraction, total: int, rows: int) -> list[Array]:
-        """A(i → j, m) for m = 0 … total, of which ``total`` are used in the end; i < ``rows``."""
+        """Return A(i → j, m) for m = 0 … total and i < ``rows``.
+
+        ``total`` components are used in the end.
+        """
         table = [numpy.full((rows, self._states), numpy.inf)]
         for used in range(1, total + 1):
             after = total - used
@@ -141,7 +147,7 @@ class HierarchicalProgram:
     def _plan(
         self, number: int, begin: int, end: int, behind: Fraction, limit: float
     ) -> tuple[PlannedStage, ...]:
-        """The stages between two states on a component of level ``number``."""
+        """Return the stages between two states on a component of level ``number``."""
         if number == 0:
             return (PlannedStage(begin, end, (0,)),)
         level = self._levels[number - 1]
@@ -162,7 +168,7 @@ class HierarchicalProgram:
     def _shares(
         self, number: int, begin: int, end: int, behind: Fraction, limit: float
     ) -> tuple[Share, ...]:
-        """The stages of one level, none of which costs more than ``limit``."""
+        """Return the stages of one level, none of which costs more than ``limit``."""
         found = [
             self._fewest(number, begin, end, behind, limit, total) for total in self._totals(number)
         ]
@@ -172,7 +178,7 @@ class HierarchicalProgram:
     def _fewest(
         self, number: int, begin: int, end: int, behind: Fraction, limit: float, total: int
     ) -> tuple[Share, ...]:
-        """The fewest stages on exactly ``total`` components; none if that cannot be.
+        """Return the fewest stages on exactly ``total`` components; none if that cannot be.
 
         A maximum hides what its smaller terms cost, so this is a second program, over the stages
         that are as fast as the best plan needs them.
@@ -204,7 +210,7 @@ class HierarchicalProgram:
 
 
 def _slower_of(before: Array, stage: Array) -> Array:
-    """(rows, states) min over s of max(before[i, s], stage[s, j])."""
+    """Return the minimum over s of max(before[i, s], stage[s, j]), (rows, states)."""
     rows, states = before.shape
     result = numpy.full((rows, states), numpy.inf)
     for s in range(1, states):

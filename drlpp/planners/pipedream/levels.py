@@ -23,12 +23,14 @@ class Level:
 
 
 def levels_of(cluster: Cluster, flat: bool = False) -> tuple[Level, ...]:
-    """The levels of a cluster, the innermost first; those of a single component are left out.
+    """Return the levels of a cluster, the innermost first.
+
+    Levels of a single component are left out.
 
     One level with the slowest bandwidth of all stands for a cluster that has no such structure:
     hosts of unlike numbers of accelerators, racks of unlike numbers of hosts, accelerators that
-    are not listed together with those of their host and rack, or of unlike speeds. The same if it
-    is asked for (``flat``), and for a single accelerator.
+    are not listed together with those of their host and rack, or of unlike speeds. It also stands
+    for a single accelerator, and for any cluster if ``flat`` asks for it.
     """
     hosts, racks = cluster.host_of, cluster.rack_of
     rack_of_host = [racks[hosts.index(host)] for host in dict.fromkeys(hosts)]
@@ -49,14 +51,14 @@ def levels_of(cluster: Cluster, flat: bool = False) -> tuple[Level, ...]:
 
 
 def _is_regular(groups: Sequence[int]) -> bool:
-    """Whether all groups are of the same size and none is interrupted by another."""
+    """Return whether all groups are of the same size and none is interrupted by another."""
     together = 1 + sum(one != other for one, other in pairwise(groups))
     counts = Counter(groups)
     return together == len(counts) and len(set(counts.values())) == 1
 
 
 def _slowest_bandwidths(cluster: Cluster) -> dict[int, float]:
-    """For every level on which two accelerators meet, that of the slowest link between two."""
+    """Return the bandwidth of the slowest link of every level on which two accelerators meet."""
     found: dict[int, float] = {}
     for one, other in combinations(range(cluster.accelerators), 2):
         level = cluster.level(one, other)

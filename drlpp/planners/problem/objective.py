@@ -25,7 +25,7 @@ _Flags = NDArray[numpy.bool_]
 
 
 class AnalyticObjective:
-    """The problem's rule; a placement that does not fit in memory is worse than all that do.
+    """The problem's rule; a placement that does not fit in memory is worse than all that do fit.
 
     What it misses is added on top of a time that no placement reaches, so that a search that starts
     outside the limits finds its way in.
@@ -54,16 +54,19 @@ class AnalyticObjective:
         self._unreachable_seconds = _unreachable_seconds(problem)
 
     def __call__(self, placement: Placement) -> float:
-        """Seconds per minibatch, with a penalty for missing memory."""
+        """Return seconds per minibatch, with a penalty for missing memory."""
         seconds, missing = self.seconds_and_missing(placement)
         return seconds if missing == 0 else self._unreachable_seconds * (1 + missing) + seconds
 
     def fits(self, value: float) -> bool:
-        """Whether a value of this objective belongs to a placement that fits in memory."""
+        """Return whether a value of this objective belongs to a placement that fits in memory."""
         return value < self._unreachable_seconds
 
     def seconds_and_missing(self, placement: Placement) -> tuple[float, float]:
-        """Seconds per minibatch by the rule, and the bytes missing per byte of memory, added up."""
+        """Return seconds per minibatch by the rule, and the missing bytes.
+
+        The bytes are given per byte of memory, added up over the stages.
+        """
         problem, stages = self._problem, placement.stages
         stage_of = numpy.empty(len(problem.workload) + 1, dtype=int)
         for index, stage in enumerate(stages):
@@ -140,7 +143,7 @@ class _Tensors:
         )
 
     def crossing(self, stage_of: NDArray[numpy.int64], stages: int) -> tuple[Array, Array, _Flags]:
-        """Incoming and outgoing bytes of every stage, and which stages exchange tensors."""
+        """Return incoming and outgoing bytes of every stage, and which stages exchange tensors."""
         present = numpy.zeros((len(self.source), stages), dtype=bool)
         present[self.tensor, stage_of[self.member]] = True
         sources = stage_of[self.source]
@@ -162,7 +165,7 @@ class _Tensors:
 
 
 def _work(workload: Workload, rows: Array, last: bool | _Flags) -> StageWork:
-    """Of one stage, where rows are numbers, or of all, where they are arrays."""
+    """Return the work of one stage, where rows are numbers, or of all, where they are arrays."""
     return workload.work_of(
         seconds=rows[0],
         update_seconds=rows[1],
@@ -175,7 +178,7 @@ def _work(workload: Workload, rows: Array, last: bool | _Flags) -> StageWork:
 
 
 def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> Array:
-    """As :meth:`drlpp.schedule.pipeline.Pipeline.in_flight` has it."""
+    """Return what :meth:`drlpp.schedule.pipeline.Pipeline.in_flight` does, as an array."""
     behind = numpy.zeros(len(replicas), dtype=int)
     for stage in reversed(range(len(replicas))):
         later = (replicas + behind)[stage + 1 :][talks[stage, stage + 1 :]]
@@ -184,9 +187,10 @@ def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> 
 
 
 def _unreachable_seconds(problem: PlanningProblem) -> float:
-    """More than any stage of any placement takes: everything at once, all of it as slow as can be.
+    """Return more seconds than any stage of any placement takes.
 
-    Of an all-reduce on m replicas, 2(m − 1)/m² of the weights and 2(m − 1)/m latencies.
+    They are for everything at once, all of it as slow as can be. An all-reduce on m replicas takes
+    2(m − 1)/m² of the weights and 2(m − 1)/m latencies.
     """
     workload, cluster = problem.workload, problem.cluster
     links = [*cluster.levels, *(host.network for host in cluster.hosts if host.network)]

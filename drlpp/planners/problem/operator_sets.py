@@ -8,12 +8,12 @@ from drlpp.costs.workload import Workload
 
 
 def mask_of(operators: Iterable[int]) -> int:
-    """The set of these operators."""
+    """Return the set of these operators."""
     return sum(1 << operator for operator in operators)
 
 
 def members_of(mask: int) -> Iterator[int]:
-    """The operators of a set, in order."""
+    """Yield the operators of a set, in order."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -21,7 +21,10 @@ def members_of(mask: int) -> Iterator[int]:
 
 
 def closures(workload: Workload) -> tuple[list[int], list[int]]:
-    """For every operator what it needs, and what needs it, directly or not; itself in both."""
+    """Return for every operator what it needs, and what needs it, directly or not.
+
+    The operator itself is in both.
+    """
     size = len(workload)
     needed = [1 << operator for operator in range(size)]
     needing = list(needed)

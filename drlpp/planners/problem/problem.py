@@ -24,7 +24,7 @@ class PlanningProblem:
         replicate: whether a stage may stand on several accelerators.
         memory: what a stage keeps, for clusters that limit it.
         seed: of planners that draw at random.
-        time_limit_seconds: of planners that would go on until they have proven the optimum.
+        time_limit_seconds: of planners that would otherwise continue until the optimum is proven.
     """
 
     workload: Workload
@@ -36,11 +36,11 @@ class PlanningProblem:
     time_limit_seconds: float = 60.0
 
     def with_seed(self, seed: int) -> PlanningProblem:
-        """The same with another seed."""
+        """Return a copy with another seed."""
         return replace(self, seed=seed)
 
     def predict(self, placement: Placement) -> Prediction:
-        """What a placement costs by this problem's rule."""
+        """Predict what a placement costs by this problem's rule."""
         return predict(self.workload, self.cluster, placement, self.costs, self.memory)
 
 
@@ -65,7 +65,7 @@ class Solution:
 
 
 def memory_shortage(problem: PlanningProblem, placement: Placement) -> NothingFits:
-    """The error that tells how the placement that comes closest misses the memory limit."""
+    """Return the error that tells how the placement that comes closest misses the memory limit."""
     prediction = problem.predict(placement)
     index = prediction.worst_memory
     stage = prediction.stages[index]

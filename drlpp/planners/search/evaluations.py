@@ -13,10 +13,10 @@ from drlpp.planners.problem.objective import Objective
 from drlpp.planners.problem.problem import Solution
 
 _REQUESTS = 3
-"""A search may ask so many times more than it may evaluate."""
+"""The factor by which a search may ask more than it may evaluate."""
 
 _STALE = 300
-"""A search that asks so often in a row for what it knows has come by all that it can."""
+"""A search that asks this often in a row for what it knows has come by all that it can."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class SearchRun:
     seconds: tuple[float, ...]
 
     def best_after(self, evaluations: int) -> float:
-        """The smallest seconds of the first ``evaluations``."""
+        """Return the smallest seconds of the first ``evaluations``."""
         return min(self.seconds[:evaluations])
 
     @property
@@ -41,7 +41,10 @@ class SearchRun:
         return self.placements[int(numpy.argmin(self.seconds))]
 
     def solution(self, method: str, *, by_rule: bool) -> Solution:
-        """The best placement, with its seconds if they are not those of the problem's rule."""
+        """Return the best placement.
+
+        Its seconds are given if they are not those of the problem's rule.
+        """
         return Solution(
             self.best,
             own_seconds=None if by_rule else min(self.seconds),
@@ -50,11 +53,11 @@ class SearchRun:
 
 
 Likeness = Callable[[Placement], Hashable]
-"""The same for placements that a search need not tell apart."""
+"""A key that is equal for placements that a search need not tell apart."""
 
 
 def itself(placement: Placement) -> Hashable:
-    """A placement is like no other."""
+    """Return the placement: it is like no other."""
     return placement
 
 

@@ -21,7 +21,7 @@ _FURTHER_MOVE = 0.4
 def evolution(
     problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
 ) -> Solution:
-    """The best placement that :func:`evolve` comes by; the arguments are the same."""
+    """Return the best placement that :func:`evolve` comes by; the arguments are the same."""
     run = evolve(problem, evaluations, evaluate)
     return run.solution("evolution", by_rule=evaluate is None)
 
@@ -64,7 +64,7 @@ def evolve(
 
 
 def mutated(state: PlacementState, problem: PlanningProblem, draw: random.Random) -> PlacementState:
-    """A state some moves away, mostly one; the same if no move applies."""
+    """Return a state some moves away, mostly one; the same if no move applies."""
     state = neighbour(state, problem, draw) or state
     while draw.random() < _FURTHER_MOVE:
         state = neighbour(state, problem, draw) or state

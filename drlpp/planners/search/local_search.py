@@ -24,7 +24,7 @@ _LAST_TEMPERATURE = 0.001
 def local_search(
     problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
 ) -> Solution:
-    """The best placement that :func:`anneal` comes by; the arguments are the same."""
+    """Return the best placement that :func:`anneal` comes by; the arguments are the same."""
     run = anneal(problem, evaluations, evaluate)
     return run.solution("simulated annealing", by_rule=evaluate is None)
 

@@ -10,7 +10,7 @@ from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.problem.problem import PlanningProblem
 
-# Most moves are possible at most times; a state that so many in a row leave as it is has no other.
+# Most moves are possible at most times; if this many in a row change nothing, none can.
 _DRAWS = 200
 
 
@@ -28,14 +28,14 @@ class PlacementState:
 
     @classmethod
     def of(cls, placement: Placement, problem: PlanningProblem) -> PlacementState:
-        """The state that gives ``placement``."""
+        """Return the state that gives ``placement``."""
         return cls(
             placement.stage_of_operator(len(problem.workload)),
             tuple(frozenset(stage.accelerators) for stage in placement.stages),
         )
 
     def placement(self) -> Placement:
-        """The placement."""
+        """Return the placement."""
         operators: list[list[int]] = [[] for _ in self.holders]
         for operator, stage in enumerate(self.stage_of):
             operators[stage].append(operator)
@@ -47,23 +47,23 @@ class PlacementState:
         )
 
     def idle(self, problem: PlanningProblem) -> list[int]:
-        """Accelerators without a stage."""
+        """Return accelerators without a stage."""
         busy = frozenset().union(*self.holders)
         return [a for a in range(problem.cluster.accelerators) if a not in busy]
 
     def stage(self, index: int) -> list[int]:
-        """The operators of a stage."""
+        """Return the operators of a stage."""
         return [operator for operator, stage in enumerate(self.stage_of) if stage == index]
 
     def moved(self, operators: Iterable[int], target: int) -> PlacementState:
-        """With ``operators`` in the stage ``target``."""
+        """Return a copy with ``operators`` in the stage ``target``."""
         stage_of = list(self.stage_of)
         for operator in operators:
             stage_of[operator] = target
         return replace(self, stage_of=tuple(stage_of))
 
     def held_by(self, stage: int, accelerators: frozenset[int]) -> PlacementState:
-        """With other accelerators for a stage."""
+        """Return a copy with other accelerators for a stage."""
         holders = list(self.holders)
         holders[stage] = accelerators
         return replace(self, holders=tuple(holders))
@@ -76,7 +76,7 @@ _Move = Callable[[PlacementState, PlanningProblem, random.Random], "PlacementSta
 def neighbour(
     state: PlacementState, problem: PlanningProblem, draw: random.Random
 ) -> PlacementState | None:
-    """A state one random change away; None if there is none."""
+    """Return a state one random change away; None if there is none."""
     moves = draw.choices(list(_MOVES), weights=list(_MOVES.values()), k=_DRAWS)
     for move in moves:
         found = move(state, problem, draw)
@@ -103,7 +103,7 @@ def _shift_operator(
 
 
 def _closure(state: PlacementState, workload: Workload, operator: int, target: int) -> set[int]:
-    """What has to move to ``target`` with ``operator`` so that no edge leads back."""
+    """Return what has to move to ``target`` with ``operator`` so that no edge leads back."""
     later = target > state.stage_of[operator]
     neighbours = workload.successors if later else workload.predecessors
     found, new = {operator}, [operator]

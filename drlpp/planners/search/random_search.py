@@ -14,7 +14,10 @@ from drlpp.planners.search.evaluations import Recorder, SearchRun
 def random_search(
     problem: PlanningProblem, evaluations: int = 2000, evaluate: Objective | None = None
 ) -> Solution:
-    """The best of ``evaluations`` random placements; the arguments are :func:`random_run`'s."""
+    """Return the best of ``evaluations`` random placements.
+
+    The arguments are :func:`random_run`'s.
+    """
     run = random_run(problem, evaluations, evaluate)
     return run.solution("random search", by_rule=evaluate is None)
 
@@ -40,10 +43,11 @@ def random_run(
 
 
 def random_placement(problem: PlanningProblem, draw: random.Random) -> Placement:
-    """A valid placement; every one that holds all accelerators it may has a chance.
+    """Draw a valid placement.
 
-    First the number of stages, then a topological order of the operators and where it is cut, then
-    the accelerators: one for each stage, and the others anywhere.
+    Every placement that holds all accelerators that it may hold has a chance. First the number of
+    stages is drawn, then a topological order of the operators and where it is cut, then the
+    accelerators: one for each stage, and the others anywhere.
     """
     workload, accelerators = problem.workload, problem.cluster.accelerators
     count = draw.randint(1, min(len(workload), accelerators))
@@ -66,7 +70,10 @@ def random_placement(problem: PlanningProblem, draw: random.Random) -> Placement
 
 
 def random_order(workload: Workload, draw: random.Random) -> list[int]:
-    """A topological order: again and again one of the operators that may come next."""
+    """Draw a topological order.
+
+    Again and again, one of the operators that may come next is drawn.
+    """
     waits_for = [len(found) for found in workload.predecessors]
     ready = [operator for operator, count in enumerate(waits_for) if count == 0]
     order = []
