@@ -68,7 +68,7 @@ def check_agreement(
 def _hashes(
     workers: Sequence[int], program: StageProgram, actions: Sequence[Action]
 ) -> torch.Tensor:
-    """Return hashes of the messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
+    """Return hashes of messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
     sent: dict[int, list[int]] = {worker: [] for worker in workers}
     received: dict[int, list[int]] = {worker: [] for worker in workers}
     contents: dict[tuple[str, int, int], int] = {}

@@ -26,7 +26,7 @@ class Clock(ABC):
 
     @abstractmethod
     def moments(self) -> Sequence[float]:
-        """Return all moments so far, in ``time.perf_counter`` seconds; wait until they have come."""
+        """Return all moments so far, in ``time.perf_counter`` seconds; wait until all have come."""
 
     def read(self, spans: Sequence[Span]) -> list[tuple[float, float]]:
         """Return the seconds of ``time.perf_counter`` at which spans begin and end."""

@@ -115,7 +115,7 @@ class Processor(Accelerator):
         return 0
 
     def give_back_memory(self) -> None:
-        """Return free memory to the system, so that the next placement's peak does not include it."""
+        """Return free memory to the system, so that the next placement's peak leaves it out."""
         with suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
 

@@ -58,7 +58,7 @@ class WorkerHost(ABC):
     @property
     @abstractmethod
     def process_ids(self) -> list[int]:
-        """Process ids of the workers that run now; another machine's, as that machine counts them."""
+        """Process ids of the workers that run now; on another machine, as it counts them."""
 
     @abstractmethod
     def start(self, posts: Sequence[Post]) -> None:

@@ -193,7 +193,7 @@ class Controller:
             self._keepers[hello.rank] = arrival
 
     def _listen(self) -> None:
-        """Welcome every process that connects, from the start: strangers must not fill the queue."""
+        """Welcome every process that connects, from the start: strangers must not fill a queue."""
         with self._listener:
             while True:
                 self._handshakes.acquire()
