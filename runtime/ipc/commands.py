@@ -271,7 +271,7 @@ class RunResult:
     skipped_updates: int = 0
 
     def later(self, seconds: float) -> RunResult:
-        """Return the same with times of another clock, which is this far ahead."""
+        """Return the same with times of another clock, which is ``seconds`` ahead."""
         return replace(
             self,
             times=[(begin + seconds, end + seconds) for begin, end in self.times],

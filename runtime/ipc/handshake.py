@@ -115,7 +115,7 @@ class _Secrets:
         return self._secret(role, "proves")
 
     def signed(self, peer: socket.socket, role: Role) -> SignedConnection:
-        """Return the connection for the rest of the conversation, in which this side has that role."""
+        """Return the rest of the conversation, in which this side has that role."""
         peer.settimeout(None)
         other: Role = "keeper" if role == "controller" else "controller"
         sends, receives = (self._secret(one, "signs") for one in (role, other))

@@ -65,7 +65,7 @@ def keep_socket_folder() -> None:
 
 
 def _lock(folder: Path) -> int:
-    """Lock ``folder`` and return the file that keeps it locked for as long as it is open."""
+    """Lock ``folder``; return the file that keeps it locked for as long as it is open."""
     # Locked before it gets its name: whoever finds the name must find it locked.
     unnamed = folder / f".{_LOCK}"
     file = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
@@ -95,7 +95,7 @@ def _remove_if_abandoned(lock: Path) -> None:
 
 
 def remove_files_of_dead_controller(folder: Path, limit_seconds: float) -> None:
-    """Remove a session's files when the process that started this worker is gone: nobody else will.
+    """Remove what nobody else will remove when the process that started this one is gone.
 
     Whatever a process that lives has locked stays, also if that is the one which started us: it
     closes its connection to a worker as well when the server that forks workers is gone.

@@ -165,7 +165,7 @@ class _Flattening:
         self._storages: set[int] = set()
 
     def described(self, tree: object, depth: int = 0) -> object:
-        """Return ``tree`` in JSON: plain values as they are, all else as an object of a single key."""
+        """Return ``tree`` in JSON: plain values as they are, all else as an object of one key."""
         if depth > _MOST_DEPTH:
             raise TypeError(f"a checkpoint is nested more than {_MOST_DEPTH} deep")
         match tree:

@@ -51,7 +51,7 @@ class Watch:
                 self._found[name] = NotFiniteValues(number, _text(name, tensor, indices))
 
     def found(self, through: int | None = None) -> list[NotFiniteValues]:
-        """Return the first bad values of every tensor, in the minibatches up to number ``through``."""
+        """Return the first bad values of every tensor, in the minibatches up to ``through``."""
         return [bad for bad in self._found.values() if through is None or bad.minibatch <= through]
 
 

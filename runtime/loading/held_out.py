@@ -38,5 +38,5 @@ def mean_loss(losses: Sequence[float], samples: int, batch_size: int) -> float:
 
 
 def mean_score(scores: Sequence[Tensor], samples: int) -> float:
-    """Return the mean over samples, from their scores in minibatches of :func:`evaluation_order`."""
+    """Return the mean over samples, from their scores in :func:`evaluation_order`'s minibatches."""
     return torch.cat(list(scores))[:samples].float().mean().item()

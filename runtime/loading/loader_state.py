@@ -28,7 +28,7 @@ def begin_epoch(loader: DataLoader, number: int) -> None:
 
 
 def generators_of(loader: DataLoader) -> list[torch.Generator]:
-    """Return the generators of its own that a loader, its samplers or its data set draw from, each once.
+    """Return each generator of its own that a loader, its samplers or its data set draw from, once.
 
     They are looked for in the attributes of these objects, and in the attributes of those.
     """

@@ -100,7 +100,7 @@ def _end_frozen_processes(iterator: object) -> None:
 
 
 def _what_it_means(error: Exception) -> str:
-    """Explain the errors that torch raises if a process dies while it hands over what it has loaded."""
+    """Explain an error that torch raises if a process dies while it hands over loaded data."""
     if not isinstance(error, ConnectionError | EOFError):
         return ""
     return " (a process of the loader has ended; the system may have killed it for want of memory)"
@@ -157,7 +157,7 @@ class Unpacker:
         self.batch_size = len(inputs[0])
 
     def __call__(self, batch: object) -> Samples:
-        """Return the samples of a batch, however many, in memory that the loader does not use again.
+        """Return the samples of a batch, however many, in memory that the loader does not reuse.
 
         Raises:
             InvalidInput: they do not suit the model.

@@ -30,7 +30,7 @@ class RandomDelays:
     seed: int = 0
 
     def sampler(self, stage: int) -> DelaySampler:
-        """Return what draws the delays of one stage."""
+        """Return the sampler of one stage's delays."""
         return DelaySampler(self.scales[stage], self.longest, f"{self.seed} {stage}")
 
     def rate_factor(self, stage: int, update: int) -> float:

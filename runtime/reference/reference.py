@@ -241,7 +241,7 @@ class _Replay:
             self._losses[part] = passed.loss.item()
 
     def _recompute(self, worker: int, stage: int, part: Part) -> None:
-        """Pass forward once more; a recomputation has the weights of the backward."""
+        """Perform the forward again, with the weights of the backward."""
         history = self._executor._stages[stage]
         weights = history.for_backward(self._uses[worker][part], self._rates[stage])
         buffers = {n: b.clone() for n, b in self._executor._buffers[worker].items()}
@@ -297,7 +297,7 @@ class _Replay:
             self._activations.pop(part, None)
 
     def _mean(self, stage: int) -> Weights:
-        """Return the mean over contributions, of the weights that all of them have a gradient for."""
+        """Return the mean over contributions of the weights that all have a gradient for."""
         parts = self._pending[stage]
         if len(parts) == 1:
             return parts[0]
@@ -343,7 +343,7 @@ class _DelayedGradients:
         self._updates = 0
 
     def next(self, computed: Weights) -> tuple[Weights, float]:
-        """Return the gradient that arrives when ``computed`` is sent off, and T1's factor for it."""
+        """Return the gradient that arrives when ``computed`` is sent off, and its T1 factor."""
         self._computed.append(computed)
         delay = min(self._sampler.draw(), len(self._computed) - 1)
         factor = self._delays.rate_factor(self._stage, self._updates)

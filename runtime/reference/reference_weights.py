@@ -135,13 +135,13 @@ class StageHistory:
         return self._last_gradient.get(name, torch.zeros_like(self._newest[name]))
 
     def _xpipe_direction(self, name: str) -> Tensor:
-        """Return Adam's step, of the optimizer's own moments if it is Adam, else by the defaults."""
+        """Return Adam's step, from the optimizer's moments if it is Adam, else by the defaults."""
         if self.optimizer.name in {"adam", "adamw"}:
             return self._own_adam(name)
         return self._adam(self._xpipe_moments, name, (0.9, 0.999), 1e-8)
 
     def _own_adam(self, name: str) -> Tensor:
-        """Return Adam's step of the optimizer's moments; AMSGrad takes the largest second one."""
+        """Return Adam's step by the optimizer; AMSGrad takes the largest second moment so far."""
         first, second = self._moments
         moments = (first, self._largest if self._options["amsgrad"] else second)
         return self._adam(moments, name, self._betas, self._options["eps"])

@@ -156,11 +156,11 @@ class ClusterSession:
 
     @property
     def file_count(self) -> int:
-        """The number of files in the session's folder now: model, samples, messages on their way."""
+        """The number of files in the session's folder: model, samples, messages on their way."""
         return sum(1 for _ in self.folder.iterdir())
 
     def __deepcopy__(self, _memo: object) -> Self:
-        """Return itself: Gymnasium copies an environment's arguments, but workers cannot be copied."""
+        """Return itself: Gymnasium copies an environment's arguments; workers cannot be copied."""
         return self
 
     def __enter__(self) -> Self:
@@ -183,7 +183,7 @@ class ClusterSession:
     def plan(
         self, placement: Placement | Candidate | ExecutionPlan, method: Method | None = None
     ) -> ExecutionPlan:
-        """Plan how these workers run a placement with a method, by default the session's.
+        """Return the execution plan of a placement with a method, by default the session's.
 
         A candidate has a method of its own.
 
@@ -207,8 +207,8 @@ class ClusterSession:
 
         A candidate, or its plan, is a placement with a method of its own.
 
-        After that, while nothing else is sent, it also measures what a message takes between any two
-        workers that exchange tensors or gradients.
+        After the run, while nothing else is sent, it also measures what a message takes between any
+        two workers that exchange tensors or gradients.
 
         A worker may be killed for what the placement has nothing to do with, such as another
         program's want of memory: only one that loses a worker twice in a row has failed. Whatever
@@ -421,7 +421,7 @@ class ClusterSession:
         self._workers.use_samples(inputs, targets)
 
     def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return weights and buffers of the whole model by name, and the optimizer's state by parameter.
+        """Return the model's weights and buffers by name, and the optimizer's state by parameter.
 
         Of replicas, the first one's buffers (running statistics) are taken.
         """
@@ -454,7 +454,7 @@ class ClusterSession:
         return stages
 
     def _check_held(self, deployment: Deployment) -> None:
-        """Check that the workers hold this deployment, and were not replaced since."""
+        """Check that the workers hold this deployment: it is the last, and none was replaced."""
         self._workers.check_open()
         if deployment.generation != self._workers.generation or not self._workers.process_ids:
             raise WorkerLost(

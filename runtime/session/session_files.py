@@ -90,5 +90,5 @@ class SessionFiles:
 
 
 def telling_of_temporary_files() -> AbstractContextManager[None]:
-    """Name the session's temporary files in errors: an observer's files have errors of their own."""
+    """Explain errors of the session's own files; an observer's files have errors of their own."""
     return telling_of_storage(Path(tempfile.gettempdir()))

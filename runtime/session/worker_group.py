@@ -214,7 +214,7 @@ class WorkerGroup:
 
     @contextmanager
     def _noting_lost_hosts(self) -> Iterator[None]:
-        """Note that a host is lost: it stays lost, and is not waited for again."""
+        """Remember that a host is lost; raise that again instead of waiting for it."""
         if self._lost is not None:
             raise self._lost
         try:
@@ -348,7 +348,7 @@ class WorkerGroup:
                 return events
 
     def _wait(self, waitables: Sequence[Any], seconds: float) -> tuple[list[Any], float]:
-        """Return those that are ready, and how long they were waited for."""
+        """Return the waitables that are ready, and how long they were waited for."""
         begin = time.monotonic()
         ready = mp_connection.wait(waitables, max(0.0, seconds))
         waited = time.monotonic() - begin
@@ -400,7 +400,7 @@ class WorkerGroup:
 
     @property
     def example_order(self) -> Tensor | None:
-        """The order that makes minibatches of the model's batch size from the samples; None if one is all."""
+        """The order that makes minibatches out of the samples; None if they are one minibatch."""
         batch = self._captured.task.batch_size
         return None if len(self._samples[0][0]) == batch else torch.arange(batch).unsqueeze(0)
 
