@@ -17,7 +17,7 @@ from drlpp.schedule.pipeline import Pipeline
 
 _WARM_UPS = 1
 _LONGEST_SECONDS = 0.2
-"""For all messages of one size; on a slow link fewer are timed, but always one after the first."""
+"""Seconds for all messages of one size; a slow link has fewer, but always one after the first."""
 
 
 class Way(NamedTuple):

@@ -54,17 +54,17 @@ class Deployment:
 
     @property
     def placement(self) -> Placement:
-        """Of the plan."""
+        """The placement of the plan."""
         return self.plan.placement
 
     @property
     def pipeline(self) -> Pipeline:
-        """Of the plan."""
+        """The pipeline of the plan."""
         return self.plan.pipeline
 
     @property
     def method(self) -> Method:
-        """Of the plan."""
+        """The method of the plan."""
         return self.plan.method
 
 

@@ -329,7 +329,7 @@ def leave_launch(exit_code: int | None = None) -> None:
 
 
 def controller() -> Controller | None:
-    """Return this process's controller, if it is the first process of a launch."""
+    """Return the controller if this process is the first of a launch, else None."""
     return _controller
 
 
@@ -348,7 +348,7 @@ def check_joined() -> None:
 
 
 def usual_workers(on_this_machine: int = 4) -> int:
-    """Return how many workers a session has by default: all that ``torchrun`` has started, if any.
+    """Return a session's usual number of workers: all of the launch, or ``on_this_machine``.
 
     Raises:
         InvalidInput: see :func:`check_joined`.

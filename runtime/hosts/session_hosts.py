@@ -17,7 +17,7 @@ from drlpp.runtime.hosts.remote_host import RemoteHost
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 _WORKERS_PER_CORE, _LEAST_MOST_WORKERS = 4, 64
-"""Beyond these, workers only wait for each other, and fill the memory. A file may ask for more."""
+"""More workers than these only wait for each other and fill the memory. A file may ask for more."""
 
 
 @dataclass(frozen=True)

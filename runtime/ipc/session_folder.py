@@ -1,4 +1,4 @@
-"""The temporary folder of a session, which does not outlive it however it ends.
+"""The temporary folder of a session, which does not outlive the session however it ends.
 
 A session that is closed, or whose program ends, removes its folder. If the controller is killed its
 workers remove it, and if they are killed too, the next session on this machine: every folder holds

@@ -83,7 +83,7 @@ class Feed:
         return True
 
     def heard(self, worker: int, reading: Reading) -> None:
-        """Note that a worker reads a new chunk; remove what no worker needs any more."""
+        """Note what a worker wants to read; remove what no worker needs any more."""
         self._wanted = max(self._wanted, reading.wanted)
         self._needed[worker] = max(self._needed[worker], reading.oldest_needed)
         self._remove_before(min(self._needed.values()))

@@ -90,5 +90,5 @@ class SessionFiles:
 
 
 def telling_of_temporary_files() -> AbstractContextManager[None]:
-    """Explain errors of the session's own files; an observer's files have errors of their own."""
+    """Report storage errors of the session's own files; an observer's files have their own."""
     return telling_of_storage(Path(tempfile.gettempdir()))

@@ -276,7 +276,7 @@ class Trajectory(Displacement):
         self._trajectory = [torch.zeros_like(weight) for weight in self.weights]
 
     def before_update(self) -> None:
-        """Keep W_t where a pass would."""
+        """Keep W_t in the cache, where a pass would keep it."""
         self._keep_weights()
 
     def after_update(self) -> None:
