@@ -1,7 +1,7 @@
-"""Making sure, before the first minibatch, that workers expect the messages that others send.
+"""Check, before the first minibatch, that workers expect the messages that others send.
 
-Gloo would put a message that is shorter than its buffer into it and leave the rest as it was, in
-silence, and end the process for one that is longer; NCCL would wait for ever.
+Gloo copies a message that is shorter than its buffer and silently leaves the rest of the buffer as
+it was. It ends the process for a message that is longer. NCCL waits for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from drlpp.schedule.actions import Action, Message, Receive, Send
 
 
 def contents_of(program: StageProgram, message: Message) -> list[TensorSpec]:
-    """The tensors of a message from or to the stage of ``program``, in the order they travel."""
+    """Return a message's tensors, from or to the stage of ``program``, in the order they travel."""
     arrives = message.target_stage == program.stage
     stage = message.source_stage if arrives else message.target_stage
     forwards = message.payload == "activation"
@@ -68,7 +68,7 @@ def check_agreement(
 def _hashes(
     workers: Sequence[int], program: StageProgram, actions: Sequence[Action]
 ) -> torch.Tensor:
-    """Of all messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
+    """Return hashes of messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
     sent: dict[int, list[int]] = {worker: [] for worker in workers}
     received: dict[int, list[int]] = {worker: [] for worker in workers}
     contents: dict[tuple[str, int, int], int] = {}

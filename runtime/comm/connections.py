@@ -1,4 +1,4 @@
-"""What connects a worker with the others of its placement."""
+"""The connections of a worker to the others of its placement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Connections:
     def build(
         cls, command: Deploy, stage: int, worker: int, device: torch.device, build: BuildGroup
     ) -> Self:
-        """Connect ``worker``, which holds ``stage``; waits for the others to do the same."""
+        """Connect ``worker``, which holds ``stage``; wait for the others to do the same."""
         everyone = build(f"{command.name}/all", command.workers, "gloo")
         links = build_links(
             command.transport,
@@ -65,7 +65,7 @@ class Connections:
                 buffer.copy_(bytes_.view(buffer.dtype).view(buffer.shape))
 
     def close(self) -> None:
-        """Give up what would not end by itself."""
+        """Close what would not end by itself."""
         self.links.close()
         if self.replicas is not None:
             self.replicas.abort()

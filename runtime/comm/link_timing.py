@@ -17,11 +17,11 @@ from drlpp.schedule.pipeline import Pipeline
 
 _WARM_UPS = 1
 _LONGEST_SECONDS = 0.2
-"""For all messages of one size; on a slow link fewer are timed, but always one after the first."""
+"""Seconds for all messages of one size; a slow link has fewer, but always one after the first."""
 
 
 class Way(NamedTuple):
-    """From one worker to another, and the bytes of the largest message that took it."""
+    """A way from one worker to another, and the bytes of the largest message that took it."""
 
     sender: int
     receiver: int
@@ -29,7 +29,7 @@ class Way(NamedTuple):
 
 
 def ways_of(pipeline: Pipeline, results: Mapping[int, RunResult]) -> Iterator[Way]:
-    """The ways that messages took in a run, in a fixed order.
+    """Yield the ways that messages took in a run, in a fixed order.
 
     In a ring of m replicas a message is the m-th part of a bucket of gradients, from every replica
     to the next.
@@ -47,7 +47,7 @@ def ways_of(pipeline: Pipeline, results: Mapping[int, RunResult]) -> Iterator[Wa
 def time_messages(
     links: Links, receiver: int, sizes_bytes: Sequence[int], repeats: int
 ) -> LinkTimes:
-    """Median seconds of the way to a worker that calls :func:`answer_messages`, for every size.
+    """Return median seconds to a worker that calls :func:`answer_messages`, for every message size.
 
     Each message is answered by one of a single byte. Half of the time that a single byte takes
     there and back is the answer's; the rest is the message's.
@@ -68,7 +68,7 @@ def time_messages(
 
 
 def answer_messages(links: Links, sender: int, sizes_bytes: Sequence[int]) -> None:
-    """The other end of :func:`time_messages`; ``sender`` is the worker there."""
+    """Answer the messages of :func:`time_messages`, which ``sender`` calls."""
     for size in (1, *sizes_bytes):
         goes_on = True
         while goes_on:
@@ -82,7 +82,10 @@ def _bytes(size: int) -> TensorSpec:
 
 
 def _round_trips(links: Links, receiver: int, size: int, repeats: int) -> Sequence[float]:
-    """The first byte of a message says whether another one follows; so does its answer."""
+    """Time messages to ``receiver`` and back.
+
+    The first byte of a message says whether another one follows; so does its answer.
+    """
     message = torch.ones(size, dtype=torch.uint8, device=links.device)
     times: list[float] = []
     goes_on = True

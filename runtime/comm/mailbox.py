@@ -28,7 +28,7 @@ def build_group(
     address: str,
     timeout_seconds: float,
 ) -> dist.ProcessGroup:
-    """A Gloo group of ``workers``, on its own prefix of the store.
+    """Build a Gloo group of ``workers``, on its own prefix of the store.
 
     ``worker`` listens on ``address``, which is that of its host, and on no other.
 
@@ -44,7 +44,7 @@ def build_group(
 
 
 def broken_connection(error: BaseException) -> str | None:
-    """What Gloo says of a connection that broke or waited too long; None of any other error."""
+    """Return what Gloo says of a connection that broke or timed out; None for any other error."""
     found = _OF_GLOO.search(" ".join(str(error).split()))
     return found[1] if found else None
 

@@ -4,7 +4,7 @@ Gloo knows the memory of the host only, and tells messages apart by tags. One gr
 carries everything. What lies on a GPU is copied to pinned memory before it is sent, and from there
 to the other GPU.
 
-NCCL copies from GPU to GPU. It knows no tags, and does what one group is told in one stream, one
+NCCL copies from GPU to GPU. It knows no tags, and does the work of one group in one stream, one
 operation after another, where an operation waits for its counterpart on the other side. In a group
 of two, a receive that is posted early would hold up the send behind it, of which the other side's
 receive is the counterpart: a deadlock. So each *direction* of a pair has a group of its own, in
@@ -19,12 +19,12 @@ which one process can perform the schedule (``drlpp.schedule.schedule.in_order``
 there where its send and the posting of its receive are both past, which is never later than the
 action that waits for it; the one before it in its group stands earlier. The sum of a bucket, in the
 group of the stage's replicas and no other, stands where the last replica starts it, before any
-replica waits for it. A sender waits for a message only after so many later ones that its receiver
+replica waits for it. A sender waits for a message only after enough later ones that its receiver
 must have used it. So every operation waits for earlier ones alone, and the first that has not ended
-can always go on. Norms are summed by Gloo, from the host, at their place in the order.
+can always proceed. Norms are summed by Gloo, from the host, at their place in the order.
 
 What is left are the GPU's resources. An operation of NCCL that waits for its counterpart occupies
-multiprocessors, at most one operation for each group, so groups are told to use few. Whatever makes
+multiprocessors, at most one operation for each group, so groups are set to use few. Whatever makes
 the whole GPU wait in the meantime waits for the other side too: kernels are therefore loaded before
 anything is sent (``drlpp.runtime.device.devices``), and torch's allocator asks for memory in the
 first minibatches only. And NCCL connects a group at its first operation, for which both sides wait:
@@ -48,7 +48,7 @@ from drlpp.capturing.graph import TensorSpec
 from drlpp.runtime.ipc.transport_choice import Backend, Transport, Way
 
 _MOST_BLOCKS = 4
-"""That an operation of NCCL may occupy of a GPU."""
+"""Multiprocessors of a GPU that an operation of NCCL may occupy."""
 
 
 class Staging:
@@ -59,7 +59,7 @@ class Staging:
         self._pinned = device.type == "cuda"
 
     def to_host(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copies in the host's memory; waits for the copies, and so for what they copy."""
+        """Return copies in the host's memory; wait for the copies, and so for what they copy."""
         copies = [self.buffer(tensor.shape, tensor.dtype) for tensor in tensors]
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
@@ -68,11 +68,11 @@ class Staging:
         return copies
 
     def buffer(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Memory of the host to receive in."""
+        """Return memory of the host to receive in."""
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=self._pinned)
 
     def to_device(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copies on the device, which may still be copying them when this returns."""
+        """Return copies on the device, which may still be copying them when this returns."""
         # torch's allocator of pinned memory keeps a buffer until copies from it are done.
         return [
             torch.empty_like(tensor, device=self._device, pin_memory=False).copy_(
@@ -91,7 +91,7 @@ class Transfer:
     staging: Staging | None = None
 
     def wait(self) -> list[Tensor]:
-        """Until they have arrived, or, with NCCL, let the device wait; returns them."""
+        """Wait until the tensors have arrived, or, with NCCL, let the device wait; return them."""
         for work in self.works:
             work.wait()
         return self.staging.to_device(self.tensors) if self.staging else list(self.tensors)
@@ -175,7 +175,7 @@ class TaggedLinks(Links):
         return self._group.recv([tensor], self._ranks[sender], tag)
 
     def close(self) -> None:
-        """The group is others' too."""
+        """Do nothing: the group belongs to others too."""
 
 
 _SENDER, _RECEIVER = 0, 1
@@ -215,7 +215,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 
 BuildGroup = Callable[[str, Sequence[int], Backend], dist.ProcessGroup]
-"""From a name, the workers in the order of their ranks and a library to their group."""
+"""A function from a name, the workers in the order of their ranks and a library to their group."""
 
 
 def build_links(
@@ -228,7 +228,7 @@ def build_links(
     device: torch.device,
     build_group: BuildGroup,
 ) -> Links:
-    """The ways of one worker; all workers of the placement have to call this.
+    """Build the ways of one worker; all workers of the placement have to call this.
 
     Args:
         transport: how.
@@ -249,7 +249,7 @@ def build_links(
             sender, receiver = way
             groups[way] = build_group(f"{name}/{sender}-to-{receiver}", way, transport.backend)
             # The first message connects. Whoever waits here waits for a worker that is at an
-            # earlier way, so the earliest of all goes on.
+            # earlier way, so the earliest of all proceeds.
             if worker == sender:
                 links.send([torch.ones(1, device=device)], receiver).wait()
             else:
@@ -267,7 +267,7 @@ def build_sum_group(
     device: torch.device,
     build_group: BuildGroup,
 ) -> dist.ProcessGroup:
-    """The group that the replicas of a stage sum gradients in; connected, like the links are."""
+    """Build the group in which the replicas of a stage sum gradients; connect it, as links are."""
     group = build_group(name, replicas, transport.backend)
     if transport.directed:
         one = torch.ones(1, device=device)
@@ -284,7 +284,7 @@ def _settle(tensor: Tensor) -> None:
 def build_nccl_group(
     store: dist.Store, name: str, workers: Sequence[int], worker: int, timeout_seconds: float
 ) -> dist.ProcessGroup:
-    """A group of NCCL, on its own prefix of the store."""
+    """Build a group of NCCL, on its own prefix of the store."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_seconds)
     options.config.max_ctas = _MOST_BLOCKS

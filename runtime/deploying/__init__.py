@@ -1,1 +1,1 @@
-"""What every worker is given: its stage, its actions, and what a run needs beside them."""
+"""What every worker is given: its stage, its actions, and what else a run needs."""

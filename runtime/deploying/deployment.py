@@ -54,17 +54,17 @@ class Deployment:
 
     @property
     def placement(self) -> Placement:
-        """Of the plan."""
+        """The placement of the plan."""
         return self.plan.placement
 
     @property
     def pipeline(self) -> Pipeline:
-        """Of the plan."""
+        """The pipeline of the plan."""
         return self.plan.pipeline
 
     @property
     def method(self) -> Method:
-        """Of the plan."""
+        """The method of the plan."""
         return self.plan.method
 
 
@@ -80,7 +80,7 @@ def deployment_commands(
     checkpoint: str | None,
     in_flight: bool,
 ) -> dict[int, Deploy]:
-    """The command for every worker of ``plan``.
+    """Return the command for every worker of ``plan``.
 
     Args:
         captured: the model, captured for one microbatch of the method.
@@ -89,7 +89,7 @@ def deployment_commands(
         name: of this deployment, never used twice.
         seed: of dropout.
         transport: how the workers exchange tensors.
-        checkpoint: a file in the session's folder to go on from.
+        checkpoint: a file in the session's folder to continue from.
         in_flight: also with the parts that were in flight.
     """
     pipeline = plan.pipeline
@@ -119,7 +119,7 @@ def deployment_commands(
 def merge_stages(
     captured: CapturedModel, stages: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """From what the workers of all stages collected, the whole model's state.
+    """Merge what the workers of all stages collected into the whole model's state.
 
     Returns:
         Weights and buffers by name, as in the model's ``state_dict``, and the optimizer's state by

@@ -1,4 +1,4 @@
-"""Evaluating the deployed weights: what every worker is told, and what it comes to."""
+"""Evaluating the deployed weights: the commands for the workers, and the results."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from drlpp.schedule.schedule import build_schedule
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Of every minibatch its loss, and where the task has a score, that of each of its samples."""
+    """The loss of every minibatch, and where the task has a score, that of each of its samples."""
 
     losses: tuple[float, ...]
     scores: tuple[Tensor, ...] | None
 
     @classmethod
     def of(cls, results: Iterable[RunResult], minibatches: int) -> Evaluation:
-        """From what all workers saw."""
+        """Build the evaluation from what all workers saw."""
         losses: dict[Part, float] = {}
         scores: dict[Part, Tensor] = {}
         for result in results:
@@ -49,7 +49,7 @@ def evaluation_commands(
     order: Tensor | None,
     stream: Stream | None,
 ) -> dict[int, Run]:
-    """What every worker is told.
+    """Return the command for every worker.
 
     Args:
         captured: the model, for whole minibatches.

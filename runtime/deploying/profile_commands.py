@@ -1,4 +1,4 @@
-"""What the workers are told to profile, and the profile that their times make."""
+"""The command that profiles operators on workers, and the profile that their times make."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _PARTS = 8
 def measuring_workers(
     speeds: Sequence[float], hosts: Hosts, devices: Sequence[DeviceFacts]
 ) -> range:
-    """Workers that measure at the same time: as many as compute at the same time in a training.
+    """Return the workers that measure at the same time: as many as compute together in training.
 
-    They are of the controller's machine, which others are compared with.
+    They are on the controller's machine, which others are compared with.
     """
     machine, cores = hosts.machines[0]
     on_it = sum(name == machine for name, _ in hosts.machines)
@@ -41,7 +41,7 @@ def measuring_workers(
 
 
 def computing_at_once(devices: Sequence[DeviceFacts], cores: int) -> int:
-    """Workers of a machine that compute at full speed together: one on each GPU, or core."""
+    """Return how many workers of a machine compute at full speed together: one per GPU, or core."""
     gpus = {device.identity for device in devices if device.type == "cuda"}
     return len(gpus) or cores
 
@@ -56,7 +56,7 @@ def profile_command(
     workers: Sequence[int],
     transport: Transport,
 ) -> ProfileOperators:
-    """Time every operator of a model on several workers at the same time.
+    """Return the command to time every operator of a model on several workers at the same time.
 
     Args:
         captured: the model.
@@ -75,7 +75,7 @@ def profile_command(
 
 
 def _even_cut(operators: int, stages: int) -> Placement:
-    """Runs of consecutive operators, as many in each."""
+    """Cut the graph into runs of consecutive operators, with an equal number in each."""
     ends = [operators * stage // stages for stage in range(stages + 1)]
     return Placement(
         stages=tuple(
@@ -86,7 +86,7 @@ def _even_cut(operators: int, stages: int) -> Placement:
 
 
 def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profile:
-    """The profile of a model from what one or more workers measured at the same time.
+    """Return the profile of a model from what one or more workers measured at the same time.
 
     A pass of a stage costs c besides its operators. In n parts the model takes n of them, as a
     whole one: c = (parts − whole) / (n − 1). What is left of the whole is divided among operators
@@ -140,7 +140,7 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
 def _total(
     times: Sequence[OperatorTimes], which: Callable[[OperatorTimes], list[list[float]]]
 ) -> float:
-    """Median over workers and repetitions of the sum over all stages."""
+    """Return the median over workers and repetitions of the sum over all stages."""
     sums = [sum(stages) for t in times for stages in zip(*which(t), strict=True)]
     return statistics.median(sums)
 
@@ -148,7 +148,7 @@ def _total(
 def _divided(
     times: Sequence[OperatorTimes], which: Callable[[StageTimes], list[list[float]]], number: int
 ) -> tuple[list[float], float]:
-    """Seconds of every operator, and what a stage takes besides, from ``number`` parts."""
+    """Return seconds of every operator, and what a stage takes besides, from ``number`` parts."""
     whole = _total(times, lambda t: which(t.whole))
     parts = _total(times, lambda t: which(t.parts))
     # When other programs disturb the parts, they can seem to cost more than there is.
@@ -165,7 +165,7 @@ def _divided(
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Half of the range of the middle half."""
+    """Return half of the range of the middle half."""
     if len(values) < 2:
         return 0.0
     first, _, third = statistics.quantiles(values, n=4)

@@ -1,4 +1,4 @@
-"""From a plan to what every worker is told: one command for each segment between cuts."""
+"""From a plan to the commands of every worker: one for each segment between cuts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drlpp.specs.data import Samples
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a schedule is run, beside what it says itself.
+    """How a schedule is run, in addition to what it says itself.
 
     Attributes:
         order: indices of the samples of every minibatch, (minibatches, batch size); None to
@@ -28,10 +28,10 @@ class RunOptions:
         loaded: gives the minibatches one by one instead, from the first that is still to be run.
         rates: the learning rate of every minibatch, and as many behind the last as are known;
             None for the optimizer's own.
-        first_minibatch: how many minibatches this training had before; dropout goes on there.
+        first_minibatch: how many minibatches this training had before; dropout continues there.
         asynchronous_before: how many of them ran asynchronously.
         synchronous: flush before every update whatever the method (PipeMare's warm-up, W).
-        finite: stop at a loss that is infinite or not a number. A measurement goes on: it is
+        finite: stop at a loss that is infinite or not a number. A measurement continues: it is
             about time, and the weights may run away when a minibatch is repeated.
     """
 
@@ -53,7 +53,7 @@ def run_commands(
     start: int | None = None,
     stream: Stream | None = None,
 ) -> Iterator[dict[int, Run]]:
-    """What every worker is told for each segment of a training run.
+    """Yield the command of every worker for each segment of a training run.
 
     Args:
         plan: whose schedule is run.
@@ -61,7 +61,7 @@ def run_commands(
         rate: the optimizer's own learning rate.
         options: how it is run.
         cuts: between the segments (:func:`drlpp.schedule.cut.cut_schedule`).
-        start: the cut that a checkpoint was taken at and the run goes on from; what comes before
+        start: the cut that a checkpoint was taken at and the run continues from; what comes before
             is left out.
         stream: where minibatches come from, if not from samples in memory.
 
@@ -109,7 +109,7 @@ def run_commands(
 
 
 def _uses_in(segment: Segment, uses: Mapping[Part, WeightUse]) -> dict[Part, WeightUse]:
-    """Of the parts that pass in a segment, and of later ones that need its versions."""
+    """Return uses of the parts that pass in a segment, and of later ones that need its versions."""
     passing = segment.in_flight.union(
         action.part for action in segment.actions if isinstance(action, Forward | Backward)
     )
@@ -121,7 +121,7 @@ def _uses_in(segment: Segment, uses: Mapping[Part, WeightUse]) -> dict[Part, Wei
 
 
 def _several_contribute(actions: Sequence[Action]) -> bool:
-    """Whether an update has several contributions, or any is summed over replicas."""
+    """Return whether an update has several contributions, or any is summed over replicas."""
     return any(
         (isinstance(action, Update) and action.contributions > 1)
         or (isinstance(action, AllReduce) and action.content == "gradients")

@@ -92,7 +92,7 @@ def cut_stages(
 
 
 def portable(module: nn.Module) -> fx.GraphModule:
-    """The same graph in a module that can be pickled; only aten operators travel with it."""
+    """Return the same graph in a module that can be pickled; only aten operators travel with it."""
     assert isinstance(module, fx.GraphModule)
     for part in module.modules():
         if isinstance(part, CapturedFunction):
@@ -104,7 +104,7 @@ def portable(module: nn.Module) -> fx.GraphModule:
 def _name_values(
     whole: fx.GraphModule, module: fx.GraphModule, calls: Mapping[int, fx.Node]
 ) -> dict[fx.Node, Argument]:
-    """What every node of the outer graph stands for."""
+    """Return what every node of the outer graph stands for."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     trained = {name for name, value in parameters.items() if value.requires_grad}
     placeholders = whole.graph.find_nodes(op="placeholder")
@@ -121,7 +121,7 @@ def _name_values(
 
 
 def _output_spec(part: fx.GraphModule, index: int) -> TensorSpec:
-    """Shape and type of output ``index`` of a part that returns a tuple."""
+    """Return shape and type of output ``index`` of a part that returns a tuple."""
     outputs = part.graph.output_node().args[0]
     assert isinstance(outputs, tuple)
     output = outputs[index]

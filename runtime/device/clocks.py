@@ -1,6 +1,6 @@
 """When things happened on a device: moments that are marked now and read at the end.
 
-A processor has done what it was told when a call returns, so a moment is the time of its mark. A
+A processor has done its work when a call returns, so a moment is the time of its mark. A
 GPU works behind the process that commands it. There a mark is an event in the GPU's own stream, so
 that a pass is timed from its first operator to its last and nobody waits for it; the process waits
 once, before the moments are read.
@@ -22,20 +22,20 @@ class Clock(ABC):
 
     @abstractmethod
     def mark(self) -> int:
-        """Note this moment; returns its number, counted from 0."""
+        """Note this moment; return its number, counted from 0."""
 
     @abstractmethod
     def moments(self) -> Sequence[float]:
-        """All moments so far in seconds of ``time.perf_counter``; waits until they have come."""
+        """Return all moments so far, in ``time.perf_counter`` seconds; wait until all have come."""
 
     def read(self, spans: Sequence[Span]) -> list[tuple[float, float]]:
-        """The seconds of ``time.perf_counter`` at which spans begin and end."""
+        """Return the seconds of ``time.perf_counter`` at which spans begin and end."""
         moments = self.moments()
         return [(moments[begin], moments[end]) for begin, end in spans]
 
 
 class ProcessorClock(Clock):
-    """Of a device that has done its work when a call returns."""
+    """The clock of a device that has done its work when a call returns."""
 
     def __init__(self) -> None:
         self._moments: list[float] = []
@@ -46,7 +46,7 @@ class ProcessorClock(Clock):
         return len(self._moments) - 1
 
     def moments(self) -> Sequence[float]:
-        """All moments so far."""
+        """Return all moments so far."""
         return self._moments
 
 
@@ -60,7 +60,7 @@ class Event(Protocol):
         """Wait until it has happened."""
 
     def elapsed_time(self, end: Any) -> float:
-        """Milliseconds from this event to ``end``, in single precision."""
+        """Return the milliseconds from this event to ``end``, in single precision."""
 
 
 _MOST_PENDING = 4096
@@ -68,7 +68,7 @@ _MOST_PENDING = 4096
 
 
 class StreamClock(Clock):
-    """Of a device that works through a stream of commands.
+    """The clock of a device that works through a stream of commands.
 
     The first event is waited for, which ties the device's time to the process's. From there the
     milliseconds between neighbouring events are added up, since single precision would not tell
@@ -97,7 +97,7 @@ class StreamClock(Clock):
         return len(self._moments) + len(self._pending) - 1
 
     def moments(self) -> Sequence[float]:
-        """Wait for the device; all moments so far."""
+        """Wait for the device; return all moments so far."""
         self._settle(len(self._pending))
         return self._moments
 

@@ -68,11 +68,11 @@ class Accelerator(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until the device has done all it was told."""
+        """Wait until the device has done all its work."""
 
     @abstractmethod
     def new_clock(self) -> Clock:
-        """A clock for one run."""
+        """Return a clock for one run."""
 
     @abstractmethod
     def forget_peak_memory(self) -> None:
@@ -80,7 +80,7 @@ class Accelerator(ABC):
 
     @abstractmethod
     def peak_memory_bytes(self) -> int:
-        """The most memory in use since :meth:`forget_peak_memory`; 0 where nobody tells."""
+        """Return the most memory in use since :meth:`forget_peak_memory`; 0 where it is unknown."""
 
     @abstractmethod
     def give_back_memory(self) -> None:
@@ -95,19 +95,19 @@ class Processor(Accelerator):
         self.facts = DeviceFacts()
 
     def synchronize(self) -> None:
-        """A processor is never behind."""
+        """Return at once: a processor is never behind."""
 
     def new_clock(self) -> Clock:
-        """The process's own."""
+        """Return the process's own clock."""
         return ProcessorClock()
 
     def forget_peak_memory(self) -> None:
-        """Of the resident size of the process."""
+        """Reset the peak of the resident size of the process."""
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 
     def peak_memory_bytes(self) -> int:
-        """The largest resident size of the process; 0 where Linux does not tell."""
+        """Return the largest resident size of the process; 0 where Linux does not give it."""
         with suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
@@ -115,7 +115,7 @@ class Processor(Accelerator):
         return 0
 
     def give_back_memory(self) -> None:
-        """Begin every placement with the same memory, or its peak would tell of the one before."""
+        """Return free memory to the system, so that the next placement's peak leaves it out."""
         with suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -141,24 +141,24 @@ class Gpu(Accelerator):
         torch.cuda.synchronize(self.device)
 
     def new_clock(self) -> Clock:
-        """Of the stream that passes run on."""
+        """Return a clock of the stream that passes run on."""
         return StreamClock(partial(torch.cuda.Event, enable_timing=True))
 
     def forget_peak_memory(self) -> None:
-        """Of torch's allocator in this process."""
+        """Reset the peak of torch's allocator in this process."""
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak_memory_bytes(self) -> int:
-        """The most that tensors of this process took."""
+        """Return the most memory that tensors of this process took."""
         return torch.cuda.max_memory_allocated(self.device)
 
     def give_back_memory(self) -> None:
-        """What torch's allocator keeps for later."""
+        """Return to the system what torch's allocator keeps for later."""
         torch.cuda.empty_cache()
 
 
 def accelerator_of(choice: str, place: int) -> Accelerator:
-    """The device of a worker.
+    """Return the device of a worker.
 
     Args:
         choice: ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
@@ -184,7 +184,7 @@ def accelerator_of(choice: str, place: int) -> Accelerator:
 
 
 def known_choice(choice: str) -> DeviceChoice:
-    """What a word stands for.
+    """Return the device choice that a word stands for.
 
     Raises:
         InvalidInput: if ``choice`` is neither ``auto`` nor ``cpu`` nor ``cuda``.
@@ -196,7 +196,7 @@ def known_choice(choice: str) -> DeviceChoice:
 
 
 def choice_for(device: str, speeds: Sequence[float]) -> DeviceChoice:
-    """What the workers of a session compute on; only CPUs emulate slower accelerators.
+    """Return what the workers of a session compute on; only CPUs emulate slower accelerators.
 
     Raises:
         InvalidInput: if GPUs are to be slower, or see :func:`known_choice`.
@@ -212,12 +212,12 @@ def choice_for(device: str, speeds: Sequence[float]) -> DeviceChoice:
 
 
 def moved(tree: Tree, device: torch.device) -> Tree:
-    """The same with all tensors on ``device``; those that are there already are not copied."""
+    """Return the same with all tensors on ``device``; those already there are not copied."""
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), tree)
 
 
 def hurried(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on ``device``, which may still be copying it.
+    """Return a tensor of the host on ``device``, which may still be copying it.
 
     The copy starts from pinned memory, or the process would have to wait for it.
     """
@@ -229,7 +229,7 @@ def hurried(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def device_among(values: Iterable[object]) -> torch.device:
-    """Where an operator with these arguments works: on the processor if none of them tells."""
+    """Return the device of an operator with these arguments: the processor if none names one."""
     for value in values:
         if isinstance(value, Tensor):
             return value.device
@@ -239,7 +239,7 @@ def device_among(values: Iterable[object]) -> torch.device:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of torch, or of a library below it, says that memory was short."""
+    """Return whether an error of torch, or of a library below it, says that memory was short."""
     text = str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(sign in text for sign in _OUT_OF_MEMORY_SIGNS)

@@ -19,14 +19,14 @@ from drlpp.specs.cluster import MOST_LOAD
 
 
 def available_cores() -> list[int]:
-    """Of this machine, those that this process may use."""
+    """Return the cores of this machine that this process may use."""
     return sorted(os.sched_getaffinity(0))
 
 
 def cores_for(
     speeds: Sequence[float], machines: Sequence[tuple[str, Sequence[int]]]
 ) -> list[int | None]:
-    """The core of every worker; None if it is left to the system, as for workers of full speed.
+    """Return every worker's core; None leaves it to the system, as for workers of full speed.
 
     Args:
         speeds: of every worker.
@@ -47,7 +47,7 @@ def cores_for(
 
 
 def checked_speeds(speeds: Sequence[float] | None, workers: int) -> tuple[float, ...]:
-    """The speed of every worker, 1 each if none are given.
+    """Return the speed of every worker, 1 each if none are given.
 
     Raises:
         InvalidInput: for another number of speeds, or one that no worker can emulate.
@@ -77,7 +77,7 @@ def computing_on(core: int | None) -> Iterator[None]:
 
 
 class EmulatedAccelerator:
-    """Rests after computing, so that everything takes as long as on an accelerator of its speed.
+    """An accelerator that rests after computing, so that everything takes as long as at its speed.
 
     A worker that shares its core, or is woken late, ends an action later than the accelerator
     would have; the next action then ends as if it had begun that much earlier. What the worker has
@@ -94,11 +94,11 @@ class EmulatedAccelerator:
         self._begun = self._used_by_begin = 0.0
 
     def begin(self) -> None:
-        """Computing begins."""
+        """Note that computing begins."""
         self._begun, self._used_by_begin = time.perf_counter(), time.thread_time()
 
     def rest(self) -> float:
-        """Computing has ended; returns what it took of the processor, in seconds."""
+        """Note that computing has ended; return the seconds that it took of the processor."""
         used = time.thread_time() - self._used_by_begin
         if self._speed < 1:
             idle = self._begun - self._ended - (self._used_by_begin - self._used_by_end)
@@ -110,6 +110,6 @@ class EmulatedAccelerator:
 
 
 def sleep_until(end: float) -> None:
-    """Until ``time.perf_counter`` is ``end``; not at all if that is past."""
+    """Sleep until ``time.perf_counter`` is ``end``; not at all if that is past."""
     if (left := end - time.perf_counter()) > 0:
         time.sleep(left)

@@ -1,4 +1,4 @@
-"""Letting a captured graph work on another device than that it was captured on.
+"""Letting a captured graph work on another device than the one that it was captured on.
 
 A model is captured on the processor. Operators that make tensors from nothing, such as masks,
 ranges and zeros, name it in their arguments, and so do conversions; on a GPU these would be
@@ -49,7 +49,7 @@ def _retarget_graph(module: fx.GraphModule, device: torch.device) -> None:
 
 
 def _makes_tensors(node: fx.Node) -> bool:
-    """Whether an operator makes a tensor from none, on the processor unless it is told otherwise.
+    """Return whether an operator makes a tensor from none, by default on the processor.
 
     The runtime's own functions around an operator take it as an argument.
     """

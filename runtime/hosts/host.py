@@ -26,7 +26,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker process has ended without being asked to, and ``how``."""
+    """A worker process has ended without being asked to; ``how`` says in which way."""
 
     worker: int
     how: str
@@ -58,7 +58,7 @@ class WorkerHost(ABC):
     @property
     @abstractmethod
     def process_ids(self) -> list[int]:
-        """Of the workers that run now; of another machine, as it counts them."""
+        """Process ids of the workers that run now; on another machine, as it counts them."""
 
     @abstractmethod
     def start(self, posts: Sequence[Post]) -> None:
@@ -78,19 +78,19 @@ class WorkerHost(ABC):
 
     @abstractmethod
     def is_whole(self) -> bool:
-        """Whether all workers run."""
+        """Return whether all workers run."""
 
     @abstractmethod
     def send(self, worker: int, command: Command) -> None:
-        """Give a worker a command; if it is dead, an event tells."""
+        """Give a worker a command; if it is dead, an event says so."""
 
     @abstractmethod
     def waitables(self) -> Sequence[Any]:
-        """What ``multiprocessing.connection.wait`` waits for until there are events."""
+        """Return what ``multiprocessing.connection.wait`` waits for until there are events."""
 
     @abstractmethod
     def events(self, ready: Container[Any]) -> list[Event]:
-        """What those of the waitables tell that are ready.
+        """Return the events of those waitables that are ready.
 
         Raises:
             HostLost: the machine does not answer.
@@ -102,15 +102,15 @@ class WorkerHost(ABC):
 
     @abstractmethod
     def remove(self, file: str) -> None:
-        """Remove the host's copy of a file; who reads it reads on."""
+        """Remove the host's copy of a file; processes that have it open can read on."""
 
     @abstractmethod
     def fetch(self, file: str) -> Path:
-        """A file of the host's folder, or a copy of it in the session's."""
+        """Return a file of the host's folder, or a copy of it in the session's."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End all workers at once; nothing is heard of them any more."""
+        """End all workers at once; no more events come from them."""
 
     @abstractmethod
     def close(self) -> None:

@@ -66,7 +66,7 @@ class Keeper:
         self._own_folder: SessionFolder | None = None
 
     def serve(self) -> int:
-        """Until the controller says that it ends.
+        """Serve the controller until it says that this process has to end.
 
         Returns:
             The exit code that it wants.
@@ -105,7 +105,7 @@ class Keeper:
             send_message(self._connection, event)
         if self._host and any(isinstance(event, Ended) for event in events):
             # All workers are replaced after that; a dead one would be reported again and again.
-            # One that does not die is told when the controller asks for its end.
+            # If one does not die, the reply says so when the controller asks for its end.
             with suppress(RunFailure):
                 self._host.kill()
 

@@ -144,7 +144,7 @@ def send_message(connection: SignedConnection, message: object) -> None:
 
 
 def receive_message(connection: SignedConnection) -> Any:
-    """The next message; the other side has signed it.
+    """Return the next message; the other side has signed it.
 
     Raises:
         OSError, EOFError: the connection broke.
@@ -153,7 +153,7 @@ def receive_message(connection: SignedConnection) -> Any:
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:
-    """The content of a file."""
+    """Yield the content of a file."""
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             yield chunk
@@ -179,7 +179,7 @@ def write_file(path: Path, chunks: Iterator[bytes]) -> None:
 
 
 def place_of(folder: Path, file: str) -> Path:
-    """Where a file of that name is.
+    """Return where a file of that name is.
 
     Raises:
         OSError: the name leads out of the folder.
@@ -190,9 +190,9 @@ def place_of(folder: Path, file: str) -> Path:
 
 
 def watch_peer(peer: socket.socket, silence_seconds: float) -> None:
-    """Notice within so many seconds if the machine at the other end is gone.
+    """Notice within the given number of seconds if the machine at the other end is gone.
 
-    Less than that is bridged: what was sent meanwhile arrives when the network is back.
+    Shorter failures are bridged: what was sent meanwhile arrives when the network is back.
     """
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -208,7 +208,7 @@ def watch_peer(peer: socket.socket, silence_seconds: float) -> None:
 
 
 def limit_reading(peer: socket.socket, seconds: float) -> None:
-    """Let reads from ``peer`` fail that wait so many seconds, 0 for never."""
+    """Let a read from ``peer`` fail after a wait of the given number of seconds, 0 for never."""
     whole, rest = divmod(seconds, 1)
     timeval = struct.pack("ll", int(whole), int(1e6 * rest))
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)

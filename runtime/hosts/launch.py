@@ -1,4 +1,4 @@
-"""Started by ``torchrun``: the first process is the controller, every process keeps one worker.
+"""The start by ``torchrun``: the first process is the controller, every process keeps one worker.
 
 ``torchrun`` brings the processes together (c10d's rendezvous) and tells each who it is. They then
 connect to the controller, and both sides prove that they know the token in ``DRLPP_TOKEN``
@@ -54,7 +54,7 @@ TOKEN_VARIABLE = "DRLPP_TOKEN"
 
 _RETRY_SECONDS = 0.2
 _MOST_HANDSHAKES = 64
-"""At a time; a flood of strangers must not take all files that this process may open."""
+"""Handshakes at a time; a flood of strangers must not take all files that this process may open."""
 _LONGEST_VERSIONS_BYTES = 1000
 
 
@@ -80,7 +80,7 @@ class Launch:
 
     @classmethod
     def from_environment(cls, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> Launch | None:
-        """None if this process was not started by ``torchrun``.
+        """Return the launch, None if this process was not started by ``torchrun``.
 
         Raises:
             InvalidInput: there is no token.
@@ -104,7 +104,7 @@ class Launch:
         )
 
     def hello(self, address: str) -> Hello:
-        """Who this process is."""
+        """Return who this process is."""
         return Hello(
             rank=self.rank,
             node=self.node,
@@ -116,9 +116,9 @@ class Launch:
 
 
 def versions() -> str:
-    """What has to be the same on all hosts, whose processes send each other pickled objects.
+    """Return what has to be equal on all hosts, whose processes send each other pickled objects.
 
-    Not for which devices torch was built, which may differ.
+    The devices for which torch was built are not part of it, since they may differ.
     """
     found = [
         f"{package} {metadata.version(package).partition('+')[0]}" for package in ("drlpp", "torch")
@@ -129,7 +129,7 @@ def versions() -> str:
 class Controller:
     """The first process of a launch, which all others connect to.
 
-    It listens on the address that ``torchrun`` has told the others, and nowhere else.
+    It listens on the address that ``torchrun`` has given the others, and nowhere else.
 
     Args:
         launch: what ``torchrun`` tells this process.
@@ -164,7 +164,7 @@ class Controller:
         tell_port(store, self.port)
 
     def keepers(self) -> list[tuple[Hello, SignedConnection]]:
-        """The other processes, by rank, once all of them have come.
+        """Return the other processes, by rank, once all of them have come.
 
         Raises:
             HostLost: some did not come in time.
@@ -193,7 +193,7 @@ class Controller:
             self._keepers[hello.rank] = arrival
 
     def _listen(self) -> None:
-        """Welcome whoever comes, from the beginning on: strangers must not fill the queue."""
+        """Welcome every process that connects, from the start: strangers must not fill a queue."""
         with self._listener:
             while True:
                 self._handshakes.acquire()
@@ -209,7 +209,7 @@ class Controller:
                 threading.Thread(target=self._welcome, args=(peer, address), daemon=True).start()
 
     def _welcome(self, peer: socket.socket, address: str) -> None:
-        """Whoever does not know the token is turned away, whatever it sends."""
+        """Check that a process knows the token; turn it away if not, whatever it sends."""
         connection: SignedConnection | None = None
         try:
             limits = self.launch.limits
@@ -251,7 +251,7 @@ class Controller:
         return hello, connection
 
     def _suspicion(self) -> str:
-        """Why those that are missing may be, for an error message."""
+        """Return a possible reason why processes are missing, for an error message."""
         if not self._turned_away:
             return ""
         return (
@@ -283,10 +283,11 @@ _controller: Controller | None = None
 
 
 def join_launch(time_limits: TimeLimits = DEFAULT_TIME_LIMITS) -> None:
-    """What a program does first that may be started by ``torchrun``.
+    """Join the processes of a launch: the first call of a program that ``torchrun`` may start.
 
-    Without ``torchrun`` nothing. On the first process, sessions from now on have all processes of
-    the launch as workers. All others serve these sessions, and exit when the first one does.
+    Without ``torchrun`` it does nothing. On the first process, sessions from now on have all
+    processes of the launch as workers. All others serve these sessions, and exit when the first
+    one does.
 
     Args:
         time_limits: how long to wait for the other processes, and of sessions that are given none.
@@ -310,9 +311,9 @@ def join_launch(time_limits: TimeLimits = DEFAULT_TIME_LIMITS) -> None:
 
 
 def leave_launch(exit_code: int | None = None) -> None:
-    """Let the other processes of the launch go, which a program ends with.
+    """Let the other processes of the launch go: the last call of a program.
 
-    At its end it happens by itself, but Python does not tell what ``sys.exit`` was called with: a
+    At its end it happens by itself, but Python does not reveal what ``sys.exit`` was called with: a
     program that ends by another exit code than 0 calls this before.
 
     Args:
@@ -328,12 +329,12 @@ def leave_launch(exit_code: int | None = None) -> None:
 
 
 def controller() -> Controller | None:
-    """This process, if it is the first of a launch."""
+    """Return the controller if this process is the first of a launch, else None."""
     return _controller
 
 
 def check_joined() -> None:
-    """Whether the workers of this process's sessions are where they should be.
+    """Check that the workers of this process's sessions are where they should be.
 
     Raises:
         InvalidInput: in a process of ``torchrun`` that has not called :func:`join_launch`: each of
@@ -347,7 +348,7 @@ def check_joined() -> None:
 
 
 def usual_workers(on_this_machine: int = 4) -> int:
-    """How many workers a session has if nobody says: all that ``torchrun`` has started, if it has.
+    """Return a session's usual number of workers: all of the launch, or ``on_this_machine``.
 
     Raises:
         InvalidInput: see :func:`check_joined`.
@@ -359,7 +360,7 @@ def usual_workers(on_this_machine: int = 4) -> int:
 def time_limits_of(
     given: TimeLimits | None = None, timeout_seconds: float | None = None
 ) -> TimeLimits:
-    """The limits of a session: those that it was given, or those of the launch, or the usual ones.
+    """Return the limits of a session: those given to it, those of the launch, or the defaults.
 
     Args:
         given: to the session.
@@ -372,7 +373,7 @@ def time_limits_of(
 
 
 def restarted() -> bool:
-    """Whether ``torchrun`` has started this program anew after a failure."""
+    """Return whether ``torchrun`` has started this program anew after a failure."""
     return _controller is not None and _controller.attempt > 1
 
 
@@ -382,7 +383,7 @@ def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | Non
     Args:
         launch: what ``torchrun`` tells this process.
         store: where the controller tells its port.
-        interrupts: readable once Ctrl-C has been pressed here, which the controller is told.
+        interrupts: readable once Ctrl-C has been pressed here, which the controller then hears of.
 
     Returns:
         The exit code.
@@ -411,9 +412,9 @@ def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | Non
 
 
 def _interrupts(launch: Launch) -> Connection | None:
-    """Readable once Ctrl-C has been pressed, where the controller does not get it as well.
+    """Return what is readable once Ctrl-C has been pressed, unless the controller gets it as well.
 
-    Until the controller has ended its session the keeper goes on.
+    The keeper continues until the controller has ended its session.
     """
     if launch.node == 0:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

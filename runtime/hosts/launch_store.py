@@ -1,6 +1,6 @@
 """How the processes of a ``torchrun`` launch find each other: by the store that it has for them.
 
-The controller tells there on which port it listens, and in the end that it has ended, and how.
+The controller writes there on which port it listens, and in the end that it has ended, and how.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _ENDED = "ended "
 
 
 def rendezvous(limits: TimeLimits) -> dist.Store:
-    """The store of ``torchrun``, or where it has none, one of the first process.
+    """Return the store of ``torchrun``, or where it has none, one of the first process.
 
-    Not that of ``env://``, which has a part for each attempt: hosts count attempts differently.
+    The store of ``env:
+    `` will not do: it has a part for each attempt, and hosts count differently.
     """
     store: dist.Store = dist.TCPStore(
         os.environ["MASTER_ADDR"],
@@ -44,7 +45,7 @@ def rendezvous(limits: TimeLimits) -> dist.Store:
 
 
 def count_attempt(store: dist.Store) -> int:
-    """How often ``torchrun`` has started the program, this time included."""
+    """Return how often ``torchrun`` has started the program, this time included."""
     attempt: int = store.add(_ATTEMPTS_KEY, 1)
     return attempt
 
@@ -61,7 +62,7 @@ def tell_end(store: dist.Store, exit_code: int) -> None:
 
 
 def address_of(controller: str) -> str:
-    """Of this host, which the others call ``controller``, as they reach it.
+    """Return the address of this host, which the others call ``controller``, as they reach it.
 
     Raises:
         InvalidInput: they know it by a name that means the host itself to each of them.
@@ -107,13 +108,16 @@ def reach_controller(store: dist.Store, controller: str, limits: TimeLimits) -> 
 
 
 def _place(store: dist.Store) -> str:
-    """What the controller has said, or anybody else."""
+    """Return what is stored under a key, by the controller or anybody else."""
     place: bytes = store.get(_PLACE_KEY)[:_LONGEST_PLACE_BYTES]
     return place.decode("ascii", errors="replace")
 
 
 def exit_code_of_controller(store: dist.Store, limits: TimeLimits) -> int | None:
-    """Of its end; None if it has not ended by itself, or if the store is out of reach as well."""
+    """Return the controller's exit code.
+
+    None if it has not ended by itself, or if the store is out of reach as well.
+    """
     found: queue.Queue[str] = queue.Queue()
 
     def ask() -> None:

@@ -28,7 +28,7 @@ from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.worker.worker_process import worker_main
 
 _UNKNOWN_EXIT_CODE = 255
-"""What multiprocessing says if the server has ended that would have told it."""
+"""What multiprocessing says if the server that would have reported the exit code has ended."""
 
 _SERVER_HAS_ENDED = (
     "the server that workers are forked from has ended, which the system may have killed for want "
@@ -51,7 +51,7 @@ class LocalHost(WorkerHost):
         limits: how long to wait for a worker to begin, and to end.
 
     Attributes:
-        folder, limits: likewise; the limits may be replaced.
+        folder, limits: as in the arguments; the limits may be replaced.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LocalHost(WorkerHost):
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the workers that run now."""
+        """Process ids of the workers that run now."""
         return [process.pid for process in self._processes.values() if process.pid is not None]
 
     def start(self, posts: Sequence[Post]) -> None:
@@ -116,10 +116,10 @@ class LocalHost(WorkerHost):
                 self._ends[post.worker] = os.pidfd_open(process.pid)
 
     def finish_start(self) -> None:
-        """They have been."""
+        """Return at once: the workers have been started."""
 
     def is_whole(self) -> bool:
-        """Whether all workers run."""
+        """Return whether all workers run."""
         return len(self._processes) == len(self.workers) and all(
             process.is_alive() for process in self._processes.values()
         )
@@ -130,12 +130,12 @@ class LocalHost(WorkerHost):
             self._channels[worker].send(command)
 
     def waitables(self) -> list[Any]:
-        """The pipes to the workers, and what tells that one has ended."""
+        """Return the pipes to the workers, and what becomes ready when one has ended."""
         pipes = [channel.connection for channel in self._channels.values()]
         return [*pipes, *(process.sentinel for process in self._processes.values())]
 
     def events(self, ready: Container[Any]) -> list[Event]:
-        """What workers have answered, and which have ended."""
+        """Return what workers have answered, and which have ended."""
         found: list[Event] = []
         for worker, channel in self._channels.items():
             if channel.connection in ready:
@@ -149,15 +149,15 @@ class LocalHost(WorkerHost):
         return found
 
     def publish(self, path: Path) -> None:
-        """The workers read the session's folder itself."""
+        """Check that the file is in the session's folder, which the workers read themselves."""
         assert path.parent == self.folder
 
     def remove(self, file: str) -> None:
-        """Workers that have the file open read on."""
+        """Remove the file; workers that have it open can read on."""
         (self.folder / file).unlink(missing_ok=True)
 
     def fetch(self, file: str) -> Path:
-        """The file that a worker has written."""
+        """Return the file that a worker has written."""
         return self.folder / file
 
     def kill(self) -> None:
@@ -201,7 +201,7 @@ class LocalHost(WorkerHost):
 
 
 def warm_up() -> None:
-    """Start the server that workers are forked from; it loads torch while others go on.
+    """Start the server that workers are forked from; it loads torch while other work continues.
 
     Raises:
         InvalidInput: the folder for temporary files has too long a name for the server's socket.
@@ -222,7 +222,7 @@ def warm_up() -> None:
 
 
 def _kill_server() -> None:
-    """What :func:`warm_up` replaces."""
+    """Kill the server; :func:`warm_up` starts another one."""
     server: Any = forkserver._forkserver
     if server._forkserver_pid is not None:
         with suppress(ProcessLookupError):
@@ -246,7 +246,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def forking_context() -> ForkServerContext:
-    """Makes processes that the server forks, with torch loaded."""
+    """Return what makes processes that the server forks, with torch loaded."""
     context = multiprocessing.get_context("forkserver")
     # torch.optim imports torch._dynamo when the first optimizer is built, which takes a second.
     context.set_forkserver_preload(["drlpp.runtime.worker.worker_process", "torch._dynamo"])
@@ -254,7 +254,7 @@ def forking_context() -> ForkServerContext:
 
 
 def describe_exit(code: int | None) -> str:
-    """How a process has ended."""
+    """Say how a process has ended."""
     if code == _UNKNOWN_EXIT_CODE:
         return f"is given up: {_SERVER_HAS_ENDED}"
     if code == -signal.SIGKILL:

@@ -95,7 +95,7 @@ class RemoteHost(WorkerHost):
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the workers that run now, as that machine counts them."""
+        """Process ids of the workers that run now, as that machine counts them."""
         return list(self._process_ids)
 
     def start(self, posts: Sequence[Post]) -> None:
@@ -107,7 +107,7 @@ class RemoteHost(WorkerHost):
         self._process_ids = self._wait_for_reply(self._limits.host_start_seconds).process_ids
 
     def is_whole(self) -> bool:
-        """Whether the workers run, as far as the keeper has told."""
+        """Return whether the workers run, as far as the keeper has reported."""
         while mp_connection.wait(self.waitables(), 0):
             self._take_in()
         self._note_ends()
@@ -118,13 +118,13 @@ class RemoteHost(WorkerHost):
         self._send(Tell(worker, command))
 
     def waitables(self) -> list[Any]:
-        """The connection to the keeper."""
+        """Return the connection to the keeper."""
         if self._lost:
             raise self._lost
         return [self._connection]
 
     def events(self, ready: Container[object]) -> list[Event]:
-        """What the keeper has told."""
+        """Return the events that the keeper has reported."""
         if self._connection in ready:
             self._take_in()
         self._note_ends()
@@ -144,7 +144,7 @@ class RemoteHost(WorkerHost):
         return replace(event, answer=event.answer.later(-self._seconds_ahead()))
 
     def _seconds_ahead(self) -> float:
-        """Of that machine's clock, by the reading that took least."""
+        """Return how far that machine's clock is ahead, by the reading that took least."""
         readings = []
         for _ in range(_CLOCK_READINGS):
             begin = time.perf_counter()
@@ -164,12 +164,12 @@ class RemoteHost(WorkerHost):
         self._wait_for_reply()
 
     def remove(self, file: str) -> None:
-        """Let the keeper that got the file remove it; nobody waits for that."""
+        """Let the keeper that got the file remove it; do not wait for that."""
         if self._publishes:
             self._send(Remove(file))
 
     def fetch(self, file: str) -> Path:
-        """A copy of the host's file in the session's folder."""
+        """Return a copy of the host's file in the session's folder."""
         path = self._folder / file
         if not self._shares_folder:
             bytes_ = self._ask(Fetch(file)).bytes_
@@ -188,7 +188,7 @@ class RemoteHost(WorkerHost):
             yield chunk
 
     def kill(self) -> None:
-        """End the workers at once; what they have told before is forgotten."""
+        """End the workers at once; what they have reported before is forgotten."""
         self._ask(Kill())
         self._forget()
 
@@ -211,7 +211,7 @@ class RemoteHost(WorkerHost):
             send_message(self._connection, (self._requests, request))
 
     def _wait_for_reply(self, limit_seconds: float | None = None) -> Reply:
-        """That to the last request; what workers have told in between is kept."""
+        """Return the reply to the last request; events that arrive before it are kept."""
         seconds = limit_seconds or self._limits.host_silence_seconds
         while True:
             with self._watched():
@@ -226,7 +226,7 @@ class RemoteHost(WorkerHost):
             return reply
 
     def _take_in(self) -> Reply | None:
-        """The next message, which is kept if it is an event and returned if it is a reply."""
+        """Take in the next message: keep it if it is an event, return it if it is a reply."""
         with self._watched():
             message = receive_message(self._connection)
         if isinstance(message, Reply):
@@ -236,7 +236,7 @@ class RemoteHost(WorkerHost):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Whatever ends an exchange in the middle ends the connection."""
+        """End the connection if anything ends an exchange in the middle."""
         if self._lost:
             raise self._lost
         try:

@@ -17,7 +17,7 @@ from drlpp.runtime.hosts.remote_host import RemoteHost
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 _WORKERS_PER_CORE, _LEAST_MOST_WORKERS = 4, 64
-"""Beyond these, workers only wait for each other, and fill the memory. A file may ask for more."""
+"""More workers than these only wait for each other and fill the memory. A file may ask for more."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Hosts:
 
 
 def check_workers(workers: int) -> None:
-    """See that so many workers can be had.
+    """Check that this number of workers can be had.
 
     Raises:
         InvalidInput: saying how many.
@@ -66,7 +66,7 @@ def check_workers(workers: int) -> None:
 
 
 def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> Hosts:
-    """Where the workers of a session run: on this machine, or as ``torchrun`` has spread them.
+    """Return where a session's workers run: on this machine, or as ``torchrun`` has spread them.
 
     Args:
         workers: how many.
@@ -110,7 +110,7 @@ def release_hosts() -> None:
 
 
 def _names_of(hellos: Sequence[Hello]) -> list[str]:
-    """Names of hosts; where several call themselves the same, with their numbers."""
+    """Return names of hosts; where several call themselves the same, with their numbers."""
     nodes: dict[str, set[int]] = {}
     for hello in hellos:
         nodes.setdefault(hello.host_name, set()).add(hello.node)

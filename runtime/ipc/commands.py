@@ -1,4 +1,4 @@
-"""What the controller tells its workers, and what they answer.
+"""What the controller sends to its workers, and what they answer.
 
 Files are named in the session's folder, of which every host has its own.
 """
@@ -49,7 +49,7 @@ class Deploy:
         replicas: the workers that hold this stage.
         stage: the pickled program of the stage, for the last stage with the loss.
         method, optimizer, delay, seed: as in ``StageRunner``.
-        checkpoint_file: a file with weights, buffers and optimizer state to go on from.
+        checkpoint_file: a file with weights, buffers and optimizer state to continue from.
         transport: how the workers exchange tensors.
         ways: from which worker to which anything will be sent, in the whole placement.
         in_flight: also with the parts that were in flight.
@@ -71,7 +71,7 @@ class Deploy:
 
 @dataclass(frozen=True)
 class Stream:
-    """Minibatches that come in files while a run goes on.
+    """Minibatches that come in files during a run.
 
     Attributes:
         name: never used twice.
@@ -84,7 +84,7 @@ class Stream:
     first: int
 
     def file_of(self, chunk: int) -> str:
-        """The name of a file."""
+        """Return the name of a file."""
         return f"{self.name}-{chunk}.safetensors"
 
 
@@ -213,7 +213,7 @@ class Deployed:
 
 @dataclass(frozen=True)
 class Progress:
-    """A run goes on: the last stage's weights contain the minibatches before ``through``.
+    """A run makes progress: the last stage's weights contain the minibatches before ``through``.
 
     ``losses`` are those of the parts that passed since the last report, at least one.
     """
@@ -223,7 +223,7 @@ class Progress:
 
     @property
     def loss(self) -> float:
-        """Their mean."""
+        """The mean of the losses."""
         return sum(self.losses.values()) / len(self.losses)
 
 
@@ -241,7 +241,7 @@ class Reading:
 
 
 NOTHING_READ = Reading(wanted=-1, oldest_needed=sys.maxsize)
-"""Of a worker whose stage needs neither inputs nor targets."""
+"""The reading of a worker whose stage needs neither inputs nor targets."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class RunResult:
     skipped_updates: int = 0
 
     def later(self, seconds: float) -> RunResult:
-        """The same with times of another clock, which is so much ahead."""
+        """Return the same with times of another clock, which is ``seconds`` ahead."""
         return replace(
             self,
             times=[(begin + seconds, end + seconds) for begin, end in self.times],
@@ -279,7 +279,7 @@ class RunResult:
         )
 
     def after(self, earlier: RunResult) -> RunResult:
-        """This result together with that of the segment before."""
+        """Return this result together with that of the segment before."""
         return RunResult(
             times=earlier.times + self.times,
             processor_seconds=earlier.processor_seconds + self.processor_seconds,
@@ -317,7 +317,7 @@ class OperatorTimes:
         operators: when every operator is a stage.
         parts: when the model is cut into a few stages.
         whole: when it is one stage.
-        shared: likewise, with gradients summed over replicas.
+        shared: when the model is one stage, with gradients summed over replicas.
         kept_bytes: what the forward of every operator keeps for the backward.
         prediction_seconds: of lending predicted weights, all of them; none if the method does not.
     """
@@ -351,7 +351,7 @@ class Failed:
 
     @property
     def error(self) -> Exception:
-        """To be raised by the controller."""
+        """The error for the controller to raise."""
         kind = getattr(errors, self.failure)
         return kind(self.reason, self.minibatch) if kind is NotFinite else kind(self.reason)
 

@@ -54,11 +54,11 @@ class SignedConnection:
         self._sent = self._received = 0
 
     def fileno(self) -> int:
-        """Readable when there is a message."""
+        """Return the file descriptor, which is readable when there is a message."""
         return self._connection.fileno()
 
     def poll(self, seconds: float = 0.0) -> bool:
-        """Whether there is a message, or an end, in time."""
+        """Return whether there is a message, or an end, in time."""
         return self._connection.poll(seconds)
 
     def send_bytes(self, message: bytes) -> None:
@@ -111,11 +111,11 @@ class _Secrets:
         return hmac.digest(secret, self._nonces, "sha256")
 
     def proof(self, role: Role) -> bytes:
-        """What only who knows the token can say in that role."""
+        """Return what only a process that knows the token can say in that role."""
         return self._secret(role, "proves")
 
     def signed(self, peer: socket.socket, role: Role) -> SignedConnection:
-        """The rest of the conversation, of which this side has that role."""
+        """Return the rest of the conversation, in which this side has that role."""
         peer.settimeout(None)
         other: Role = "keeper" if role == "controller" else "controller"
         sends, receives = (self._secret(one, "signs") for one in (role, other))
@@ -125,7 +125,7 @@ class _Secrets:
 def greet_controller(
     peer: socket.socket, address: Address, token: bytes, rank: int
 ) -> SignedConnection:
-    """The keeper's side; waits for the controller for as long as it takes.
+    """Prove to a controller who this keeper is, and wait for it for as long as it takes.
 
     Args:
         peer: connected to the controller; taken over.
@@ -151,7 +151,7 @@ def greet_controller(
 def welcome_keeper(
     peer: socket.socket, address: Address, token: bytes, seconds: float
 ) -> tuple[int, SignedConnection]:
-    """The controller's side.
+    """Prove to a keeper who this controller is, and check who the keeper is.
 
     Args:
         peer: that has connected; taken over.
@@ -183,7 +183,7 @@ def welcome_keeper(
 
 
 def _received(peer: socket.socket, count: int, end: float | None = None) -> bytes:
-    """``count`` bytes, however slowly they come, until ``end`` of ``time.monotonic``."""
+    """Return ``count`` bytes, however slowly they come, until ``end`` of ``time.monotonic``."""
     found = b""
     while len(found) < count:
         if end is not None:

@@ -25,7 +25,7 @@ class StoreAddress:
 
 @dataclass(frozen=True)
 class Post:
-    """What a worker is told when it starts.
+    """What a worker is given when it starts.
 
     Attributes:
         worker: its number.

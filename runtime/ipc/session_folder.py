@@ -1,4 +1,4 @@
-"""The temporary folder of a session, which does not outlive it however it ends.
+"""The temporary folder of a session, which does not outlive the session however it ends.
 
 A session that is closed, or whose program ends, removes its folder. If the controller is killed its
 workers remove it, and if they are killed too, the next session on this machine: every folder holds
@@ -65,7 +65,7 @@ def keep_socket_folder() -> None:
 
 
 def _lock(folder: Path) -> int:
-    """The file that keeps ``folder`` locked for as long as it is open."""
+    """Lock ``folder``; return the file that keeps it locked for as long as it is open."""
     # Locked before it gets its name: whoever finds the name must find it locked.
     unnamed = folder / f".{_LOCK}"
     file = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
@@ -95,7 +95,7 @@ def _remove_if_abandoned(lock: Path) -> None:
 
 
 def remove_files_of_dead_controller(folder: Path, limit_seconds: float) -> None:
-    """What a worker does when the process that started it is gone: nobody else will remove these.
+    """Remove what nobody else will remove when the process that started this one is gone.
 
     Whatever a process that lives has locked stays, also if that is the one which started us: it
     closes its connection to a worker as well when the server that forks workers is gone.

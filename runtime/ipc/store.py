@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 
 def open_store(address: str) -> dist.TCPStore:
-    """A store in this process that listens on ``address`` and a free port, and nowhere else.
+    """Open a store in this process, on ``address`` and a free port, and nowhere else.
 
     Left to itself, ``TCPStore`` listens on all addresses of the machine.
     """
@@ -32,10 +32,10 @@ def open_store(address: str) -> dist.TCPStore:
 
 
 def new_token() -> str:
-    """What the keys of a session's workers begin with."""
+    """Return what the keys of a session's workers begin with."""
     return secrets.token_hex(16)
 
 
 def join_store(address: str, port: int, token: str) -> dist.Store:
-    """The part of another process' store that belongs to ``token``."""
+    """Return the part of another process' store that belongs to ``token``."""
     return dist.PrefixStore(token, dist.TCPStore(address, port, is_master=False))

@@ -83,7 +83,7 @@ def write_state_dict(path: Path, state: Mapping[str, Tensor]) -> None:
 
 
 def _write(path: Path, tree: object) -> None:
-    """Raises OSError, as other ways of writing do."""
+    """Write ``tree``; raise OSError, as other ways of writing do."""
     tensors: dict[str, Tensor] = {}
     structure = _Flattening(tensors).described(tree)
     metadata = {"format": _FORMAT, "structure": json.dumps(structure, separators=(",", ":"))}
@@ -137,7 +137,7 @@ def read_checkpoint(path: Path) -> Any:
 
 
 def in_memory(tree: Any) -> Any:
-    """A copy of what was read, in ordinary memory.
+    """Return a copy of what was read, in ordinary memory.
 
     Tensors in a file are aligned to 8 bytes, those in memory to 64, and matrix products may round
     differently for that. Whatever has to give the same bits as before the file needs this.
@@ -165,7 +165,7 @@ class _Flattening:
         self._storages: set[int] = set()
 
     def described(self, tree: object, depth: int = 0) -> object:
-        """``tree`` in JSON: plain values as they are, all else as an object of a single key."""
+        """Return ``tree`` in JSON: plain values as they are, all else as an object of one key."""
         if depth > _MOST_DEPTH:
             raise TypeError(f"a checkpoint is nested more than {_MOST_DEPTH} deep")
         match tree:
@@ -215,7 +215,7 @@ class _Flattening:
 
 
 def _rebuilt(description: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> Any:
-    """What :class:`_Flattening` described."""
+    """Rebuild what :class:`_Flattening` described."""
     if depth > _MOST_DEPTH:
         raise ValueError(f"nested more than {_MOST_DEPTH} deep")
     if description is None or isinstance(description, bool | int | float | str):
@@ -243,7 +243,7 @@ def _rebuilt(description: Any, tensors: Mapping[str, Tensor], depth: int = 0) ->
 
 
 def _own_storage(tensor: Tensor) -> Tensor:
-    """The same memory as a storage of its own instead of a part of the whole file's."""
+    """Return the same memory as a storage of its own instead of a part of the whole file's."""
     begin = tensor.storage_offset() * tensor.element_size()
     storage = tensor.untyped_storage()[begin : begin + tensor.nbytes]
     return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tensor.shape, tensor.stride())

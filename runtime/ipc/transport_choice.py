@@ -10,7 +10,7 @@ from drlpp.runtime.device.devices import DeviceFacts
 
 Backend = Literal["gloo", "nccl"]
 Way = tuple[int, int]
-"""From one worker to another."""
+"""A way from one worker to another."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Transport:
 
 
 def transport_of(devices: Iterable[DeviceFacts]) -> Transport:
-    """NCCL where every worker has a GPU of its own, Gloo everywhere else.
+    """Choose NCCL where every worker has a GPU of its own, Gloo everywhere else.
 
     Two workers on one GPU cannot be in one group of NCCL.
     """

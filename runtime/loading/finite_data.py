@@ -20,7 +20,7 @@ _KINDS |= {torch.complex128}
 
 @dataclass(frozen=True)
 class NotFiniteValues:
-    """Those of one tensor in one minibatch.
+    """The values of one tensor in one minibatch that are not finite.
 
     Attributes:
         minibatch: which, counted from 0 since training began, or since the evaluation did.
@@ -51,19 +51,19 @@ class Watch:
                 self._found[name] = NotFiniteValues(number, _text(name, tensor, indices))
 
     def found(self, through: int | None = None) -> list[NotFiniteValues]:
-        """The first bad values of every tensor, in the minibatches up to number ``through``."""
+        """Return the first bad values of every tensor, in the minibatches up to ``through``."""
         return [bad for bad in self._found.values() if through is None or bad.minibatch <= through]
 
 
 def named_tensors(samples: Samples) -> Iterator[tuple[str, Tensor]]:
-    """Inputs and targets by the names that a user knows them by."""
+    """Yield inputs and targets by the names that a user knows them by."""
     for index, tensor in enumerate(samples.inputs):
         yield f"inputs[{index}]", tensor
     yield "targets", samples.targets
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether all values are numbers and none is infinite."""
+    """Return whether all values are numbers and none is infinite."""
     if tensor.dtype not in _KINDS:
         return True
     # A sum that is finite tells so in one pass, without memory for an answer of each value.
@@ -71,7 +71,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def bad_samples(tensor: Tensor) -> Tensor:
-    """Which samples have values that are not finite, (samples,)."""
+    """Return which samples have values that are not finite, (samples,)."""
     if is_finite(tensor):
         return torch.zeros(len(tensor), dtype=torch.bool)
     return ~tensor.isfinite().flatten(1).all(1) if tensor.dim() > 1 else ~tensor.isfinite()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def evaluation_order(samples: int, batch_size: int) -> Tensor:
-    """Indices of all samples in whole minibatches, (minibatches, batch size)."""
+    """Return the indices of all samples in whole minibatches, (minibatches, batch size)."""
     whole, rest = divmod(samples, batch_size)
     indices = torch.arange(samples)
     if rest:
@@ -25,7 +25,7 @@ def evaluation_order(samples: int, batch_size: int) -> Tensor:
 
 
 def mean_loss(losses: Sequence[float], samples: int, batch_size: int) -> float:
-    """The mean over samples, from the loss of every minibatch of :func:`evaluation_order`.
+    """Return the mean over samples, from the loss of every minibatch of :func:`evaluation_order`.
 
     With the mean loss L of the minibatch that was filled up, l of the sample that fills it, and r
     samples in it, these add B·L − (B − r)·l. Exact where a loss is a mean over samples.
@@ -38,5 +38,5 @@ def mean_loss(losses: Sequence[float], samples: int, batch_size: int) -> float:
 
 
 def mean_score(scores: Sequence[Tensor], samples: int) -> float:
-    """The mean over samples, from their scores in the minibatches of :func:`evaluation_order`."""
+    """Return the mean over samples, from their scores in :func:`evaluation_order`'s minibatches."""
     return torch.cat(list(scores))[:samples].float().mean().item()

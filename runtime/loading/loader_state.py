@@ -17,7 +17,7 @@ def begin_epoch(loader: DataLoader, number: int) -> None:
     """Prepare a loader for an epoch, counted from 0, whatever epochs it has seen before.
 
     Samplers and data sets that order their samples by the epoch, such as ``DistributedSampler``,
-    are told which it is. Processes that ``persistent_workers`` kept are let go, since copies of the
+    learn which it is. Processes that ``persistent_workers`` kept are let go, since copies of the
     data set live in them, with a history that no checkpoint knows.
     """
     loader._iterator = None
@@ -28,7 +28,7 @@ def begin_epoch(loader: DataLoader, number: int) -> None:
 
 
 def generators_of(loader: DataLoader) -> list[torch.Generator]:
-    """Generators of its own that a loader, its samplers or its data set draw from, each once.
+    """Return each generator of its own that a loader, its samplers or its data set draw from, once.
 
     They are looked for in the attributes of these objects, and in the attributes of those.
     """
@@ -51,7 +51,7 @@ def generators_of(loader: DataLoader) -> list[torch.Generator]:
 
 
 def _parts_of(value: object) -> list[object]:
-    """What may hold a generator: attributes, and the values of small containers."""
+    """Return what may hold a generator: attributes, and the values of small containers."""
     if isinstance(value, Tensor | torch.nn.Module | type):
         return []
     if isinstance(value, Mapping):
@@ -63,7 +63,7 @@ def _parts_of(value: object) -> list[object]:
 
 @contextmanager
 def undisturbed(loader: DataLoader) -> Iterator[None]:
-    """Around an iteration that the next must not notice."""
+    """Restore generators after an iteration that the next one must not notice."""
     generators = generators_of(loader)
     states = [generator.get_state() for generator in generators]
     try:

@@ -29,7 +29,7 @@ _FRAME = re.compile(r'  File ".*", line \d+, in ')
 
 @contextmanager
 def loader_processes_may_die() -> Iterator[None]:
-    """Nothing but :func:`iterate` is interrupted in the block when a process of a loader dies.
+    """Interrupt nothing but :func:`iterate` in the block when a process of a loader dies.
 
     torch has a handler for that, which raises wherever the main thread happens to be, in the middle
     of ending workers for instance. Without it, asking such a loader for more tells within seconds.
@@ -46,9 +46,9 @@ def loader_processes_may_die() -> Iterator[None]:
 
 
 def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader") -> Generator[Any]:
-    """What a loader gives in an epoch, as if ``torch.manual_seed(seed)`` preceded it.
+    """Yield what a loader gives in an epoch, as if ``torch.manual_seed(seed)`` preceded it.
 
-    Samplers and data sets with ``set_epoch`` are told the epoch; it is counted from 1 here and
+    Samplers and data sets with ``set_epoch`` get the epoch; it is counted from 1 here and
     from 0 there. torch's global generator is lent to the loader while it works, and given back in
     between, so that neither it nor anyone else notices the other. Errors call it ``name``.
 
@@ -87,7 +87,9 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader")
 
 
 def _end_frozen_processes(iterator: object) -> None:
-    """Those of a loader that was given up: torch only asks them to end, and waits for that at exit.
+    """Kill frozen processes of a loader that was given up.
+
+    Torch only asks them to end, and waits for that at exit.
 
     The others may be wanted again (``persistent_workers``).
     """
@@ -98,14 +100,14 @@ def _end_frozen_processes(iterator: object) -> None:
 
 
 def _what_it_means(error: Exception) -> str:
-    """For those that torch raises if a process dies while it hands over what it has loaded."""
+    """Explain an error that torch raises if a process dies while it hands over loaded data."""
     if not isinstance(error, ConnectionError | EOFError):
         return ""
     return " (a process of the loader has ended; the system may have killed it for want of memory)"
 
 
 def _message_of(error: Exception) -> str:
-    """What an error says, in one line.
+    """Return what an error says, in one line.
 
     A loader's process sends its whole traceback as the text of what it raised. The message in it
     begins behind the last line that is indented as a traceback's are.
@@ -124,7 +126,7 @@ def _message_of(error: Exception) -> str:
 
 
 def known_samples(loader: Loader) -> int | None:
-    """How many samples an epoch gives, None where only loading them would tell.
+    """Return how many samples an epoch gives, None where only loading them would show it.
 
     A function that collates samples may make more or fewer of them.
     """
@@ -146,7 +148,7 @@ class Unpacker:
         unpack: a user's function, or None where a batch is a tuple or list of the inputs and,
             last, the targets.
         inputs: of one minibatch, as captured.
-        targets: likewise.
+        targets: of one minibatch, as captured.
     """
 
     def __init__(self, unpack: Unpack | None, inputs: Sequence[Tensor], targets: Tensor) -> None:
@@ -155,7 +157,7 @@ class Unpacker:
         self.batch_size = len(inputs[0])
 
     def __call__(self, batch: object) -> Samples:
-        """The samples of a batch, however many, in memory that the loader does not use again.
+        """Return the samples of a batch, however many, in memory that the loader does not reuse.
 
         Raises:
             InvalidInput: they do not suit the model.
@@ -201,7 +203,7 @@ class Unpacker:
 
 
 def _kind_of(value: object) -> object:
-    """Shape and type of the samples in a tensor, or what it is instead."""
+    """Return shape and type of the samples in a tensor, or what it is instead."""
     if not isinstance(value, Tensor):
         return type(value).__name__
     if not value.dim():

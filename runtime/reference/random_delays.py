@@ -30,11 +30,11 @@ class RandomDelays:
     seed: int = 0
 
     def sampler(self, stage: int) -> DelaySampler:
-        """Draws the delays of one stage."""
+        """Return the sampler of one stage's delays."""
         return DelaySampler(self.scales[stage], self.longest, f"{self.seed} {stage}")
 
     def rate_factor(self, stage: int, update: int) -> float:
-        """T1's 1 / τ_i^{p_k} for update number ``update`` (pipemare eq. 4)."""
+        """Return T1's 1 / τ_i^{p_k} for update number ``update`` (pipemare eq. 4)."""
         if not self.annealing_minibatches:
             return 1.0
         power = 1 - min(update / self.annealing_minibatches, 1.0)
@@ -50,7 +50,7 @@ class DelaySampler:
         self._random = random.Random(seed)
 
     def draw(self) -> int:
-        """The next delay, between 0 and ``longest``."""
+        """Draw the next delay, between 0 and ``longest``."""
         if not self._scale or not self._longest:
             return 0
         # The inverse of the distribution function on what is left of it by the truncation.

@@ -84,7 +84,7 @@ class ReferenceExecutor:
         method: schedule and weight policy.
         optimizer: makes the updates.
         seed: of dropout.
-        delays: let every gradient that a stage computes be applied after a random delay, beside
+        delays: let every gradient that a stage computes be applied after a random delay, on top of
             what the method itself delays; with a method that flushes this is Hogwild-style
             asynchrony (pipemare, appendix E).
 
@@ -154,7 +154,7 @@ class ReferenceExecutor:
         return _Replay(self, plan, count, options, minibatches).run()
 
     def state(self) -> dict[str, Tensor]:
-        """All parameters and buffers by name; of replicas, the first one's buffers."""
+        """Return all parameters and buffers by name; of replicas, the first one's buffers."""
         state = dict(self._captured.state)
         for index, stage in enumerate(self._stages):
             leader = self._pipeline.stages[index][0]
@@ -166,7 +166,7 @@ class ReferenceExecutor:
 
 
 class _Replay:
-    """One run."""
+    """One run of a reference executor."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class _Replay:
         self._stages_left: dict[Part, int] = defaultdict(lambda: stages)
 
     def _rates_of(self, stage: int) -> list[float]:
-        """The learning rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
+        """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
         base = self._options.rates or [self._executor._rate]
         worker = self._schedule.pipeline.stages[stage][0]
         rates, first = [], 0
@@ -241,7 +241,7 @@ class _Replay:
             self._losses[part] = passed.loss.item()
 
     def _recompute(self, worker: int, stage: int, part: Part) -> None:
-        """The weights of a recomputation are those of the backward."""
+        """Perform the forward again, with the weights of the backward."""
         history = self._executor._stages[stage]
         weights = history.for_backward(self._uses[worker][part], self._rates[stage])
         buffers = {n: b.clone() for n, b in self._executor._buffers[worker].items()}
@@ -297,7 +297,7 @@ class _Replay:
             self._activations.pop(part, None)
 
     def _mean(self, stage: int) -> Weights:
-        """The mean over the contributions, of the weights that all of them have a gradient for."""
+        """Return the mean over contributions of the weights that all have a gradient for."""
         parts = self._pending[stage]
         if len(parts) == 1:
             return parts[0]
@@ -343,7 +343,7 @@ class _DelayedGradients:
         self._updates = 0
 
     def next(self, computed: Weights) -> tuple[Weights, float]:
-        """The gradient that arrives when ``computed`` is sent off, and T1's factor for it."""
+        """Return the gradient that arrives when ``computed`` is sent off, and its T1 factor."""
         self._computed.append(computed)
         delay = min(self._sampler.draw(), len(self._computed) - 1)
         factor = self._delays.rate_factor(self._stage, self._updates)
@@ -352,7 +352,7 @@ class _DelayedGradients:
 
 
 def _private(weights: Weights) -> Weights:
-    """Copies that a pass may keep and change."""
+    """Return copies that a pass may keep and change."""
     return {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
 
 
@@ -373,7 +373,7 @@ def _backward(
     stage: int,
     gradients: dict[tuple[Part, StageOutput], Tensor],
 ) -> Weights:
-    """Gradients of the weights; those of what was received are added to ``gradients``."""
+    """Return gradients of the weights; add those of what was received to ``gradients``."""
     ends: list[tuple[Tensor, Tensor | None]] = []
     if passed.loss is not None:
         ends.append((passed.loss, None))

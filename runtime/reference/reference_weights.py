@@ -62,7 +62,7 @@ class StageHistory:
         self.begin()
 
     def begin(self) -> None:
-        """A run begins with an empty pipeline: its versions are numbered from 0."""
+        """Begin a run with an empty pipeline: its versions are numbered from 0."""
         self.versions = {0: self._copy_of_newest()}
         self.newest = 0
 
@@ -72,7 +72,7 @@ class StageHistory:
     # Which weights a pass uses
 
     def for_forward(self, use: WeightUse, rates: Sequence[float]) -> Weights:
-        """Weights of a forward; ``rates`` are those of the updates of this run."""
+        """Return the weights of a forward; ``rates`` are those of the updates of this run."""
         match self.method.policy:
             case "stash" | "stash-vertical" | "2bw":
                 return self.versions[use.stashed]
@@ -83,7 +83,7 @@ class StageHistory:
         raise NotImplementedError(f"the reference has no formula for {self.method.policy}")
 
     def for_backward(self, use: WeightUse, rates: Sequence[float]) -> Weights:
-        """Weights of a backward, and of a recomputation."""
+        """Return the weights of a backward, and of a recomputation."""
         newest = self.versions[use.newest_in_backward]
         match self.method.policy:
             case "stash" | "stash-vertical" | "2bw":
@@ -98,7 +98,7 @@ class StageHistory:
                 return newest
 
     def _predicted(self, version: int, lead: int, rates: Sequence[float]) -> Weights:
-        """pipeoptim eq. 6, with the learning rates of the ``lead`` updates after ``version``."""
+        """Return pipeoptim eq. 6, with the rates of the ``lead`` updates after ``version``."""
         assert version == self.newest
         ahead = [rates[min(version + step, len(rates) - 1)] for step in range(lead)]
         directions = {
@@ -112,7 +112,7 @@ class StageHistory:
         }
 
     def _pipeoptim_direction(self, name: str) -> Tensor:
-        """ΔW_t of Table I; for other optimizers the step just taken over its learning rate."""
+        """Return ΔW_t of Table I; for other optimizers the last step over its learning rate."""
         match self.optimizer.name:
             case "sgd" if self._options["momentum"] and not self._is_nesterov:
                 return self._momentum[name]
@@ -122,7 +122,7 @@ class StageHistory:
                 return self._last_step[name] / self._rate if self._rate else self._last_step[name]
 
     def _spectrain_direction(self, name: str) -> Tensor:
-        """m, the smoothed gradients; of other optimizers their first moment, or the gradient."""
+        """Return m, the smoothed gradients; else the optimizer's first moment, or the gradient."""
         if self.optimizer.name == "sgd" and self._options["momentum"]:
             return self._momentum[name]
         if self.optimizer.name in _WITH_TWO_MOMENTS:
@@ -135,13 +135,13 @@ class StageHistory:
         return self._last_gradient.get(name, torch.zeros_like(self._newest[name]))
 
     def _xpipe_direction(self, name: str) -> Tensor:
-        """Adam's step, of the optimizer's own moments if it is Adam, else with Adam's defaults."""
+        """Return Adam's step, from the optimizer's moments if it is Adam, else by the defaults."""
         if self.optimizer.name in {"adam", "adamw"}:
             return self._own_adam(name)
         return self._adam(self._xpipe_moments, name, (0.9, 0.999), 1e-8)
 
     def _own_adam(self, name: str) -> Tensor:
-        """Of the optimizer's moments; AMSGrad takes the largest second moment so far."""
+        """Return Adam's step by the optimizer; AMSGrad takes the largest second moment so far."""
         first, second = self._moments
         moments = (first, self._largest if self._options["amsgrad"] else second)
         return self._adam(moments, name, self._betas, self._options["eps"])
@@ -149,7 +149,7 @@ class StageHistory:
     def _adam(
         self, moments: tuple[Weights, Weights], name: str, betas: tuple[float, float], eps: float
     ) -> Tensor:
-        """m̂ / (√v̂ + ε), zero before any step."""
+        """Return m̂ / (√v̂ + ε), zero before any step."""
         steps = self._steps[name]
         if not steps:
             return torch.zeros_like(moments[0][name])
@@ -175,7 +175,7 @@ class StageHistory:
     # Updates
 
     def update(self, gradient: Weights, rate: float, needed_from: int) -> None:
-        """W_{t+1} by torch's own optimizer, and what the formulas need to know of it.
+        """Compute W_{t+1} by torch's own optimizer, and what the formulas need to know of it.
 
         Args:
             gradient: the mean over all contributions, of the weights that have one.
@@ -202,7 +202,7 @@ class StageHistory:
         }
 
     def skip_update(self, needed_from: int) -> None:
-        """W_{t+1} = W_t, and the directions of the formulas stay those of the last step."""
+        """Set W_{t+1} = W_t; the directions of the formulas stay those of the last step."""
         self._next_version(needed_from)
 
     def _next_version(self, needed_from: int) -> Weights:
@@ -220,7 +220,7 @@ class StageHistory:
         return after
 
     def _follow(self, name: str, gradient: Tensor, before: Tensor) -> None:
-        """The moving averages of Table I, as far as the policy predicts with them."""
+        """Update the moving averages of Table I, as far as the policy predicts with them."""
         self._steps[name] += 1
         if self.method.policy == "xpipe" and self.optimizer.name not in {"adam", "adamw"}:
             _average(self._xpipe_moments, name, gradient, (0.9, 0.999))
@@ -242,7 +242,7 @@ class StageHistory:
 def _average(
     moments: tuple[Weights, Weights], name: str, gradient: Tensor, betas: tuple[float, float]
 ) -> None:
-    """m_t = β1 · m_{t−1} + (1 − β1) · g_t and v_t = β2 · v_{t−1} + (1 − β2) · g_t²."""
+    """Set m_t = β1 · m_{t−1} + (1 − β1) · g_t and v_t = β2 · v_{t−1} + (1 − β2) · g_t²."""
     (first, second), (beta1, beta2) = moments, betas
     first[name] = beta1 * first[name] + (1 - beta1) * gradient
     second[name] = beta2 * second[name] + (1 - beta2) * gradient * gradient.conj()

@@ -13,13 +13,13 @@ _ALONE = Link(bandwidth_bytes_per_second=1e12)
 """The link of a worker that is alone on its host, where it sends nothing."""
 
 _AS_FAST = 0.8
-"""Of the bandwidth of the fastest host, from which on the network of another counts as equal."""
+"""The part of the fastest host's bandwidth from which on another host's network counts as equal."""
 
 Ends = tuple[int, int]
 
 
 def ends_to_measure(hosts: Hosts) -> list[Ends]:
-    """Pairs of workers whose links tell about all others.
+    """Return pairs of workers whose links tell about all others.
 
     One pair on the first host that has two workers, and one from the controller's host to every
     other.
@@ -36,12 +36,12 @@ def session_cluster(
     speeds: Sequence[float],
     links: Mapping[Ends, Link],
 ) -> Cluster:
-    """Workers as accelerators.
+    """Return the cluster that has the workers as accelerators.
 
     Args:
         hosts: where they run.
         devices: of every worker.
-        speeds: likewise.
+        speeds: of every worker.
         links: those of :func:`ends_to_measure`.
     """
     names = hosts.host_names

@@ -19,7 +19,7 @@ _MOST_MINIBATCHES = 16
 
 
 def chunk_minibatches(bytes_: int) -> int:
-    """How many minibatches of ``bytes_`` each make a chunk: large ones travel alone."""
+    """Return how many minibatches of ``bytes_`` each make a chunk: large ones travel alone."""
     return max(1, min(_MOST_MINIBATCHES, _CHUNK_BYTES // max(bytes_, 1)))
 
 
@@ -37,7 +37,7 @@ class Feed:
         files: of the session.
 
     Attributes:
-        files: likewise.
+        files: of the session.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Feed:
         self._needed = dict.fromkeys(workers, 0)
 
     def advance(self) -> bool:
-        """Get one more minibatch, unless enough are ahead; whether it did.
+        """Get one more minibatch, unless enough are ahead; return whether it did.
 
         Raises:
             DataError: if there is none left.
@@ -83,7 +83,7 @@ class Feed:
         return True
 
     def heard(self, worker: int, reading: Reading) -> None:
-        """A worker reads on; what nobody needs any more is removed."""
+        """Note what a worker wants to read; remove what no worker needs any more."""
         self._wanted = max(self._wanted, reading.wanted)
         self._needed[worker] = max(self._needed[worker], reading.oldest_needed)
         self._remove_before(min(self._needed.values()))

@@ -14,17 +14,17 @@ from drlpp.specs.cluster import Link
 
 _WAY_REPEATS = 3
 _LINK_REPEATS = 5
-"""For each of an operator's: messages are quick, and scatter more."""
+"""Timed messages for each repeat of an operator: messages are quick, and scatter more."""
 
 _SMALL_BYTES, _LARGE_BYTES = 1024, 4 * 1024 * 1024
 _LEAST_TRANSFER = 0.1
-"""Of the seconds of a large message, for its bytes rather than its way."""
+"""The least part of a large message's seconds that counts for its bytes rather than its way."""
 
 
 def time_ways(
     workers: WorkerGroup, pipeline: Pipeline, results: Mapping[int, RunResult]
 ) -> tuple[LinkUsage, ...]:
-    """What the largest message of a run takes on every way, one way at a time.
+    """Time the largest message of a run on every way, one way at a time.
 
     Args:
         workers: of the session.
@@ -51,7 +51,7 @@ def time_ways(
 
 
 def time_hosts(workers: WorkerGroup, repeats: int) -> dict[tuple[int, int], Link]:
-    """The links within a host and between hosts, by the workers at their ends.
+    """Time the links within a host and between hosts; return them by the workers at their ends.
 
     Args:
         workers: of the session.
@@ -74,7 +74,7 @@ def time_hosts(workers: WorkerGroup, repeats: int) -> dict[tuple[int, int], Link
 
 
 def link_of(times: LinkTimes) -> Link:
-    """Latency of a small message, bandwidth of what a large one takes more.
+    """Return the latency of a small message, and the bandwidth of what a large one takes more.
 
     The difference of two times that scatter may come to nothing, so it counts as a part of the
     large message's time at least: the bandwidth is at most ten times what that message achieved.

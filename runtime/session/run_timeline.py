@@ -13,7 +13,7 @@ from drlpp.timeline.timeline import TimedAction
 
 
 def timeline_of(schedule: Schedule, results: Mapping[int, RunResult]) -> tuple[TimedAction, ...]:
-    """All actions of a run as it was performed, in seconds since its first began."""
+    """Return all actions of a run as it was performed, in seconds since its first began."""
     start = min((begin for result in results.values() for begin, _ in result.times[:1]), default=0)
     return tuple(
         TimedAction(
@@ -39,7 +39,7 @@ def _within(
 
 
 def middle_of(timeline: Sequence[TimedAction], minibatches: int) -> tuple[TimedAction, ...]:
-    """The actions of a few minibatches from the middle of a run."""
+    """Return the actions of a few minibatches from the middle of a run."""
     updates = [timed for timed in timeline if isinstance(timed.action, Update)]
     if not updates:
         return ()

@@ -146,21 +146,21 @@ class ClusterSession:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the workers that run now."""
+        """Process ids of the workers that run now."""
         return self._workers.process_ids
 
     @property
     def folder(self) -> Path:
-        """Of the session's temporary files on this host."""
+        """The folder of the session's temporary files on this host."""
         return self._workers.files.folder
 
     @property
     def file_count(self) -> int:
-        """Files in the session's folder now: model, samples, and messages on their way."""
+        """The number of files in the session's folder: model, samples, messages on their way."""
         return sum(1 for _ in self.folder.iterdir())
 
     def __deepcopy__(self, _memo: object) -> Self:
-        """Itself: Gymnasium copies an environment's arguments, but workers cannot be copied."""
+        """Return itself: Gymnasium copies an environment's arguments; workers cannot be copied."""
         return self
 
     def __enter__(self) -> Self:
@@ -183,7 +183,7 @@ class ClusterSession:
     def plan(
         self, placement: Placement | Candidate | ExecutionPlan, method: Method | None = None
     ) -> ExecutionPlan:
-        """What a placement with a method, by default the session's, comes to on these workers.
+        """Return the execution plan of a placement with a method, by default the session's.
 
         A candidate has a method of its own.
 
@@ -207,8 +207,8 @@ class ClusterSession:
 
         A candidate, or its plan, is a placement with a method of its own.
 
-        After that, while nothing else is sent, also what a message takes between any two workers
-        that exchange tensors or gradients.
+        After the run, while nothing else is sent, it also measures what a message takes between any
+        two workers that exchange tensors or gradients.
 
         A worker may be killed for what the placement has nothing to do with, such as another
         program's want of memory: only one that loses a worker twice in a row has failed. Whatever
@@ -252,13 +252,13 @@ class ClusterSession:
     def _run_unstopped(
         self, deployment: Deployment, minibatches: int, options: RunOptions
     ) -> tuple[Schedule, dict[int, RunResult]]:
-        """Run; once more if the program was stopped meanwhile (Ctrl-Z), which was measured too."""
+        """Run; run once more if the program was stopped (Ctrl-Z), since that was measured too."""
         stops = self._workers.stops
         found = self.run(deployment, minibatches, options)
         return found if stops == self._workers.stops else self.run(deployment, minibatches, options)
 
     def steady_timeline(self, minibatches: int = 8) -> tuple[TimedAction, ...]:
-        """A few minibatches from the middle of the last measurement, as they really ran."""
+        """Return a few minibatches from the middle of the last measurement, as they really ran."""
         return middle_of(self.timeline, minibatches)
 
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
@@ -295,7 +295,7 @@ class ClusterSession:
     ) -> Deployment:
         """Give every worker its stage, with the model's initial weights or a checkpoint's.
 
-        With ``in_flight`` the next :meth:`run` may go on with what was in flight at the checkpoint,
+        With ``in_flight`` the next :meth:`run` may resume what was in flight at the checkpoint,
         which has to be of the same placement and method.
 
         Raises:
@@ -366,7 +366,7 @@ class ClusterSession:
             options: which samples, learning rates and so on.
             on_progress: called now and then with how far the last stage is.
             cuts: after how many minibatches to stop for ``on_cut``, with minibatches in flight.
-            start: the cut that the deployment's checkpoint was taken at: the run goes on there.
+            start: the cut that the deployment's checkpoint was taken at: the run continues there.
             on_cut: called with the cut and what every worker saw until then; it may take a
                 :meth:`checkpoint`.
 
@@ -398,7 +398,7 @@ class ClusterSession:
         return replace(schedule, actions=performed), results
 
     def evaluate(self, deployment: Deployment, minibatches: int, options: RunOptions) -> Evaluation:
-        """Loss and score of minibatches by the deployed weights, in evaluation mode.
+        """Return loss and score of minibatches by the deployed weights, in evaluation mode.
 
         Args:
             deployment: what :meth:`deploy` returned last.
@@ -421,7 +421,7 @@ class ClusterSession:
         self._workers.use_samples(inputs, targets)
 
     def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Weights and buffers of the whole model by name, and the optimizer's state by parameter.
+        """Return the model's weights and buffers by name, and the optimizer's state by parameter.
 
         Of replicas, the first one's buffers (running statistics) are taken.
         """
@@ -430,7 +430,7 @@ class ClusterSession:
         return merge_stages(self.captured, stages.values())
 
     def checkpoint(self, deployment: Deployment) -> dict[str, Any]:
-        """All that :meth:`deploy` needs to go on from here, for :func:`write_checkpoint`.
+        """Return all that :meth:`deploy` needs to continue from here, for :func:`write_checkpoint`.
 
         ``model`` and ``optimizer`` are those of :meth:`collect`, ``in_flight`` what every worker
         has in flight, which suits the same placement and method only.
@@ -454,7 +454,7 @@ class ClusterSession:
         return stages
 
     def _check_held(self, deployment: Deployment) -> None:
-        """Workers hold nothing of a deployment before the last, nor if they were replaced."""
+        """Check that the workers hold this deployment: it is the last, and none was replaced."""
         self._workers.check_open()
         if deployment.generation != self._workers.generation or not self._workers.process_ids:
             raise WorkerLost(

@@ -66,7 +66,7 @@ class SessionFiles:
             host.publish(self.folder / file)
 
     def remove(self, file: str) -> None:
-        """Remove a file here and every host's copy of it; who has it open can read on.
+        """Remove a file here and on every host; processes that have it open can read on.
 
         Raises:
             HostLost: a host does not answer.
@@ -76,7 +76,7 @@ class SessionFiles:
             host.remove(file)
 
     def fetch(self, worker: int, file: str) -> Path:
-        """The file that a worker wrote into the folder of its host.
+        """Return the file that a worker wrote into the folder of its host.
 
         Raises:
             HostLost: the host does not answer.
@@ -90,5 +90,5 @@ class SessionFiles:
 
 
 def telling_of_temporary_files() -> AbstractContextManager[None]:
-    """For what the session itself writes: an observer's files have errors of their own."""
+    """Report storage errors of the session's own files; an observer's files have their own."""
     return telling_of_storage(Path(tempfile.gettempdir()))

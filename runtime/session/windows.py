@@ -18,7 +18,7 @@ def measurement_of(
     window: Window,
     links: tuple[LinkUsage, ...] = (),
 ) -> Measurement:
-    """The measurement that the window of a run gives, with link times found after it."""
+    """Return the measurement that the window of a run gives, with link times found after it."""
     ends = {worker: [end for _, end in result.times] for worker, result in results.items()}
     marks = window.marks(completion_times(schedule, ends))
     begin, end = marks[0], marks[-1]

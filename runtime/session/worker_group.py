@@ -126,7 +126,7 @@ class WorkerGroup:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the workers that run now."""
+        """Process ids of the workers that run now."""
         return [process for host in self.hosts.hosts for process in host.process_ids]
 
     def check_open(self) -> None:
@@ -201,7 +201,7 @@ class WorkerGroup:
         self._end(lambda host: host.kill())
 
     def _end(self, end: Callable[[WorkerHost], None]) -> None:
-        """On every host, also if one of them is lost, which the next start tells."""
+        """End the workers on every host, also if one is lost; the next start raises that."""
         for host in self.hosts.hosts:
             try:
                 end(host)
@@ -214,7 +214,7 @@ class WorkerGroup:
 
     @contextmanager
     def _noting_lost_hosts(self) -> Iterator[None]:
-        """A host that is lost stays lost, and is not waited for again."""
+        """Remember that a host is lost; raise that again instead of waiting for it."""
         if self._lost is not None:
             raise self._lost
         try:
@@ -236,7 +236,7 @@ class WorkerGroup:
         Args:
             commands: by worker.
             on_progress: called now and then with how far the last stage is.
-            feed: goes on with what the workers read while they are waited for; the time that it
+            feed: provides what the workers read while they are waited for; the time that it
                 takes counts for no timeout.
 
         Raises:
@@ -254,14 +254,14 @@ class WorkerGroup:
         on_progress: Callable[[Progress], None] | None = None,
         feed: Feed | None = None,
     ) -> dict[int, Any]:
-        """The same for commands that count as running, not as deploying."""
+        """Do the same for commands that count as running, not as deploying."""
         begin = time.perf_counter()
         answers = self.command(commands, on_progress, feed)
         self.spent.running_seconds += time.perf_counter() - begin
         return answers
 
     def _patience(self, commands: Mapping[int, Command]) -> float:
-        """Seconds without any word from a worker after which the commands count as hung."""
+        """Return the seconds of silence of all workers after which the commands count as hung."""
         if self.limits.answer_seconds is not None:
             return self.limits.answer_seconds
         usual = _USUAL_SILENCES * self.longest_silence_seconds
@@ -334,7 +334,7 @@ class WorkerGroup:
         return answers
 
     def _events(self, patience: float) -> list[Event]:
-        """What has happened on the hosts; none if nothing has in time."""
+        """Return what has happened on the hosts; nothing if nothing has in time."""
         left = patience
         while True:
             waitables = [waitable for host in self.hosts.hosts for waitable in host.waitables()]
@@ -348,7 +348,7 @@ class WorkerGroup:
                 return events
 
     def _wait(self, waitables: Sequence[Any], seconds: float) -> tuple[list[Any], float]:
-        """Those that are ready, and how long they were waited for."""
+        """Return the waitables that are ready, and how long they were waited for."""
         begin = time.monotonic()
         ready = mp_connection.wait(waitables, max(0.0, seconds))
         waited = time.monotonic() - begin
@@ -378,16 +378,16 @@ class WorkerGroup:
     # Placements and samples
 
     def new_name(self, purpose: str) -> str:
-        """A name that the session never uses again."""
+        """Return a name that the session never uses again."""
         self._names += 1
         return f"{purpose}-{self._names}"
 
     def transport(self, workers: Iterable[int]) -> Transport:
-        """How these workers exchange tensors."""
+        """Return how these workers exchange tensors."""
         return transport_of(self.devices[worker] for worker in workers)
 
     def note_stages(self, pipeline: Pipeline) -> None:
-        """Which stages the workers hold from now on, for what is said of one that is lost."""
+        """Note which stages the workers hold from now on, to name the stage of one that is lost."""
         self._stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
 
     def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
@@ -400,7 +400,7 @@ class WorkerGroup:
 
     @property
     def example_order(self) -> Tensor | None:
-        """Makes minibatches of the model's batch size out of the samples; None if they are one."""
+        """The order that makes minibatches out of the samples; None if they are one minibatch."""
         batch = self._captured.task.batch_size
         return None if len(self._samples[0][0]) == batch else torch.arange(batch).unsqueeze(0)
 
@@ -408,7 +408,7 @@ class WorkerGroup:
     def feeding(
         self, options: RunOptions, pipeline: Pipeline, minibatches: int, first: int
     ) -> Iterator[Feed | None]:
-        """The feed of a run whose minibatches are loaded while it goes on."""
+        """Provide the feed of a run whose minibatches are loaded during the run."""
         if options.loaded is None:
             yield None
             return

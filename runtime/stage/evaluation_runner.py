@@ -25,7 +25,7 @@ class EvaluationRunner:
         program: the stage, cut from the evaluation graph.
         trained: the same stage in training.
         loss: gives the loss from the model's flat outputs and the targets (last stage).
-        score: likewise one number for each sample, where the task has a score.
+        score: gives one number for each sample from the same, where the task has a score.
         minibatches: where inputs and targets come from.
         losses: of every part.
         scores: of every part, one number for each sample.

@@ -30,12 +30,12 @@ class Gradients(ABC):
 
     @property
     def bucket_bytes(self) -> int:
-        """Of the largest bucket that is summed over the replicas at once, 0 without buckets."""
+        """The bytes of the largest bucket that is summed over replicas, 0 without buckets."""
         return 0
 
     @contextmanager
     def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
-        """Around a backward with respect to ``leaves``; ``last`` before a sum over replicas."""
+        """Enclose a backward with respect to ``leaves``; ``last`` before a sum over replicas."""
         yield
 
     @abstractmethod
@@ -47,7 +47,7 @@ class Gradients(ABC):
 
     @abstractmethod
     def sums(self) -> list[Tensor]:
-        """The gradients so far, of the weights that have any."""
+        """Return the gradients so far, of the weights that have any."""
 
     @abstractmethod
     def hand_over(self, divisor: float) -> None:
@@ -62,14 +62,14 @@ class Gradients(ABC):
         """Begin anew without an update; what is read of the last one's gradients stays."""
 
     def state(self) -> list[Tensor | None]:
-        """The sums so far for every weight, for a checkpoint between two updates."""
+        """Return the sums so far for every weight, for a checkpoint between two updates."""
         return [None] * len(self._weights)
 
     def load_state(self, state: Sequence[Tensor | None]) -> None:
-        """Go on from sums of :meth:`state`."""
+        """Continue from sums of :meth:`state`."""
 
     def squared_norm(self) -> float:
-        """Of the gradients so far, over all weights of the stage."""
+        """Return the squared norm of the gradients so far, over all weights of the stage."""
         norms = [torch.linalg.vector_norm(value).double() for value in self.sums()]
         return torch.stack(norms).square().sum().item() if norms else 0.0
 
@@ -86,13 +86,13 @@ class SingleGradients(Gradients):
         self._found = list(gradients)
 
     def sums(self) -> list[Tensor]:
-        """What the backward found."""
+        """Return what the backward found."""
         return [gradient for gradient in self._found if gradient is not None]
 
     def hand_over(self, divisor: float) -> None:
         """Give the optimizer what the backward found, over ``divisor``."""
         for index, weight in enumerate(self._weights):
-            # What is divided needs no room beside its quotient.
+            # What is divided needs no room next to its quotient.
             gradient, self._found[index] = self._found[index], None
             if gradient is not None and gradient.stride() != weight.stride():
                 # Fused optimizers walk through both as flat memory.
@@ -134,7 +134,7 @@ class SharedGradients(Gradients):
     """Sums over microbatches and replicas, in flat buckets.
 
     During the last backward before an update every bucket whose gradients are complete begins to
-    be summed over the replicas while the backward goes on, in a fixed order that all replicas
+    be summed over the replicas while the backward continues, in a fixed order that all replicas
     share: that of the weights reversed, since a backward comes to the last ones first.
 
     Gradients are copied, not kept: autograd may return one tensor for two weights, or one that is
@@ -170,7 +170,7 @@ class SharedGradients(Gradients):
 
     @property
     def bucket_bytes(self) -> int:
-        """Of the largest bucket."""
+        """The bytes of the largest bucket."""
         return max((bucket.flat.nbytes for bucket in self._buckets), default=0)
 
     def _lay_out(self, bucket_bytes: int) -> None:
@@ -192,7 +192,7 @@ class SharedGradients(Gradients):
 
     @contextmanager
     def collecting(self, leaves: Sequence[Tensor], *, last: bool) -> Iterator[None]:
-        """In the last backward, gradients are taken as autograd finds them."""
+        """Let the last backward add gradients as autograd finds them."""
         self._hooked = last and self._sum is not None
         if not self._hooked:
             yield
@@ -275,7 +275,7 @@ class SharedGradients(Gradients):
         self._hooked = False
 
     def sums(self) -> list[Tensor]:
-        """The sums of the weights that have any."""
+        """Return the sums of the weights that have any."""
         return [p for p, reached in zip(self._parts, self._reached, strict=True) if reached]
 
     def hand_over(self, divisor: float) -> None:
@@ -304,13 +304,13 @@ class SharedGradients(Gradients):
         self._reached = [False] * len(self._weights)
 
     def state(self) -> list[Tensor | None]:
-        """The sums so far."""
+        """Return the sums so far."""
         return [
             part if reached else None
             for part, reached in zip(self._parts, self._reached, strict=True)
         ]
 
     def load_state(self, state: Sequence[Tensor | None]) -> None:
-        """Go on from sums of :meth:`state`."""
+        """Continue from sums of :meth:`state`."""
         if any(value is not None for value in state):
             self.add(state)

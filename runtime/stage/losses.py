@@ -37,14 +37,14 @@ class Losses:
             self._read()
 
     def new(self) -> dict[Part, float]:
-        """Those that were noted since the last time."""
+        """Return the losses that were noted since the last time."""
         self._read()
         found = dict(islice(self._known.items(), self._told, None))
         self._told = len(self._known)
         return found
 
     def take(self) -> dict[Part, float]:
-        """All losses; from now on others are collected."""
+        """Return all losses; from now on others are collected."""
         self._read()
         taken, self._known = self._known, {}
         self.not_finite, self._told = None, 0

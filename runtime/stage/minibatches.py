@@ -17,16 +17,16 @@ class MinibatchSource(Protocol):
     """Gives a stage its inputs and targets."""
 
     def input(self, index: int, part: Part) -> Tensor:
-        """One of the model's inputs for (minibatch, microbatch)."""
+        """Return one of the model's inputs for (minibatch, microbatch)."""
 
     def targets(self, part: Part) -> Tensor:
-        """The targets for (minibatch, microbatch)."""
+        """Return the targets for (minibatch, microbatch)."""
 
     def wait_for(self, minibatch: int) -> None:
         """Return when the minibatch is there."""
 
     def passed(self, through: int) -> None:
-        """The minibatches before number ``through`` are not needed any more."""
+        """Note that the minibatches before number ``through`` are not needed any more."""
 
 
 @dataclass(frozen=True)
@@ -52,29 +52,29 @@ class Minibatches:
     device: torch.device = PROCESSOR
 
     def on(self, device: torch.device) -> Minibatches:
-        """The same on a device: all samples now if every minibatch has all, else as they come."""
+        """Return it on a device: all samples now if every minibatch has all, else as they come."""
         if self.order is not None:
             return replace(self, device=device)
         samples, labels = moved((tuple(self.samples), self.labels), device)
         return replace(self, samples=samples, labels=labels, device=device)
 
     def inputs(self, part: Part) -> tuple[Tensor, ...]:
-        """The model's inputs for (minibatch, microbatch)."""
+        """Return the model's inputs for (minibatch, microbatch)."""
         return tuple(self._take(tensor, part) for tensor in self.samples)
 
     def input(self, index: int, part: Part) -> Tensor:
-        """One of the model's inputs for (minibatch, microbatch)."""
+        """Return one of the model's inputs for (minibatch, microbatch)."""
         return self._take(self.samples[index], part)
 
     def targets(self, part: Part) -> Tensor:
-        """The targets for (minibatch, microbatch)."""
+        """Return the targets for (minibatch, microbatch)."""
         return self._take(self.labels, part)
 
     def wait_for(self, minibatch: int) -> None:
-        """All of them are there."""
+        """Return at once: all minibatches are there."""
 
     def passed(self, through: int) -> None:
-        """All of them are kept."""
+        """Do nothing: all minibatches are kept."""
 
     def _take(self, tensor: Tensor, part: Part) -> Tensor:
         minibatch, microbatch = part

@@ -42,11 +42,11 @@ class StageValues:
                 return self.received[argument]
 
     def call(self, program: StageProgram) -> tuple[Tensor, ...]:
-        """The outputs of the stage."""
+        """Return the outputs of the stage."""
         return program.function(*(self[argument] for argument in program.arguments))
 
     def results(self, program: StageProgram, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """What the model returns, on the last stage."""
+        """Return what the model returns, on the last stage."""
         return [
             outputs[result.index]
             if isinstance(result, StageOutput) and result.stage == program.stage
@@ -56,7 +56,7 @@ class StageValues:
 
 
 def as_sent(program: StageProgram, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Outputs of a stage, those that other stages read in the type that these expect."""
+    """Return outputs of a stage, those that other stages read in the type that these expect."""
     expected = {index: spec.dtype for specs in program.sends.values() for index, spec in specs}
     return [
         output.to(getattr(torch, expected[index])) if index in expected else output

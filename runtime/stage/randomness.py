@@ -2,7 +2,7 @@
 
 Every random operator seeds the generator itself, from the seed of the training, the minibatch and
 its own name. So a synchronous method gives the same weights whatever the placement, a forward
-pass and its recomputation see the same random numbers, and a resumed training goes on with those
+pass and its recomputation see the same random numbers, and a resumed training continues with those
 that it would have had. Processors and kinds of GPUs draw different numbers from the same seed.
 """
 
@@ -52,7 +52,7 @@ def _generator_of(device: torch.device) -> torch.Generator:
 
 
 def with_seeded_operators(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph, but every random operator goes through :func:`seeded`, named by its node.
+    """Return the same graph, but every random operator calls :func:`seeded`, named by its node.
 
     To be called for the whole model: a part of it has names of its own.
     """

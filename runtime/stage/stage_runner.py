@@ -71,7 +71,7 @@ class StageRunner:
         sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
         counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
         seed: of dropout.
-        first_minibatch: how many minibatches came before this run; dropout goes on from there.
+        first_minibatch: how many minibatches came before this run; dropout continues from there.
         losses: of the parts, on the last stage.
         skipped_updates: of this run, since their gradients were not finite.
         optimizer_state: of an earlier run, by parameter name.
@@ -138,7 +138,7 @@ class StageRunner:
 
     @property
     def bucket_bytes(self) -> int:
-        """Of the largest bucket that gradients are summed in, 0 without buckets."""
+        """The bytes of the largest bucket that gradients are summed in, 0 without buckets."""
         return self._gradients.bucket_bytes
 
     @property
@@ -241,7 +241,7 @@ class StageRunner:
             last: whether the gradients are summed over the replicas next.
 
         Returns:
-            The gradients of the floating-point tensors that the forward received, scaled likewise.
+            Gradients of the floating-point tensors that the forward received, scaled the same way.
         """
         passed = self._in_flight.pop(part)
         ends: list[Tensor] = []
@@ -316,12 +316,12 @@ class StageRunner:
                     weight.grad = weight.grad * scale
 
     def weights_and_buffers(self) -> dict[str, Tensor]:
-        """Current values by name."""
+        """Return current values by name."""
         weights = zip(self.names, self.weights, strict=True)
         return {name: weight.detach() for name, weight in weights} | self.buffers
 
     def named_optimizer_state(self) -> OptimizerState:
-        """The optimizer's state and the weight policy's by parameter name."""
+        """Return the optimizer's state and the weight policy's by parameter name."""
         if self._optimizer is None:
             return {}
         state = named_optimizer_state(self._optimizer, self.names, self.weights)
@@ -332,11 +332,11 @@ class StageRunner:
 
     @property
     def weight_bytes(self) -> int:
-        """Of one version of the stage's weights."""
+        """The bytes of one version of the stage's weights."""
         return sum(weight.nbytes for weight in self.weights)
 
     def _note_weight_bytes(self) -> None:
-        """How much memory holds weights now: the newest, and copies of any version."""
+        """Note how much memory holds weights now: the newest, and copies of any version."""
         held = {t.untyped_storage().data_ptr(): t.nbytes for t in self.weights}
         held |= {t.untyped_storage().data_ptr(): t.nbytes for t in self.policy.copies()}
         self.peak_weight_bytes = max(self.peak_weight_bytes, sum(held.values()))
@@ -344,7 +344,7 @@ class StageRunner:
     # Parts in flight, for a checkpoint
 
     def in_flight_state(self) -> dict[str, Any]:
-        """Everything of parts in flight that :meth:`load_in_flight_state` needs, as plain data.
+        """Return all of the parts in flight that :meth:`load_in_flight_state` needs, as plain data.
 
         Activations inside the stage are not part of it: they are computed again from what was
         received and the weights of the forward, which gives the same bits.
@@ -366,7 +366,7 @@ class StageRunner:
         }
 
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
-        """Begin a run that goes on where :meth:`in_flight_state` was taken."""
+        """Begin a run that continues where :meth:`in_flight_state` was taken."""
         state = moved(state, self.device)
         self.policy.load_versions(state["stashed"])
         self.begin(plan)
@@ -383,7 +383,7 @@ class StageRunner:
     def _replay(
         self, part: Part, received: Received, weights: Sequence[Tensor] | None
     ) -> tuple[Sequence[Tensor], Tensor | None]:
-        """A forward that was made before, with the weights that it had then."""
+        """Repeat a forward that was made before, with the weights that it had then."""
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         if weights is None:
             with self.policy.forward_weights(self._use(part)) as stashed:

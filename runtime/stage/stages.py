@@ -56,7 +56,7 @@ class StageProgram:
         arguments: what each positional argument is.
         sends: for every later stage that reads from this one, the outputs (indices) that it
             needs with their shapes, in the order in which they travel.
-        receives: for every earlier stage, its outputs that this stage needs, likewise.
+        receives: for every earlier stage, its outputs that this stage needs, in the same form.
         results: for the last stage, what the model returns, flat; empty for the others.
     """
 
@@ -69,7 +69,7 @@ class StageProgram:
 
     @cached_property
     def input_indices(self) -> tuple[int, ...]:
-        """Of the model's inputs, those that this stage reads or returns."""
+        """The indices of those inputs of the model that this stage reads or returns."""
         values = (*self.arguments, *self.results)
         return tuple(sorted({value.index for value in values if isinstance(value, ModelInput)}))
 

@@ -1,4 +1,4 @@
-"""Minibatches that come while a run goes on, in chunks: what controller and workers agree on."""
+"""Minibatches that come in chunks during a run: what controller and workers agree on."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class StreamedMinibatches:
         self._oldest_needed = 0
 
     def input(self, index: int, part: Part) -> Tensor:
-        """One of the model's inputs for (minibatch, microbatch)."""
+        """Return one of the model's inputs for (minibatch, microbatch)."""
         return self._take(self._minibatch(part)[index], part)
 
     def targets(self, part: Part) -> Tensor:
-        """The targets for (minibatch, microbatch)."""
+        """Return the targets for (minibatch, microbatch)."""
         return self._take(self._minibatch(part)[-1], part)
 
     def wait_for(self, minibatch: int) -> None:
@@ -77,7 +77,7 @@ class StreamedMinibatches:
         self._chunks[chunk] = read_checkpoint(path)
 
     def passed(self, through: int) -> None:
-        """The minibatches before number ``through`` are not needed any more."""
+        """Note that the minibatches before number ``through`` are not needed any more."""
         self._oldest_needed = max(self._oldest_needed, self._place(through)[0])
 
     def _place(self, minibatch: int) -> tuple[int, int]:

@@ -47,7 +47,7 @@ class TrainingCheckpoint(Record):
     evaluated: bool = True
 
     def contradiction(self, state: Mapping[str, Tensor], minibatches: int) -> str | None:
-        """What does not fit into a training of a model with this state, None if all does.
+        """Return what does not fit into a training of a model with this state, None if all does.
 
         Args:
             state: of the model, by name.
@@ -96,7 +96,7 @@ def read_training_checkpoint(
 
 
 def check_finite(state: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> None:
-    """See that training has left weights and buffers finite that were so at its beginning.
+    """Check that training has left weights and buffers finite that were so at its beginning.
 
     A buffer may hold infinite values on purpose, such as a mask.
 

@@ -73,7 +73,7 @@ class EarlyStopping(Record):
         return cls(patience, **options)
 
     def best(self, reports: Sequence[EpochReport]) -> EpochReport:
-        """The best epoch; the first of those that are equally good.
+        """Return the best epoch; the first of those that are equally good.
 
         Raises:
             InvalidInput: what is monitored is not known.
@@ -85,7 +85,7 @@ class EarlyStopping(Record):
         return best
 
     def is_over(self, reports: Sequence[EpochReport]) -> bool:
-        """Whether training ends after these epochs."""
+        """Return whether training ends after these epochs."""
         return bool(reports) and reports[-1].epoch - self.best(reports).epoch >= self.patience
 
     def _goodness(self, report: EpochReport) -> float:

@@ -1,4 +1,4 @@
-"""What the evaluation of an epoch gave, kept beside the checkpoint that was written before it.
+"""What the evaluation of an epoch gave, kept next to the checkpoint that was written before it.
 
 So an evaluation that fails loses no epoch, and one that succeeds writes no checkpoint again.
 """
@@ -47,7 +47,7 @@ def write_evaluation(path: Path, report: EpochReport) -> None:
 
 
 def evaluation_of(path: Path, epochs: Sequence[EpochReport]) -> EpochReport | None:
-    """What is known of the last of ``epochs``, which has not been evaluated in its checkpoint.
+    """Return what is known of the last of ``epochs``, not yet evaluated in its checkpoint.
 
     None if nothing is: another epoch was evaluated last, or there is no such file, or one that
     cannot be read. Evaluating again gives the same.

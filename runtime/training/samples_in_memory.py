@@ -38,7 +38,7 @@ class SamplesInMemory(TrainingData):
         self._seed = seed
 
     def lend_to(self, session: ClusterSession) -> None:
-        """Training and held-out samples are one set for the workers, told apart by indices."""
+        """Give the workers training and held-out samples as one set; indices tell them apart."""
         pairs = zip(self._data.train.inputs, self._data.test.inputs, strict=True)
         session.use_samples(
             [torch.cat(pair) for pair in pairs],
@@ -46,21 +46,21 @@ class SamplesInMemory(TrainingData):
         )
 
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
-        """A permutation of all training samples; what makes no whole minibatch is left out."""
+        """Return a permutation of all training samples; what fills no minibatch is left out."""
         return RunOptions(order=self._order(epoch)[first:])
 
     def _order(self, epoch: int) -> Tensor:
-        """Indices of an epoch's samples, (minibatches, batch size)."""
+        """Return the indices of an epoch's samples, (minibatches, batch size)."""
         generator = torch.Generator().manual_seed(epoch_seed(self._seed, epoch))
         shuffled = torch.randperm(len(self._data.train), generator=generator)
         return shuffled[: self.minibatches * self.batch_size].view(-1, self.batch_size)
 
     def evaluation(self) -> RunOptions:
-        """All held-out samples in their order."""
+        """Return all held-out samples in their order."""
         return RunOptions(order=self._held_out_order() + len(self._data.train))
 
     def held_out(self) -> Iterator[Samples]:
-        """All held-out samples in their order."""
+        """Yield all held-out samples in their order."""
         for indices in self._held_out_order():
             yield _chosen(self._data.test, indices)
 
@@ -68,17 +68,17 @@ class SamplesInMemory(TrainingData):
         return evaluation_order(self.held_out_samples, self.batch_size)
 
     def not_finite(self, through: int) -> list[NotFiniteValues]:
-        """Found by going through all samples, which nobody does unless a loss asks for it."""
+        """Find bad values by going through all samples; nobody asks for it without a bad loss."""
         epochs = range(1, through // self.minibatches + 2)
         return _watched(self._data.train, map(self._order, epochs)).found(through)
 
     def held_out_not_finite(self) -> list[NotFiniteValues]:
-        """Of all held-out samples."""
+        """Find bad values by going through all held-out samples."""
         return _watched(self._data.test, [self._held_out_order()]).found()
 
 
 def _watched(samples: Samples, orders: Iterable[Tensor]) -> Watch:
-    """The minibatches of one epoch after the other, of which none is made unless it is bad."""
+    """Watch the minibatches of one epoch after the other; make only those that are bad."""
     watch, number = Watch(), 0
     bad = [which for _, tensor in named_tensors(samples) if (which := bad_samples(tensor)).any()]
     for order in orders:
@@ -96,7 +96,7 @@ def _chosen(samples: Samples, indices: Tensor) -> Samples:
 
 
 def _fingerprint_of(samples: Samples) -> str:
-    """A hash of shapes, types and bytes; of a large tensor, of samples spread evenly over it."""
+    """Hash shapes, types and bytes; of a large tensor, those of samples spread evenly over it."""
     digest = hashlib.sha256()
     for tensor in (*samples.inputs, samples.targets):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())

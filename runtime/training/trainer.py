@@ -45,14 +45,14 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How long is trained, beside the placement, its method, its optimizer and the data.
+    """How long to train, in addition to the placement, its method, its optimizer and the data.
 
     Attributes:
         epochs: how often all training samples are seen.
         learning_rate: changes the rate over time; None keeps it.
         synchronous_epochs: epochs at the beginning that flush before every update (W of PipeMare).
         checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. The
-            pipeline goes on through them.
+            pipeline continues through them.
         early_stopping: ends training before the last epoch; None never does.
     """
 
@@ -63,7 +63,7 @@ class TrainingPlan:
     early_stopping: EarlyStopping | None = None
 
     def rates(self, optimizer: OptimizerSpec, minibatches_per_epoch: int) -> list[float] | None:
-        """The learning rate of every minibatch, None if it stays the optimizer's.
+        """Return the learning rate of every minibatch, None if it stays the optimizer's.
 
         Raises:
             InvalidInput: if the schedule does not suit the training.
@@ -95,9 +95,9 @@ class _Progress:
 class Trainer:
     """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``.
 
-    A checkpoint of the same placement and method goes on bit for bit as if nothing had happened,
+    A checkpoint of the same placement and method continues bit for bit as if nothing had happened,
     with the minibatches that were in flight. Under another placement or method, or where a stage
-    has been cut differently, training goes on from the weights and the optimizer's state: the
+    has been cut differently, training continues from the weights and the optimizer's state: the
     minibatches that were in flight are sent through the pipeline again. For methods that flush
     there are none, and that is exact as well.
 
@@ -131,7 +131,7 @@ class Trainer:
 
     @property
     def reports(self) -> tuple[EpochReport, ...]:
-        """Of all epochs so far."""
+        """The reports of all epochs so far."""
         return tuple(self._progress.reports)
 
     def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
@@ -170,7 +170,7 @@ class Trainer:
         return self.session.collect(deployment)[0]
 
     def _check_not_beyond(self) -> None:
-        """A checkpoint may be of more than is to be trained now."""
+        """Check that the checkpoint is not of more than is to be trained now."""
         done, epochs = len(self.reports), self.plan.epochs
         if done >= epochs and self._progress.position:
             raise InvalidInput(
@@ -222,7 +222,7 @@ class Trainer:
         self._saved = len(saved.epochs), saved.position
         self.data.load_state(LoaderState(*saved.data))
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
-            # That it can be read is found out before training goes on.
+            # That it can be read is found out before training continues.
             self._read_best()
         return saved
 
@@ -279,7 +279,7 @@ class Trainer:
     ) -> None:
         """Do the minibatches of an epoch that are not done yet."""
         done = self._progress.position
-        # A pipeline that goes on does what it would have done; another one begins where it ended.
+        # A pipeline that continues does what it would have done; another one begins where it ended.
         began = self._progress.began if goes_on else done
         before = dict(self._progress.losses)
         first = (epoch - 1) * self._count + began
@@ -340,7 +340,10 @@ class Trainer:
     def _tell_of_skipped_updates(
         self, epoch: int, deployment: Deployment, results: Mapping[int, RunResult]
     ) -> None:
-        """Asynchronous stages skip updates each on their own: the most is told."""
+        """Report skipped updates.
+
+        Asynchronous stages skip updates each on their own; the largest number is reported.
+        """
         most = max(result.skipped_updates for result in results.values())
         if most:
             scale = deployment.method.applied_loss_scale
@@ -359,7 +362,7 @@ class Trainer:
         )
 
     def _cuts(self, deployment: Deployment, began: int) -> list[int]:
-        """Places where every stage has just made an update of all minibatches so far."""
+        """Return the places where every stage has just made an update of all minibatches so far."""
         if not self.plan.checkpoint_every:
             return []
         together = deployment.method.minibatches_together(deployment.pipeline)
@@ -367,7 +370,7 @@ class Trainer:
         return list(range(every, self._count - began, every))
 
     def _evaluate(self, deployment: Deployment) -> tuple[float | None, float | None]:
-        """Loss and score on held-out data, None where there are none."""
+        """Return loss and score on held-out data, None where there are none."""
         samples, batch_size = self.data.held_out_samples, self.data.batch_size
         if not samples:
             return None, None
@@ -379,7 +382,7 @@ class Trainer:
 
 
 def _losses(results: Mapping[int, RunResult], began: int) -> dict[Part, float]:
-    """The loss of every part, numbered from the beginning of the epoch."""
+    """Return the loss of every part, numbered from the beginning of the epoch."""
     losses: dict[Part, float] = {}
     for result in results.values():
         losses |= _numbered(result.losses, began)
@@ -393,7 +396,7 @@ def _numbered(losses: Mapping[Part, float], began: int) -> dict[Part, float]:
 
 
 def _mean_losses(losses: Mapping[Part, float]) -> dict[int, float]:
-    """Of every minibatch, the mean over its parts; their number may change on resuming."""
+    """Return every minibatch's mean over its parts; their number may change on resuming."""
     parts: dict[int, list[float]] = {}
     for (minibatch, _), loss in losses.items():
         parts.setdefault(minibatch, []).append(loss)
@@ -401,5 +404,5 @@ def _mean_losses(losses: Mapping[Part, float]) -> dict[int, float]:
 
 
 def _identity(plan: ExecutionPlan) -> str:
-    """What two checkpoints have in common whose parts in flight suit each other."""
+    """Return what two checkpoints have in common whose parts in flight suit each other."""
     return f"{plan.placement.model_dump_json()} {plan.method.model_dump_json()}"

@@ -64,7 +64,7 @@ class PipelineTrainer:
     Args:
         placement: a placement file or its path.
         method: instead of the one that the placement was measured with.
-        optimizer: likewise.
+        optimizer: instead of the one that the placement was measured with.
         learning_rate: changes the learning rate over time.
         synchronous_epochs: epochs at the beginning that flush before every update, so that nothing
             is stale while the model is young (W of PipeMare).
@@ -74,18 +74,19 @@ class PipelineTrainer:
             around a checkpoint, which takes memory that the method itself does not need.
         workers: how many; has to be the number that the placement knows, which is the default.
         device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
-            any; a checkpoint goes on on any.
+            any; a checkpoint can be resumed on any of them.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
             by what was seen so far, as :class:`ClusterSession` says.
         time_limits: all limits of waiting, of which ``timeout_seconds`` is one.
         out: folder for the results.
-        resume: go on from the last checkpoint in ``out``, exactly as if nothing had happened; under
-            another placement or method as :class:`~drlpp.runtime.training.trainer.Trainer` says.
-            Where there is none yet, training begins, with a note to ``observer``.
+        resume: continue from the last checkpoint in ``out``, exactly as if nothing had happened;
+            under another placement or method as
+            :class:`~drlpp.runtime.training.trainer.Trainer` says. Where there is none yet,
+            training begins, with a note to ``observer``.
         seed: of weights, order of samples, and dropout.
         trust: packages of which a placement file may have the model and the optimizer imported, if
             they are not drlpp's or torch's; remembered for ``out``.
-        observer: told how it goes.
+        observer: is called with how training goes.
 
     Raises:
         InvalidInput: anything given does not fit.
@@ -175,7 +176,7 @@ class PipelineTrainer:
         unpack: Unpack | None = None,
         minibatches: int | None = None,
     ) -> TrainingResult:
-        """Train.
+        """Train the model.
 
         Args:
             data: a name (``digits``), ``package.module:factory``, samples in memory, or any
@@ -213,7 +214,7 @@ class PipelineTrainer:
                 f"synchronous_epochs is {self.synchronous_epochs}, but training ends after "
                 f"{epochs}: every epoch flushes before every update"
             )
-        # Whatever cannot work is told before the folder is claimed.
+        # Whatever cannot work is reported before the folder is claimed.
         check_length(self._plan.pipeline, source.minibatches, self.method.microbatches)
         plan.rates(self.optimizer, source.minibatches)
         settings, again = self._settings(source), restarted()
@@ -309,7 +310,7 @@ class PipelineTrainer:
             )
 
     def _settings(self, source: TrainingData) -> dict[str, object]:
-        """What decides the result: a checkpoint is refused where any of it differs."""
+        """Return what decides the result: a checkpoint is refused where any of it differs."""
         return {
             "model": self.document.model.model_dump(),
             "graph_fingerprint": self.document.graph_fingerprint,
@@ -324,7 +325,7 @@ class PipelineTrainer:
         }
 
     def _score_of_module(self, state: dict[str, Tensor], data: TrainingData) -> float | None:
-        """The score of the user's own module with the trained weights, without any pipeline."""
+        """Return the score of the user's module with the trained weights, without any pipeline."""
         task = self.document.model.build()
         task.module.load_state_dict(state)
         if task.score is None or not data.held_out_samples:
@@ -351,7 +352,7 @@ def _check_count(name: str, value: object, *, least: int) -> None:
 
 
 def _check_seed(seed: object) -> None:
-    """Before anything is drawn with it: torch's generators take 64 bits."""
+    """Check the seed before anything is drawn with it: torch's generators take 64 bits."""
     if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
         raise InvalidInput(f"seed is {seed!r}; a whole number from -2^63 to 2^64 - 1 is expected")
 

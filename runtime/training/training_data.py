@@ -65,25 +65,25 @@ class TrainingData(ABC):
 
     @abstractmethod
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
-        """The minibatches of an epoch, counted from 1.
+        """Return the minibatches of an epoch, counted from 1.
 
         Args:
             epoch: which.
             first: the minibatch of the epoch that is number 0 of the run.
-            begin: the minibatch of the epoch that the run begins with, or goes on with.
+            begin: the minibatch of the epoch that the run begins with, or resumes with.
         """
 
     @abstractmethod
     def evaluation(self) -> RunOptions:
-        """The held-out minibatches."""
+        """Return the held-out minibatches."""
 
     @abstractmethod
     def held_out(self) -> Iterator[Samples]:
-        """The same, for this process."""
+        """Return the held-out minibatches for this process."""
 
     @abstractmethod
     def not_finite(self, through: int) -> list[NotFiniteValues]:
-        """For inputs and targets the first minibatch with values that are not finite.
+        """Return for inputs and targets the first minibatch with values that are not finite.
 
         Args:
             through: the last minibatch to look at, counted from 0 since training began.
@@ -91,10 +91,10 @@ class TrainingData(ABC):
 
     @abstractmethod
     def held_out_not_finite(self) -> list[NotFiniteValues]:
-        """The same of the held-out minibatches."""
+        """Return the same for the held-out minibatches."""
 
     def state(self) -> LoaderState:
-        """What a checkpoint needs to go on with the same samples."""
+        """Return what a checkpoint needs to continue with the same samples."""
         return LoaderState()
 
     def load_state(self, state: LoaderState) -> None:
@@ -102,7 +102,7 @@ class TrainingData(ABC):
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Of the order of samples; epoch 0 stands for what comes before, and for held-out data."""
+    """Return the seed of the order of samples; epoch 0 is what comes before, and held-out data."""
     return (seed * 1_000_003 + epoch) % 2**64
 
 
@@ -110,8 +110,8 @@ class LoadedData(TrainingData):
     """What loaders give, of which a few minibatches are in memory at any time.
 
     Torch's global generator is seeded for the training loader in every epoch. Generators of the
-    loader's own go on from epoch to epoch, and a checkpoint holds their state at the beginning of
-    its epoch: to go on in the middle, the loader begins the epoch anew, and what was done is
+    loader's own continue from epoch to epoch, and a checkpoint holds their state at the start of
+    its epoch: to resume in the middle, the loader begins the epoch anew, and what was done is
     skipped.
 
     Args:
@@ -120,7 +120,7 @@ class LoadedData(TrainingData):
         unpacker: makes minibatches of what they give.
         minibatches: of an epoch; None for all that the loader gives.
         seed: of the order.
-        note: told what is left out.
+        note: called with a sentence about what is left out.
 
     Raises:
         InvalidInput: what the loader gives does not suit the model.
@@ -161,15 +161,15 @@ class LoadedData(TrainingData):
         self.held_out_samples = self._count_held_out()
 
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
-        """From minibatch ``begin`` on; smaller minibatches than the model's are left out."""
+        """Return the minibatches from ``begin`` on, without those smaller than the model's."""
         return RunOptions(loaded=self._epoch(epoch, begin))
 
     def evaluation(self) -> RunOptions:
-        """What the held-out loader gives, in whole minibatches."""
+        """Return what the held-out loader gives, in whole minibatches."""
         return RunOptions(loaded=self.held_out())
 
     def held_out(self) -> Generator[Samples]:
-        """What the held-out loader gives, in whole minibatches."""
+        """Yield what the held-out loader gives, in whole minibatches."""
         for number, minibatch in enumerate(self._whole_held_out()):
             self._held_out_watch.see(number, minibatch)
             yield minibatch
@@ -192,19 +192,19 @@ class LoadedData(TrainingData):
                 yield _chosen(rest, indices)
 
     def not_finite(self, through: int) -> list[NotFiniteValues]:
-        """As far as this process has loaded them."""
+        """Return the first bad values in the minibatches that this process has loaded."""
         return self._watch.found(through)
 
     def held_out_not_finite(self) -> list[NotFiniteValues]:
-        """Likewise."""
+        """Return the first bad values in the held-out minibatches that this process has loaded."""
         return self._held_out_watch.found()
 
     def state(self) -> LoaderState:
-        """Of the epoch that is not yet done."""
+        """Return the state at the beginning of the epoch that is not yet done."""
         return self._state
 
     def load_state(self, state: LoaderState) -> None:
-        """Go on there."""
+        """Resume from ``state``."""
         generators = generators_of(self._train)
         if len(state.generators) != len(generators):
             raise InvalidInput(
@@ -268,7 +268,7 @@ class LoadedData(TrainingData):
         )
 
     def _check_first(self, loader: Loader, *, one_by_one: bool) -> None:
-        """What does not fit is told before any worker starts."""
+        """Raise an error if the first minibatch does not fit, before any worker starts."""
         with undisturbed(loader):
             batch = next(iterate(loader, epoch_seed(self._seed, 0)), None)
         if batch is None:
@@ -278,7 +278,7 @@ class LoadedData(TrainingData):
             raise self._too_large(samples)
 
     def _known_minibatches(self) -> int | None:
-        """Of an epoch of the training loader, None where only loading them would tell."""
+        """Return the minibatches of an epoch of the training loader, None if only loading tells."""
         samples = self._known_samples(self._train)
         # The loader's own attribute is None where it was given a sampler of batches.
         batch_size = getattr(self._train.batch_sampler, "batch_size", None)
@@ -347,7 +347,7 @@ def _hash_of(samples: Samples) -> str:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Of its values, in their order."""
+    """Return the bytes of the tensor's values, in their order."""
     return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 

@@ -15,7 +15,7 @@ from drlpp.schedule.pipeline import Pipeline
 
 
 def with_way_on(failure: RunFailure, checkpoint: Path, epochs: int, position: int) -> RunFailure:
-    """The same failure, which says how to go on.
+    """Return the same failure, with how to resume in its message.
 
     Args:
         failure: of the workers or the data.
@@ -39,7 +39,7 @@ def with_way_on(failure: RunFailure, checkpoint: Path, epochs: int, position: in
 
 
 def with_finite_weights(failure: NotFinite, checkpoint: Path) -> NotFinite:
-    """The same, which says what of a training that has diverged is kept, if anything is."""
+    """Return the same, with what is kept of a training that has diverged, if anything is."""
     if not checkpoint.exists():
         return failure
     return NotFinite(
@@ -63,7 +63,7 @@ def telling_what_is_kept(epoch: int) -> Iterator[None]:
 def notes_of_evaluation(
     report: EpochReport, bad: Callable[[], list[NotFiniteValues]]
 ) -> Iterator[str]:
-    """What a user should know of an epoch whose held-out loss or score is not finite.
+    """Yield what a user should know of an epoch whose held-out loss or score is not finite.
 
     Args:
         report: of the epoch.
@@ -80,7 +80,7 @@ def notes_of_evaluation(
 
 
 def reach_of(pipeline: Pipeline, method: Method) -> int:
-    """After how many more minibatches, at most, a gradient has changed a loss."""
+    """Return after how many more minibatches, at most, a gradient has changed a loss."""
     flight = max(
         depth * len(workers)
         for depth, workers in zip(method.in_flight(pipeline), pipeline.stages, strict=True)
@@ -91,7 +91,7 @@ def reach_of(pipeline: Pipeline, method: Method) -> int:
 def why_not_finite(
     error: NotFinite, bad: list[NotFiniteValues], last: int, reach: int, minibatches: int
 ) -> RunFailure:
-    """Whether the data is to blame, or training has diverged.
+    """Decide whether the data is to blame, or training has diverged.
 
     Values that are not finite may be masked by the model: those that training went on after, for
     longer than they could have gone unnoticed, are not to blame.

@@ -64,7 +64,7 @@ class TrainingLog:
             self._board.close()
 
     def minibatches(self, losses: Mapping[int, float], rates: Mapping[int, float]) -> None:
-        """Losses and learning rates of minibatches, numbered from the beginning of the training.
+        """Write losses and learning rates of minibatches, numbered from the beginning of training.
 
         What has been written before is left out.
         """
@@ -77,7 +77,7 @@ class TrainingLog:
             self._through += 1
 
     def workers(self, epoch: int, schedule: Schedule, results: Mapping[int, RunResult]) -> None:
-        """Where the time of every worker went in an epoch, and its memory."""
+        """Write where the time of every worker went in an epoch, and its memory."""
         timeline = timeline_of(schedule, results)
         if timeline:
             end = max(timed.end for timed in timeline)
@@ -91,7 +91,7 @@ class TrainingLog:
             self._write({f"memory_bytes/worker_{worker}": result.peak_memory_bytes}, epoch)
 
     def epoch(self, report: EpochReport, batch_size: int) -> None:
-        """What an epoch came to."""
+        """Write the results of an epoch."""
         values = {
             "eval/loss": report.held_out_loss,
             "eval/score": report.score,

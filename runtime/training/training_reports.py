@@ -1,4 +1,4 @@
-"""What a training tells while it goes on."""
+"""What a training reports."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ OTHER_PLACEMENT = (
 
 @dataclass(frozen=True)
 class Observer:
-    """Told how training goes: when it begins, every few minibatches, and after every epoch.
+    """Hears how training goes: when it begins, every few minibatches, and after every epoch.
 
-    ``on_other_placement`` is called if a checkpoint of another placement or method is gone on with,
+    ``on_other_placement`` is called if a checkpoint of another placement or method is resumed,
     ``on_note`` with a sentence about the data, or about an epoch, that a user should know. Both
     warn if nothing else is given.
     """

@@ -24,7 +24,7 @@ from drlpp.runtime.weights.update_rules import (
 )
 
 PolicyState = list[dict[str, Tensor]]
-"""For every weight of a stage, what a policy knows about it beside its value."""
+"""What a policy knows about every weight of a stage in addition to its value."""
 
 
 class Displacement(ABC):
@@ -61,7 +61,7 @@ class Displacement(ABC):
         torch._foreach_copy_(self._cache, self.weights)
 
     def recover_(self) -> None:
-        """W_t again, bit for bit."""
+        """Restore W_t, bit for bit."""
         torch._foreach_copy_(self.weights, self._cache)
 
     @property
@@ -70,20 +70,20 @@ class Displacement(ABC):
         return False
 
     def before_update(self) -> None:
-        """Called before the optimizer's step, when the new gradients are in ``grad``."""
+        """Prepare for the optimizer's step, when the new gradients are in ``grad``."""
 
     def after_update(self) -> None:
-        """Called after it."""
+        """Note that the optimizer has made its step."""
 
     def after_skipped_update(self) -> None:
-        """Called instead of both where the optimizer makes no step."""
+        """Note that the optimizer makes no step; called instead of both."""
 
     def copies(self) -> list[Tensor]:
-        """Tensors of the size of the weights that hold weights, beside the weights."""
+        """Return tensors of the size of the weights that hold weights, other than the weights."""
         return self._cache
 
     def state(self) -> PolicyState:
-        """What has to be in a checkpoint, for every weight."""
+        """Return what has to be in a checkpoint, for every weight."""
         return [{} for _ in self.weights]
 
     def load_state(self, state: PolicyState) -> None:
@@ -94,12 +94,12 @@ class OptimizerRule(Displacement):
     """PipeOptim where the optimizer's state gives the direction of its update (Table I)."""
 
     def move_(self, lead: int, rate_sum: float) -> None:
-        """Ŵ_{t+s} = W_t − lr · s · ΔW_t (pipeoptim eq. 5), with the rates of the s updates."""
+        """Move to Ŵ_{t+s} = W_t − lr · s · ΔW_t (pipeoptim eq. 5), with the rates of s updates."""
         predict_weights_(self.weights, self.optimizer, rate_sum)
 
     @property
     def reads_last_gradient(self) -> bool:
-        """Depends on the rule."""
+        """Whether the rule needs the gradients of the newest update."""
         return last_gradient_needed(self.optimizer)
 
 
@@ -124,7 +124,7 @@ class LastStep(Displacement):
         self._rate = float(self.optimizer.param_groups[0]["lr"])
 
     def move_(self, lead: int, rate_sum: float) -> None:
-        """Ŵ = W_t + (W_t − W_{t−1}) · rate_sum / lr, a piece after another."""
+        """Move to Ŵ = W_t + (W_t − W_{t−1}) · rate_sum / lr, a piece after another."""
         self._ratio = rate_sum / self._rate
         for weight, previous in self._pieces():
             moved = weight.add(weight.sub(previous), alpha=self._ratio)
@@ -132,7 +132,7 @@ class LastStep(Displacement):
             weight.copy_(moved)
 
     def _pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Small parts of every weight and of what is kept of it."""
+        """Yield small parts of every weight and of what is kept of it."""
         for weight, kept in zip(self.weights, self._cache, strict=True):
             # Both are contiguous, as the stage's runner makes them.
             yield from zip(weight.view(-1).split(_PIECE), kept.view(-1).split(_PIECE), strict=True)
@@ -145,7 +145,7 @@ class LastStep(Displacement):
             self.move_(lead, rate_sum)
 
     def recover_(self) -> None:
-        """W_t again bit for bit, and W_{t−1} to rounding."""
+        """Restore W_t bit for bit, and W_{t−1} to rounding."""
         if self._ratio is None:
             return
         for weight, current in self._pieces():
@@ -155,7 +155,7 @@ class LastStep(Displacement):
         self._ratio = None
 
     def state(self) -> PolicyState:
-        """W_{t−1}, and the learning rate of the step from it."""
+        """Return W_{t−1}, and the learning rate of the step from it."""
         if not self._rate:
             return super().state()
         rate = torch.tensor(self._rate, dtype=torch.float64)
@@ -176,7 +176,7 @@ class SmoothedGradient(Displacement):
     """
 
     def move_(self, lead: int, rate_sum: float) -> None:
-        """Ŵ_{t+s} = W_t − lr · s · m."""
+        """Move to Ŵ_{t+s} = W_t − lr · s · m."""
         for weight in self.weights:
             direction = smoothed_gradient(self.optimizer, weight)
             if direction is not None:
@@ -184,11 +184,11 @@ class SmoothedGradient(Displacement):
 
     @property
     def reads_last_gradient(self) -> bool:
-        """Of an optimizer without a first moment."""
+        """Whether the optimizer has no first moment."""
         return not has_first_moment(self.optimizer)
 
     def state(self) -> PolicyState:
-        """The last gradients, of an optimizer without a first moment."""
+        """Return the last gradients, of an optimizer without a first moment."""
         if not self.reads_last_gradient:
             return super().state()
         return [{} if w.grad is None else {"gradient": w.grad} for w in self.weights]
@@ -233,7 +233,7 @@ class AdamStep(Displacement):
             moments["step"] += 1
 
     def move_(self, lead: int, rate_sum: float) -> None:
-        """Ŵ_{t+s} = W_t − lr · s · m̂ / (√v̂ + ε)."""
+        """Move to Ŵ_{t+s} = W_t − lr · s · m̂ / (√v̂ + ε)."""
         if self._is_adam:
             predict_weights_(self.weights, self.optimizer, rate_sum)
             return
@@ -249,7 +249,7 @@ class AdamStep(Displacement):
                 weight.sub_(direction, alpha=rate_sum)
 
     def state(self) -> PolicyState:
-        """The moments."""
+        """Return the moments."""
         return self._moments
 
     def load_state(self, state: PolicyState) -> None:
@@ -276,7 +276,7 @@ class Trajectory(Displacement):
         self._trajectory = [torch.zeros_like(weight) for weight in self.weights]
 
     def before_update(self) -> None:
-        """Keep W_t where a pass would."""
+        """Keep W_t in the cache, where a pass would keep it."""
         self._keep_weights()
 
     def after_update(self) -> None:
@@ -291,11 +291,11 @@ class Trajectory(Displacement):
         torch._foreach_mul_(self._trajectory, self._decay)
 
     def move_(self, lead: int, rate_sum: float) -> None:
-        """W + lead · δ."""
+        """Move to W + lead · δ."""
         torch._foreach_add_(self.weights, self._trajectory, alpha=lead)
 
     def state(self) -> PolicyState:
-        """δ."""
+        """Return δ."""
         return [{"trajectory": trajectory} for trajectory in self._trajectory]
 
     def load_state(self, state: PolicyState) -> None:

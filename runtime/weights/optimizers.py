@@ -24,7 +24,7 @@ _READ_AS_NUMBERS = ("step", "mu_product", "rate")
 def build_optimizer(
     spec: OptimizerSpec, weights: Sequence[Tensor], *, fused: bool = True
 ) -> Optimizer:
-    """The optimizer that ``spec`` describes, over ``weights``.
+    """Build the optimizer that ``spec`` describes, over ``weights``.
 
     ``fused`` takes torch's one-pass kernels on a CPU, where the class has them and the weights are
     real numbers, and otherwise leaves the choice to torch: all weights at once on an accelerator,
@@ -52,7 +52,7 @@ def _kernels(kind: type[Optimizer], weights: Sequence[Tensor], fused: bool) -> d
 def named_optimizer_state(
     optimizer: Optimizer, names: Sequence[str], weights: Sequence[Tensor]
 ) -> OptimizerState:
-    """The state of every parameter by its name, so that any other placement can take it over."""
+    """Return every parameter's state by its name, so that any other placement can take it over."""
     state = {}
     for name, weight in zip(names, weights, strict=True):
         state[name] = dict(optimizer.state.get(weight, {}))
@@ -82,7 +82,7 @@ def load_optimizer_state(
 
 
 def state_on(device: torch.device, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of what is known of a weight, its tensors on ``device``.
+    """Return copies of what is known of a weight, its tensors on ``device``.
 
     What every step or prediction reads as a number stays with the host.
     """

@@ -89,7 +89,7 @@ class WeightPolicy(ABC):
         yield self.weights
 
     def done_with(self, use: WeightUse) -> None:
-        """A part has made its backward."""
+        """Note that a part has made its backward."""
 
     def update(self) -> None:
         """Perform one update from the gradients in ``weights``."""
@@ -103,20 +103,20 @@ class WeightPolicy(ABC):
     def skip_update(self) -> None:
         """Count an update that changes neither weights nor optimizer.
 
-        The schedule of learning rates goes on, and predictions follow the last step that was made.
+        The schedule of learning rates moves on, and predictions follow the last step that was made.
         """
         self._stay()
         self._version += 1
 
     @abstractmethod
     def _step(self) -> None:
-        """One step of the optimizer."""
+        """Make one step of the optimizer."""
 
     def _stay(self) -> None:
-        """What a version without a step leaves behind."""
+        """Carry the weights over to a version without a step; nothing to do by default."""
 
     def rate_sum(self, lead: int) -> float:
-        """Σ of the learning rates of the next ``lead`` updates; negative for a negative lead."""
+        """Return Σ of the rates of the next ``lead`` updates; negative for a negative lead."""
         if not self._rates:
             return lead * float(self.optimizer.param_groups[0]["lr"])
         last = len(self._rates) - 1
@@ -125,18 +125,18 @@ class WeightPolicy(ABC):
         return total if lead >= 0 else -total
 
     def copies(self) -> list[Tensor]:
-        """Tensors that hold weights, beside the newest."""
+        """Return tensors that hold weights, other than the newest."""
         return []
 
     def versions(self) -> dict[int, list[Tensor]]:
-        """Older versions that are held, for a checkpoint with parts in flight."""
+        """Return older versions that are held, for a checkpoint with parts in flight."""
         return {}
 
     def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
         """Take over versions; :meth:`begin` has to follow."""
 
     def state(self) -> PolicyState:
-        """What has to be in a checkpoint beside weights and optimizer, for every weight."""
+        """Return the part of a checkpoint besides weights and optimizer, for every weight."""
         return [{} for _ in self.weights]
 
     def load_state(self, state: PolicyState) -> None:
@@ -157,7 +157,7 @@ class Vanilla(WeightPolicy):
     """Forward uses W_t, backward whatever the weights are by then, W_{t+s} (pipeoptim §V-E)."""
 
     def _step(self) -> None:
-        """In place, unseen by the backwards that are still to come."""
+        """Step in place, unseen by the backwards that are still to come."""
         with _unsafe_preserve_version_counter(tuple(self.weights)):
             self.optimizer.step()
 
@@ -179,7 +179,7 @@ class Displaced(Vanilla):
 
     @property
     def reads_last_gradient(self) -> bool:
-        """Depends on the displacement."""
+        """Whether the displacement needs the gradients of the newest update."""
         return self.displacement.reads_last_gradient
 
     @contextmanager
@@ -197,7 +197,7 @@ class Displaced(Vanilla):
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
-        """Around what moves the weights, unseen by autograd."""
+        """Enclose what moves the weights, unseen by autograd."""
         begin = self.clock.mark()
         with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
             yield
@@ -226,15 +226,15 @@ class Displaced(Vanilla):
             self.displacement.after_skipped_update()
 
     def copies(self) -> list[Tensor]:
-        """The cached weights."""
+        """Return the cached weights."""
         return self.displacement.copies()
 
     def state(self) -> PolicyState:
-        """Of the displacement."""
+        """Return the state of the displacement."""
         return self.displacement.state()
 
     def load_state(self, state: PolicyState) -> None:
-        """Of the displacement."""
+        """Take over the state of the displacement."""
         self.displacement.load_state(state)
 
 
@@ -284,13 +284,13 @@ class Stash(WeightPolicy):
             del self._versions[use.stashed]
 
     def _step(self) -> None:
-        """One step on the newest weights; older versions stay as they are while in use."""
+        """Make one step on the newest weights; older versions stay as they are while in use."""
         self._part_from_newest()
         self.optimizer.step()
         self._versions[self._version + 1] = self._leaves()
 
     def _stay(self) -> None:
-        """The next step may change what only parts of the version before need."""
+        """Carry the newest weights over; parts of the version before keep their own storage."""
         self._part_from_newest()
         self._versions[self._version + 1] = self._leaves()
 
@@ -302,11 +302,11 @@ class Stash(WeightPolicy):
             del self._versions[self._version]
 
     def copies(self) -> list[Tensor]:
-        """All versions."""
+        """Return all versions."""
         return [leaf for leaves in self._versions.values() for leaf in leaves]
 
     def versions(self) -> dict[int, list[Tensor]]:
-        """All but the newest."""
+        """Return all versions but the newest."""
         return {v: leaves for v, leaves in self._versions.items() if v != self._version}
 
     def load_versions(self, versions: Mapping[int, Sequence[Tensor]]) -> None:
@@ -327,22 +327,22 @@ class Weightless(WeightPolicy):
     def begin(
         self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
     ) -> None:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def update(self) -> None:
-        """Nothing to update."""
+        """Do nothing: there is nothing to update."""
 
     def skip_update(self) -> None:
-        """Nothing to skip."""
+        """Do nothing: there is nothing to skip."""
 
     def _step(self) -> None:
-        """Nothing to update."""
+        """Do nothing: there is nothing to update."""
 
 
 def build_policy(
     method: Method, weights: Sequence[Tensor], optimizer: Optimizer | None, delay: int
 ) -> WeightPolicy:
-    """The weight policy of ``method`` for a stage.
+    """Build the weight policy of ``method`` for a stage.
 
     Args:
         method: names it.

@@ -1,7 +1,7 @@
 """Optimizer-dependent weight prediction: where weights go, by the rule of their optimizer.
 
 The rules of Table I (pipeoptim §III-A), and those of torch's other optimizers whose last update
-can be told from what they keep: their state, which already contains the newest gradient g_t, and
+can be derived from what they keep: their state, which already contains the newest gradient g_t, and
 g_t itself where a rule needs it, which is still in the weights' ``grad``.
 
 ΔW_t is the direction of the last update, lr·ΔW_t = W_{t−1} − W_t. A decoupled weight decay is not
@@ -10,7 +10,7 @@ are the moments, λ is the weight decay.
 
 This is the paper's prediction. The code released with it differs: it takes s = D − rank instead of
 D − rank − 1, and for SGD with momentum adds the gradient to a momentum that contains it already.
-In Adam's rule ε stands beside the root of v̂, as in torch and in the paper's first version.
+In Adam's rule ε is added to the root of v̂, as in torch and in the paper's first version.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SMOOTHED = ("momentum_buffer", "exp_avg", "grad_avg")
 
 
 def has_rule(optimizer: Optimizer) -> bool:
-    """Whether :func:`predict_weights_` knows the direction of this optimizer's last update."""
+    """Return whether :func:`predict_weights_` knows the direction of this optimizer's update."""
     return _rule(optimizer) is not None
 
 
@@ -69,19 +69,19 @@ def predict_weights_(weights: Sequence[Tensor], optimizer: Optimizer, rate_sum: 
 
 
 def last_gradient_needed(optimizer: Optimizer) -> bool:
-    """Whether a prediction reads the weights' ``grad``, so that they belong to the state."""
+    """Return whether a prediction reads the weights' ``grad``, so that it belongs to the state."""
     rule = _rule(optimizer)
     return rule is not None and rule.reads_gradient(optimizer.param_groups[0])
 
 
 def has_first_moment(optimizer: Optimizer) -> bool:
-    """Whether an optimizer of these options keeps a momentum, or averages gradients."""
+    """Return whether an optimizer of these options keeps a momentum, or averages gradients."""
     group = optimizer.param_groups[0]
     return bool(group.get("momentum") or group.get("centered") or "betas" in group)
 
 
 def smoothed_gradient(optimizer: Optimizer, weight: Tensor) -> Tensor | None:
-    """What SpecTrain predicts with (pipeoptim eq. 6): the momentum that an optimizer has.
+    """Return what SpecTrain predicts with (pipeoptim eq. 6): the momentum that an optimizer has.
 
     Returns:
         The momentum of SGD and RMSprop, or the first moment of optimizers that have one, or the
@@ -126,14 +126,14 @@ def add_adam_directions_(
 def adam_direction(
     first: Tensor, second: Tensor, step: float, betas: tuple[float, float], eps: float
 ) -> Tensor:
-    """m̂_t / (√v̂_t + ε) of one weight, from its biased moments after ``step`` updates."""
+    """Return m̂_t / (√v̂_t + ε) of one weight, from its biased moments after ``step`` updates."""
     direction = torch.zeros_like(first)
     add_adam_directions_([direction], [first], [second], [step], betas, eps, 1.0)
     return direction
 
 
 def _batches(weights: Sequence[Tensor]) -> list[slice]:
-    """What to work on at a time: each weight on a CPU, whose caches hold one, else all of them."""
+    """Return what to work on at once: one weight on a CPU, whose caches hold one, else all."""
     if all(weight.is_cpu for weight in weights):
         return [slice(index, index + 1) for index in range(len(weights))]
     return [slice(None)]
@@ -159,7 +159,7 @@ class _LastUpdate:
         return float(self.state["step"])
 
     def direction(self, group: Group, slope: Tensor, offset: Tensor | None = None) -> Tensor:
-        """ΔW_t = slope · (g_t + λ·W_{t−1}) + offset, from W_t = W_{t−1} − lr · ΔW_t.
+        """Return ΔW_t = slope · (g_t + λ·W_{t−1}) + offset, from W_t = W_{t−1} − lr · ΔW_t.
 
         Solved for ΔW_t: (slope · (g_t + λ·W_t) + offset) / (1 − lr·λ·slope).
         """
@@ -205,7 +205,7 @@ def _rule(optimizer: Optimizer) -> _Rule | None:
 def _last_updates(
     weights: Sequence[Tensor], optimizer: Optimizer, rule: _Rule
 ) -> list[_LastUpdate]:
-    """Of those weights whose direction is known."""
+    """Return the last updates of those weights whose direction is known."""
     group = optimizer.param_groups[0]
     reads_gradient = rule.reads_gradient(group)
     stateless = isinstance(optimizer, SGD) and not group["momentum"]
@@ -224,7 +224,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 
 def _one_by_one(direction: Callable[[_LastUpdate, Group], Tensor]) -> Predict:
-    """A rule that is written for one weight, so that nothing bigger than it is allocated."""
+    """Build a rule that is written for one weight, so that nothing bigger than it is allocated."""
 
     def predict(updates: Sequence[_LastUpdate], group: Group, rate_sum: float) -> None:
         for update in updates:
@@ -234,7 +234,7 @@ def _one_by_one(direction: Callable[[_LastUpdate, Group], Tensor]) -> Predict:
 
 
 def _predict_sgd(updates: Sequence[_LastUpdate], group: Group, rate_sum: float) -> None:
-    """The momentum m_t; g_t + λ·W_{t−1} without momentum, plus u·m_t with Nesterov's."""
+    """Subtract the momentum m_t; g_t + λ·W_{t−1} without momentum, plus u·m_t with Nesterov's."""
     if group["momentum"] and not group["nesterov"]:
         if updates:
             momenta = [update.state["momentum_buffer"] for update in updates]
@@ -249,7 +249,7 @@ def _predict_sgd(updates: Sequence[_LastUpdate], group: Group, rate_sum: float) 
 
 
 def _predict_adam(updates: Sequence[_LastUpdate], group: Group, rate_sum: float) -> None:
-    """m̂_t / (√v̂_t + ε); AMSGrad takes the greatest v so far."""
+    """Subtract m̂_t / (√v̂_t + ε); AMSGrad takes the greatest v so far."""
     second = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
     add_adam_directions_(
         [update.weight for update in updates],
@@ -263,7 +263,7 @@ def _predict_adam(updates: Sequence[_LastUpdate], group: Group, rate_sum: float)
 
 
 def _nadam(update: _LastUpdate, group: Group) -> Tensor:
-    """(μ_{t+1}·m_t / (1 − Πμ_{…t+1}) + (1 − μ_t)·g_t / (1 − Πμ_{…t})) / (√v̂_t + ε)."""
+    """Return (μ_{t+1}·m_t / (1 − Πμ_{…t+1}) + (1 − μ_t)·g_t / (1 − Πμ_{…t})) / (√v̂_t + ε)."""
     (beta1, beta2), step = group["betas"], update.step
     now, following = (
         beta1 * (1 - 0.5 * 0.96 ** (count * group["momentum_decay"])) for count in (step, step + 1)
@@ -277,7 +277,10 @@ def _nadam(update: _LastUpdate, group: Group) -> Tensor:
 
 
 def _radam(update: _LastUpdate, group: Group) -> Tensor:
-    """m̂_t·r_t / (√v̂_t + ε/√(1 − β₂^t)), or m̂_t while the variance is not tractable (ρ_t ≤ 5)."""
+    """Return m̂_t·r_t / (√v̂_t + ε/√(1 − β₂^t)).
+
+    While the variance is not tractable (ρ_t ≤ 5), return m̂_t.
+    """
     (beta1, beta2), step = group["betas"], update.step
     direction = update.state["exp_avg"] / (1 - beta1**step)
     longest = 2 / (1 - beta2) - 1
@@ -292,13 +295,16 @@ def _radam(update: _LastUpdate, group: Group) -> Tensor:
 
 
 def _adamax(update: _LastUpdate, group: Group) -> Tensor:
-    """m̂_t / u_t, with the decayed greatest magnitude u."""
+    """Return m̂_t / u_t, with the decayed greatest magnitude u."""
     direction = update.state["exp_avg"] / update.state["exp_inf"]
     return direction.div_(1 - group["betas"][0] ** update.step)
 
 
 def _rmsprop(update: _LastUpdate, group: Group) -> Tensor:
-    """The momentum, or g_t / (√v_t + ε); v_t is less the square of the mean if centered."""
+    """Return the momentum, or g_t / (√v_t + ε).
+
+    v_t is less the square of the mean if centered.
+    """
     if group["momentum"]:
         return update.state["momentum_buffer"]
     variance = update.state["square_avg"]
@@ -309,14 +315,16 @@ def _rmsprop(update: _LastUpdate, group: Group) -> Tensor:
 
 
 def _adagrad(update: _LastUpdate, group: Group) -> Tensor:
-    """g_t / (√Σg² + ε) / (1 + (t − 1)·η), with the decay η of the learning rate."""
+    """Return g_t / (√Σg² + ε) / (1 + (t − 1)·η), with the decay η of the learning rate."""
     slope = update.state["sum"].sqrt().add_(group["eps"]).reciprocal_()
     slope /= 1 + (update.step - 1) * group["lr_decay"]
     return update.direction(group, slope)
 
 
 def _adadelta(update: _LastUpdate, group: Group) -> Tensor:
-    """Δx = √((u_{t−1} + ε) / (v_t + ε)) · g_t, when u already is u_t = ρ·u_{t−1} + (1 − ρ)·Δx².
+    """Return Δx = √((u_{t−1} + ε) / (v_t + ε)) · g_t.
+
+    The state already holds u_t = ρ·u_{t−1} + (1 − ρ)·Δx².
 
     Solved for Δx: √((u_t + ρ·ε) / (ρ·(v_t + ε) + (1 − ρ)·g_t²)) · g_t.
     """

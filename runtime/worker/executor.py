@@ -179,7 +179,7 @@ class TrainingExecutor(Executor):
 
 
 def _last_before_sums(actions: Sequence[Action]) -> frozenset[Part]:
-    """Parts whose backward is the last before gradients are summed over the replicas."""
+    """Return the parts whose backward is the last before gradients are summed over the replicas."""
     found: set[Part] = set()
     last: Part | None = None
     for action in actions:

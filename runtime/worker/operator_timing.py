@@ -118,14 +118,14 @@ class _Stopwatch:
 
 
 class SignsOfLife:
-    """Told between passes, which the controller takes for a worker that hangs if it hears none."""
+    """Signs between passes; without them the controller would take the worker for one that hung."""
 
     def __init__(self, tell: Callable[[Working], None]) -> None:
         self._tell = tell
         self._last = time.monotonic()
 
     def now_and_then(self) -> None:
-        """Tell, unless that has been done a moment ago."""
+        """Send a sign, unless that has been done a moment ago."""
         if time.monotonic() - self._last > _SIGN_INTERVAL_SECONDS:
             self._last = time.monotonic()
             self._tell(Working())
@@ -152,7 +152,7 @@ def _runners(
     method: Method | None = None,
     replicas: dist.ProcessGroup | None = None,
 ) -> list[StageRunner]:
-    """Runners of stages; those of ``replicas`` sum their gradients."""
+    """Build runners of stages; those of ``replicas`` sum their gradients."""
     runners = [
         StageRunner(
             program=program,
@@ -229,7 +229,7 @@ def _train(
 def _train_one(
     runners: Sequence[StageRunner], number: int, stopwatch: _Stopwatch, kept: _Kept | None
 ) -> list[tuple[float, float, float]]:
-    """Forward, backward and update seconds of every stage for one minibatch."""
+    """Return forward, backward and update seconds of every stage for one minibatch."""
     part = (number, 0)
     outputs: list[Sequence[Tensor]] = []
     forwards, backwards, updates = [], [0.0] * len(runners), []
@@ -269,7 +269,7 @@ def _train_one(
 
 
 def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) -> list[float]:
-    """Seconds of displacing all weights and moving them back, after an update."""
+    """Return seconds of displacing all weights and moving them back, after an update."""
     policy = runner.policy
     if not isinstance(policy, Displaced):
         return []

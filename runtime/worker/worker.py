@@ -113,7 +113,7 @@ class Worker:
             return self.failed(error)
 
     def failed(self, error: Exception) -> Failed:
-        """The answer that tells of an error."""
+        """Return the answer that reports an error."""
         summary = " ".join(str(error).split())[:500]
         if isinstance(error, RunFailure | InvalidInput):
             # Disks and GPUs depend on the worker, all else that is foreseen does not.
@@ -238,7 +238,7 @@ class Worker:
         return Deployed(loaded - begin, connected - loaded, time.perf_counter() - connected)
 
     def _forget_addresses(self) -> None:
-        """Those that the workers of the old placement told each other; all of them have met."""
+        """Forget the addresses that the old placement's workers exchanged; all of them have met."""
         if self._deployed is not None and self._worker == self._deployed.workers[0]:
             told = dist.PrefixStore(self._deployed.name, self._store)
             for key in told.list_keys():
@@ -298,7 +298,7 @@ class Worker:
         return replace(found, scores=moved(runner.scores, PROCESSOR))
 
     def _mailbox(self, command: Run, program: StageProgram) -> Mailbox:
-        """The messages of a run that all workers agree on."""
+        """Build the mailbox of a run that all workers agree on."""
         assert self._connections is not None
         assert self._deployed is not None
         workers, everyone = self._deployed.workers, self._connections.everyone
@@ -325,7 +325,7 @@ class Worker:
         )
 
     def _minibatches(self, command: Run) -> MinibatchSource:
-        """What this run works on; a stream goes on where the run before left it."""
+        """Return what this run works on; a stream continues where the run before left it."""
         if command.stream is None:
             in_memory = Minibatches(
                 self._samples, self._labels, command.order, command.microbatches
@@ -372,7 +372,7 @@ class Worker:
         return Done()
 
     def _begin(self, command: Run) -> None:
-        """Prepare the runner for a run, which may go on with what is in flight."""
+        """Prepare the runner for a run, which may resume what is in flight."""
         assert self._runner is not None
         restored, self._restored = self._restored, None
         if not command.goes_on:
@@ -386,7 +386,7 @@ class Worker:
             self._runner.load_in_flight_state(restored["stage"], command.plan)
 
     def _progress_of(self, runner: Runner) -> Callable[[int], None]:
-        """What is called as a run goes on: from time to time the controller hears how far it is."""
+        """Return what is called during a run: from time to time it reports to the controller."""
         assert self._deployed is not None
         reports = runner.loss is not None and self._worker == self._deployed.replicas[0]
         last = time.monotonic()

@@ -27,7 +27,7 @@ from drlpp.runtime.worker.worker import Worker
 
 
 def worker_main(post: Post, channel: Channel) -> None:
-    """Entry point of a worker process, which ends when told to, or when the controller is gone."""
+    """Run a worker process until a command stops it, or until the controller is gone."""
     watch = settle(Path(channel.folder), post.limits)
     torch.set_num_threads(1)
     store = join_store(post.store.address, post.store.port, post.store.token)
@@ -54,11 +54,11 @@ def worker_main(post: Post, channel: Channel) -> None:
 
 
 def settle(folder: Path, limits: TimeLimits) -> threading.Thread:
-    """What every process of a session does first; the thread ends it with its controller.
+    """Do what every process of a session does first; the thread ends it with its controller.
 
     Args:
         folder: of the session.
-        limits: likewise.
+        limits: of the session.
     """
     # What was imported lives as long as the process: collections need not look at it again.
     gc.freeze()
