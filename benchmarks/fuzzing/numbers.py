@@ -1,8 +1,8 @@
 """Every number of every kind of document at its extremes, within bounds of memory and time.
 
 Which fields hold numbers is read off the documents' models, so a new field is tried by itself. A
-document may be refused in one readable line, or give a result. What is accepted
-is then used where that is cheap: it is shown, planned on, or drawn as a timeline. A line is printed for everything
+document may be refused in one readable line, or give a result. What is accepted is then used where
+that is cheap: it is shown, planned on, or drawn as a timeline. A line is printed for everything
 else, and the exit code is 1 if there is any.
 
     python -m benchmarks.fuzzing numbers            # or only some kinds, such as placement
