@@ -28,12 +28,12 @@ class Machine(Record):
         )
 
     def is_like(self, other: Machine) -> bool:
-        """Whether samples of both can be compared: all but the date is the same."""
+        """Return whether samples of both can be compared: all but the date is the same."""
         return self.model_copy(update={"date": other.date}) == other
 
 
 def this_machine() -> Machine:
-    """Where and when."""
+    """Say where and when."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return Machine(

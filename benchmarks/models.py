@@ -63,13 +63,13 @@ class FeedForwardBlock(nn.Module):
 
 
 def convolutions(batch_size: int = 32, channels: int = 32, side: int = 16) -> Task:
-    """Convolutions: much computing for every weight, and activations of some size."""
+    """Return convolutions: much computing for every weight, and activations of some size."""
     shape = (batch_size, channels, side, side)
     return _chain(lambda: ConvolutionBlock(channels), shape)
 
 
 def feed_forwards(batch_size: int = 32, hidden: int = 256, tokens: int = 16) -> Task:
-    """Linear layers: many weights to update and to predict."""
+    """Return linear layers: many weights to update and to predict."""
     return _chain(lambda: FeedForwardBlock(hidden), (batch_size, tokens, hidden))
 
 
@@ -79,12 +79,12 @@ def _chain(block: Callable[[], nn.Module], shape: Sequence[int]) -> Task:
 
 
 def reference(name: str, options: dict[str, Option]) -> ModelReference:
-    """One of the models here, by the name of its function."""
+    """Return one of the models here, by the name of its function."""
     return ModelReference.named(f"{__name__}:{name}", **options)
 
 
 def placement_of(graph: OpGraph, blocks: Sequence[int], replicas: Sequence[int]) -> Placement:
-    """So many blocks in each stage, and so many accelerators for it."""
+    """Return a placement with the given number of blocks and of replicas for each stage."""
     ends = list(accumulate(blocks))
     assert ends[-1] == BLOCKS
     stage_of_block = [next(k for k, end in enumerate(ends) if b < end) for b in range(BLOCKS)]
@@ -95,7 +95,7 @@ def placement_of(graph: OpGraph, blocks: Sequence[int], replicas: Sequence[int])
 
 
 def stage_module(module: nn.Module, blocks: Sequence[int], stage: int) -> nn.Sequential:
-    """The blocks of a stage; its parameters keep their names."""
+    """Return the blocks of a stage; its parameters keep their names."""
     begin = sum(blocks[:stage])
     children = list(module.named_children())[begin : begin + blocks[stage]]
     return nn.Sequential(OrderedDict(children))

@@ -36,7 +36,7 @@ class ProcessFacts:
 
 
 def facts_of(process_id: int) -> ProcessFacts:
-    """What a running process holds.
+    """Return what a running process holds.
 
     Raises:
         psutil.Error: it has ended, or the system does not tell.
@@ -55,19 +55,19 @@ def facts_of(process_id: int) -> ProcessFacts:
 
 
 def children_of(process_id: int) -> list[int]:
-    """Processes that it started and that run, or that it has not waited for."""
+    """Return processes that it started and that run, or that it has not waited for."""
     with suppress(psutil.NoSuchProcess):
         return [child.pid for child in psutil.Process(process_id).children()]
     return []
 
 
 def workers_of(controller: int) -> list[int]:
-    """The worker processes of all its sessions: children of the server that forks them."""
+    """Return the worker processes of all its sessions: children of the server that forks them."""
     return [worker for child in children_of(controller) for worker in children_of(child)]
 
 
 def descendants(process_id: int) -> set[int]:
-    """All processes that descend from one."""
+    """Return all processes that descend from one."""
     with suppress(psutil.NoSuchProcess):
         return {child.pid for child in psutil.Process(process_id).children(recursive=True)}
     return set()

@@ -16,13 +16,13 @@ from drlpp.io.documents import write_atomically
 
 
 def markdown(frame: DataFrame) -> str:
-    """A table for a page, unpadded: a figure that changes changes its own line only."""
+    """Return a table for a page, unpadded: a figure that changes changes its own line only."""
     lines = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def terminal(frame: DataFrame, title: str | None = None, *, names: int = 1) -> Table:
-    """A table for a terminal; all but the first ``names`` columns are aligned to the right."""
+    """Return a table for a terminal; all but the first ``names`` columns are aligned right."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for number, heading in enumerate(frame.columns):
         table.add_column(heading, justify="left" if number < names else "right")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def temporary_files_in(folder: str | Path) -> Iterator[None]:
-    """Every temporary file of this process goes there, but for multiprocessing's socket."""
+    """Put every temporary file of this process there, except for multiprocessing's socket."""
     # Its folder outlives the block.
     multiprocessing.util.get_temp_dir()
     before, tempfile.tempdir = tempfile.tempdir, str(folder)

@@ -54,7 +54,7 @@ class Logits(nn.Module):
 
 
 def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The mean cross entropy over all tokens.
+    """Return the mean cross entropy over all tokens.
 
     Args:
         logits: ``(batch, length, vocabulary)``.
@@ -66,7 +66,7 @@ def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
 def bert(
     batch_size: int = 8, length: int = 32, vocabulary: int = 1000, hidden: int = 64, layers: int = 4
 ) -> Task:
-    """BERT, guessing the words of random sentences."""
+    """Make BERT, guessing the words of random sentences."""
     config = BertConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
@@ -84,7 +84,7 @@ def bert(
 def gpt2(
     batch_size: int = 8, length: int = 32, vocabulary: int = 1000, hidden: int = 64, layers: int = 4
 ) -> Task:
-    """GPT-2, asked for the next word of random sentences."""
+    """Make GPT-2, asked for the next word of random sentences."""
     config = GPT2Config(
         vocab_size=vocabulary,
         n_positions=length,
@@ -103,7 +103,7 @@ def gpt2(
 def t5(
     batch_size: int = 8, length: int = 32, vocabulary: int = 1000, hidden: int = 64, layers: int = 4
 ) -> Task:
-    """T5, translating random sentences."""
+    """Make T5, translating random sentences."""
     config = T5Config(
         vocab_size=vocabulary,
         d_model=hidden,
@@ -124,7 +124,7 @@ def t5(
 
 
 def resnet(batch_size: int = 8, input_size: int = 32, classes: int = 10) -> Task:
-    """ResNet of basic blocks on random images."""
+    """Make a ResNet of basic blocks on random images."""
     config = ResNetConfig(
         embedding_size=16,
         hidden_sizes=[16, 32, 64],

@@ -15,7 +15,7 @@ The example shows
 4. the trained weights saved as transformers saves them, and loaded by it.
 
 It prints the held-out accuracy of every epoch, and what the model that transformers has loaded
-thinks of two sentences. ``--resume`` goes on with a run that was interrupted.
+thinks of two sentences. ``--resume`` continues a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ GLUE = ["the", "was", "is", "not", "and", "but", "very", "really"]
 
 
 def make_review(draw: random.Random) -> dict[str, Any]:
-    """Such as ``the food was not bad and the view is really great``, and 1 for praise, else 0."""
+    """Make a review and its label: 1 for praise, else 0.
+
+    A review is, for example, ``the food was not bad and the view is really great``.
+    """
     praises = draw.random() < 0.5
     parts = []
     for _ in range(draw.choice((1, 2))):
@@ -76,7 +79,7 @@ def make_review(draw: random.Random) -> dict[str, Any]:
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token for every word; in its place comes ``AutoTokenizer.from_pretrained``."""
+    """Make a tokenizer of one token a word; ``AutoTokenizer.from_pretrained`` can replace it."""
     words = ["[PAD]", "[UNK]", *THINGS, *PRAISE, *COMPLAINTS, *GLUE]
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
@@ -87,12 +90,12 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tokens_of(texts: list[str], tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Numbers of the words, all sentences as long, since a pipeline's shapes are fixed."""
+    """Return the words' numbers, sentences padded alike, since a pipeline's shapes are fixed."""
     return tokenizer(texts, padding="max_length", truncation=True, return_token_type_ids=False)
 
 
 def reviews(seed: int, count: int, tokenizer: PreTrainedTokenizerFast) -> Dataset:
-    """Reviews with their tokens, in the format of torch; in its place comes ``load_dataset``."""
+    """Return reviews with their tokens, in torch's format; ``load_dataset`` can replace it."""
     draw = random.Random(seed)
     dataset = Dataset.from_list([make_review(draw) for _ in range(count)])
     dataset = dataset.map(lambda batch: tokens_of(batch["text"], tokenizer), batched=True)
@@ -100,7 +103,7 @@ def reviews(seed: int, count: int, tokenizer: PreTrainedTokenizerFast) -> Datase
 
 
 def make_model() -> BertForSequenceClassification:
-    """A small BERT; in its place comes ``from_pretrained``."""
+    """Make a small BERT; ``from_pretrained`` can replace it."""
     return BertForSequenceClassification(
         BertConfig(
             vocab_size=len(make_tokenizer()),
@@ -115,29 +118,29 @@ def make_model() -> BertForSequenceClassification:
 
 
 def as_called(model: BertForSequenceClassification) -> Logits:
-    """The model called with the two tensors that it needs; the wrapper shares its weights."""
+    """Return the model, called with the two tensors it needs; the wrapper shares its weights."""
     return Logits(model, "input_ids", "attention_mask")
 
 
 def classifier() -> Task:
-    """The model as DRL-PP takes it, with an example minibatch for its shapes."""
+    """Return the model as DRL-PP takes it, with an example minibatch for its shapes."""
     tokens = torch.ones(BATCH_SIZE, LENGTH, dtype=torch.int64)
     labels = torch.zeros(BATCH_SIZE, dtype=torch.int64)
     return Task(as_called(make_model()), (tokens, tokens), labels, F.cross_entropy, is_correct)
 
 
 def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 for every review that is understood, else 0."""
+    """Return 1 for every review that is understood, else 0."""
     return (logits.argmax(1) == labels).float()
 
 
 def unpack(batch: dict[str, Tensor]) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The model's inputs, in the order of ``classifier``, and the targets."""
+    """Return the model's inputs, in the order of ``classifier``, and the targets."""
     return (batch["input_ids"], batch["attention_mask"]), batch["labels"]
 
 
 def find_placement(model: ModelReference, workers: int) -> PlacementFile:
-    """The pipeline that is fastest by what the model's operators cost on the workers."""
+    """Return the pipeline that is fastest by what the model's operators cost on the workers."""
     method = Method(schedule="1f1b-flush", policy="sync", microbatches=4)
     optimizer = OptimizerSpec.parse("adamw", lr=0.002)
     with ClusterSession(model, workers=workers, method=method, optimizer=optimizer) as session:

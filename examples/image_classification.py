@@ -85,12 +85,12 @@ class DigitNetwork(nn.Module):
 
 
 def is_correct(logits: Tensor, digits: Tensor) -> Tensor:
-    """1 for every image that is recognised, else 0: their mean is the accuracy."""
+    """Return 1 for every image that is recognised, else 0: their mean is the accuracy."""
     return (logits.argmax(1) == digits).float()
 
 
 def digit_network() -> Task:
-    """The model as DRL-PP takes it. The example minibatch is there for its shapes only."""
+    """Return the model as DRL-PP takes it. The example minibatch is there for its shapes only."""
     images = torch.randn(BATCH_SIZE, 1, 8, 8)
     digits = torch.randint(10, (BATCH_SIZE,))
     return Task(DigitNetwork(), (images,), digits, F.cross_entropy, is_correct)
@@ -118,7 +118,7 @@ class Digits(Dataset):
 
 
 def digit_loaders() -> tuple[DataLoader, DataLoader]:
-    """Minibatches to train on, and every fifth image held out."""
+    """Return minibatches to train on, and every fifth image held out."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -134,7 +134,7 @@ def digit_loaders() -> tuple[DataLoader, DataLoader]:
 
 
 def find_placement(model: ModelReference, workers: int) -> PlacementFile:
-    """The pipeline that is fastest by what the model's operators cost on the workers."""
+    """Return the pipeline that is fastest by what the model's operators cost on the workers."""
     # Passes use predicted weights, so that no worker waits for an update of another.
     method = Method(policy="pipeoptim", clip_norm=5.0)
     with ClusterSession(model, workers=workers, method=method, optimizer=OPTIMIZER) as session:

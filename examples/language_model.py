@@ -12,7 +12,7 @@ shows
 5. sampling from the trained module in plain PyTorch.
 
 It prints what each candidate takes, the held-out perplexity of every epoch (which falls from the 96
-of guessing), and some text. ``--resume`` goes on with a run that was interrupted.
+of guessing), and some text. ``--resume`` continues a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def write(self, beginning: str, count: int, temperature: float = 0.7, seed: int = 0) -> str:
-        """Go on with a text for ``count`` characters."""
+        """Continue a text for ``count`` characters."""
         generator = torch.Generator().manual_seed(seed)
         text = encode(beginning)
         for _ in range(count):
@@ -130,18 +130,18 @@ class LanguageModel(nn.Module):
 
 
 def character_loss(logits: Tensor, following: Tensor) -> Tensor:
-    """The mean cross entropy over all characters, the logarithm of the perplexity."""
+    """Return the mean cross entropy over all characters, the logarithm of the perplexity."""
     return F.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
 def language_model() -> Task:
-    """The model as DRL-PP takes it, with an example minibatch for its shapes."""
+    """Return the model as DRL-PP takes it, with an example minibatch for its shapes."""
     text = torch.randint(len(CHARACTERS), (BATCH_SIZE, LENGTH))
     return Task(LanguageModel(), (text,), text, character_loss)
 
 
 def encode(text: str) -> Tensor:
-    """The numbers of the characters that the model knows."""
+    """Return the numbers of the characters that the model knows."""
     return torch.tensor([CHARACTERS.index(c) for c in text if c in CHARACTERS])
 
 
@@ -160,7 +160,7 @@ class RandomWindows(IterableDataset):
 
 
 def text_loaders() -> tuple[DataLoader, DataLoader]:
-    """Random pieces of the text to train on, and its last twentieth held out."""
+    """Return random pieces of the text to train on, and its last twentieth held out."""
     text = encode("\n".join(inspect.getsource(module) for module in SOURCES))
     train, held_out = text[: -len(text) // 20], text[-len(text) // 20 :]
     windows = held_out.unfold(0, LENGTH + 1, LENGTH)
@@ -171,7 +171,7 @@ def text_loaders() -> tuple[DataLoader, DataLoader]:
 
 
 def find_placement(model: ModelReference, workers: int) -> PlacementFile:
-    """The fastest of three planners' placements, by running each of them."""
+    """Return the fastest of three planners' placements, by running each of them."""
     method = Method(policy="pipeoptim", clip_norm=1.0)
     optimizer = OptimizerSpec.parse("adamw", lr=0.003, weight_decay=0.05)
     candidates = []

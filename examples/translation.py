@@ -11,7 +11,7 @@ decoder with attention writes the date character by character. The example shows
 4. greedy decoding with the trained module in plain PyTorch.
 
 It prints a line for every epoch, the part of the held-out dates that the module translates without
-a mistake, and some of them. ``--resume`` goes on with a run that was interrupted.
+a mistake, and some of them. ``--resume`` continues a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ DATE_LENGTH = len("2005-05-01")
 
 
 def number_in_words(number: int) -> str:
-    """A number below 100."""
+    """Write a number below 100 in words."""
     if number < 20:
         return NUMBERS[number]
     tens, ones = divmod(number, 10)
@@ -78,7 +78,7 @@ def number_in_words(number: int) -> str:
 
 
 def day_in_words(day: int) -> str:
-    """A day of a month, as an ordinal number."""
+    """Write a day of a month as an ordinal number."""
     if day < 20:
         return ORDINALS[day]
     tens, ones = divmod(day, 10)
@@ -88,7 +88,7 @@ def day_in_words(day: int) -> str:
 
 
 def year_in_words(year: int) -> str:
-    """A year from 1901 to 2099, as it is said."""
+    """Write a year from 1901 to 2099 as it is said."""
     century, rest = divmod(year, 100)
     if year == 2000:
         return "two thousand"
@@ -98,7 +98,7 @@ def year_in_words(year: int) -> str:
 
 
 def in_words(day: date) -> str:
-    """A date as a sentence, in one of three forms that depend on the date."""
+    """Write a date as a sentence, in one of three forms that depend on the date."""
     month, number = MONTHS[day.month - 1], day_in_words(day.day)
     year, weekday = year_in_words(day.year), WEEKDAYS[day.weekday()]
     return (
@@ -109,14 +109,14 @@ def in_words(day: date) -> str:
 
 
 def encode_sentence(sentence: str) -> list[int]:
-    """The numbers of a sentence's words, padded."""
+    """Return the numbers of a sentence's words, padded."""
     words = sentence.split()
     words += [PADDING] * (SENTENCE_LENGTH - len(words))
     return [WORD_NUMBERS[word] for word in words]
 
 
 def decode_date(numbers: Tensor) -> str:
-    """The characters with these numbers."""
+    """Return the characters with these numbers."""
     return "".join((*CHARACTERS, "?")[number] for number in numbers.tolist())
 
 
@@ -138,7 +138,7 @@ class Translator(nn.Module):
 
     @torch.no_grad()
     def translate(self, words: Tensor) -> Tensor:
-        """The most likely characters one by one, each from those chosen before: greedy decoding."""
+        """Choose the most likely character one by one, given those before: greedy decoding."""
         previous = torch.full((len(words), 1), BEGIN)
         for _ in range(DATE_LENGTH):
             logits = self(words, previous)
@@ -180,17 +180,17 @@ class Decoder(nn.Module):
 
 
 def character_loss(logits: Tensor, characters: Tensor) -> Tensor:
-    """The mean cross entropy over all characters."""
+    """Return the mean cross entropy over all characters."""
     return F.cross_entropy(logits.flatten(0, 1), characters.flatten())
 
 
 def correct_characters(logits: Tensor, characters: Tensor) -> Tensor:
-    """For every date the part of its characters that is right."""
+    """Return for every date the part of its characters that is right."""
     return (logits.argmax(2) == characters).float().mean(1)
 
 
 def translator() -> Task:
-    """The model as DRL-PP takes it, with an example minibatch for its shapes."""
+    """Return the model as DRL-PP takes it, with an example minibatch for its shapes."""
     words = torch.randint(len(WORDS), (BATCH_SIZE, SENTENCE_LENGTH))
     characters = torch.randint(len(CHARACTERS), (BATCH_SIZE, DATE_LENGTH))
     inputs = (words, characters)
@@ -198,7 +198,7 @@ def translator() -> Task:
 
 
 def dates(train: int = 3200, held_out: int = 480) -> tuple[TensorDataset, TensorDataset]:
-    """Different dates from 1901 to 2099: the words, the previous characters, the characters."""
+    """Return different dates from 1901 to 2099: words, previous characters, characters."""
     first, last = date(1901, 1, 1), date(2099, 12, 31)
     shuffled = torch.randperm((last - first).days, generator=torch.Generator().manual_seed(0))
     days = [first + timedelta(days=n) for n in shuffled[: train + held_out].tolist()]
@@ -210,7 +210,7 @@ def dates(train: int = 3200, held_out: int = 480) -> tuple[TensorDataset, Tensor
 
 
 def place_by_hand(model: ModelReference) -> PlacementFile:
-    """The encoder on worker 0, everything else on worker 1."""
+    """Place the encoder on worker 0, and everything else on worker 1."""
     # Every backward pass uses the weights of its forward pass, which are kept until then.
     method = Method(policy="stash")
     optimizer = OptimizerSpec.parse("adam", lr=0.003)

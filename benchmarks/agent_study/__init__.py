@@ -1,1 +1,1 @@
-"""Agents and searches beside each other, at equal numbers of measurements."""
+"""Agents and searches compared, at equal numbers of measurements."""

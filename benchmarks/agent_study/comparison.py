@@ -127,7 +127,7 @@ def _name(accelerators: int, bandwidth: float) -> str:
 
 
 def read_results(path: Path) -> list[Result]:
-    """What was run so far; a last line that was cut off while it was written is removed."""
+    """Return what was run so far, and remove a last line that was cut off while it was written."""
     lines, rest = read_lines(path)
     cut_off(path, rest)
     return [Result(**json.loads(line)) for line in lines if line]
@@ -152,7 +152,7 @@ def run_task(task: Task) -> Result:
 
 
 def instance_of(task: Task) -> Instance:
-    """The model on the accelerators, declared as the question has it."""
+    """Return the model on the accelerators, declared as the question has it."""
     profile = profile_of(task.model)
     link = Link(bandwidth_bytes_per_second=task.bandwidth, latency_seconds=LATENCY_SECONDS)
     declare = partial(Instance.of, task.model, profile, task.accelerators, link)
@@ -169,7 +169,7 @@ def instance_of(task: Task) -> Instance:
 
 
 def profile_of(model: str) -> Profile:
-    """A profile of the zoo at CPU size, or a made-up model ``family-operators-seed``."""
+    """Return a zoo model's profile at CPU size, or a made-up model ``family-operators-seed``."""
     if model in MODELS:
         return read_document(PROFILES / f"{model}.json", Profile)
     family, operators, seed = model.rsplit("-", 2)

@@ -1,11 +1,11 @@
-"""How far from the optimum an agent is after so many measurements, on any profile.
+"""How far from the optimum an agent is after given numbers of measurements, on any profile.
 
     python -m benchmarks.agent_study gap --profile benchmarks/profiles/vgg16.json \\
         --accelerators 4 --bandwidth 1.25e9 --agent guided --measurements 50,100,200 --seeds 3
 
-Placements are measured by the simulator with the profile; ``--speeds`` are not told to agents, and
+Placements are measured by the simulator with the profile; agents do not know ``--speeds``, and
 with ``--declared-profile`` agents and planners get another one. The optimum is what the exact
-planner finds when it is told everything, as the simulator measures it. It minimises a formula, so a
+planner finds when it knows all costs, as the simulator measures it. It minimises a formula, so a
 search that measures can be better: its gap is negative then. The gap to the best known is to what
 four evolutions of 2,000 measurements each find on the costs as they are.
 """
@@ -37,7 +37,7 @@ from drlpp.specs.cluster import Link
 
 @dataclass(frozen=True)
 class Run:
-    """One seed: the fastest after so many distinct placements, and its gap to the optimum.
+    """One seed: the fastest after each number of distinct placements, and its gap to the optimum.
 
     ``distinct`` is how many the agent measured; fewer than allowed if it settled before.
     """
@@ -63,11 +63,11 @@ class Gaps:
     runs: tuple[Run, ...]
 
     def median_gap(self, measurements: int) -> float:
-        """Over the seeds."""
+        """Return the median gap over the seeds."""
         return statistics.median(run.gap[measurements] for run in self.runs)
 
     def worst_gap(self, measurements: int) -> float:
-        """Over the seeds."""
+        """Return the worst gap over the seeds."""
         return max(run.gap[measurements] for run in self.runs)
 
 

@@ -1,4 +1,4 @@
-"""A model on simulated accelerators, what agents are told of them, and what the best would be."""
+"""A model on simulated accelerators, what agents know of them, and what the best would be."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Instance:
         name: for tables.
         profile: the costs as they are.
         cluster: the accelerators as they are.
-        declared_profile: what agents and planners are told of costs.
-        declared_cluster: what they are told of accelerators.
+        declared_profile: the costs that agents and planners know.
+        declared_cluster: the accelerators as they know them.
         noise: standard deviation of the logarithm of measured seconds; those of a placement are
             always the same.
     """
@@ -62,7 +62,7 @@ class Instance:
         cores: int | None = None,
         noise: float = 0.0,
     ) -> Instance:
-        """Accelerators of one host; ``speeds``, shared ``cores`` and noise are never declared.
+        """Make an instance on one host; ``speeds``, shared ``cores`` and noise are never declared.
 
         Raises:
             InvalidInput: if the declared profile is of another graph, or speeds do not fit.
@@ -90,24 +90,24 @@ class Instance:
 
     @cached_property
     def declared(self) -> Declared:
-        """What agents and planners are told."""
+        """What agents and planners know."""
         return Declared.of(self.declared_profile, self.declared_cluster)
 
     def memory(self) -> MeasurementMemory:
-        """An empty memory of measurements."""
+        """Return an empty memory of measurements."""
         measurer = self.measurer
         if self.noise:
             measurer = NoisyCluster(self.profile, self.cluster, self.noise)
         return MeasurementMemory(measurer, MINIBATCHES)
 
     def seconds(self, placement: Placement) -> float:
-        """Measured seconds per minibatch; infinite for what does not fit."""
+        """Return measured seconds per minibatch; infinite for what does not fit."""
         outcome = self.measurer.measure(placement, MINIBATCHES)
         return outcome.seconds_per_minibatch if isinstance(outcome, Measurement) else numpy.inf
 
     @cached_property
     def optimum(self) -> float:
-        """Measured seconds of what the exact planner finds when it is told everything."""
+        """Measured seconds of what the exact planner finds when it knows all costs."""
         told = Declared.of(self.profile, self.cluster)
         return self.seconds(PLANNERS["exact"](told.problem).placement)
 
@@ -162,7 +162,7 @@ class NoisyCluster(SimulatedCluster):
 
 
 def with_errors(profile: Profile, spread: float, seed: int) -> Profile:
-    """The same model with operator times that are off by log-normal errors."""
+    """Return the same model with operator times that are off by log-normal errors."""
     factors = numpy.random.default_rng(seed).lognormal(0.0, spread, len(profile.operators))
     return profile.model_copy(
         update={

@@ -33,14 +33,17 @@ Method = Callable[[MeasurementMemory, Declared, int, int], None]
 """Of the memory, what is declared, the budget of distinct placements, and the seed."""
 
 _PATIENCE = 200
-"""An agent that asks for so many in a row that it knows has settled."""
+"""An agent has settled if it asks for this many known placements in a row."""
 
 _REQUESTS = 200
-"""An agent may ask for so many times more placements than it may measure: no more than a bound."""
+"""How many times more placements an agent may ask for than it may measure: only a bound."""
 
 
 def incumbents_of(memory: MeasurementMemory, seconds: Objective) -> list[float]:
-    """After each measurement, what the fastest by measurement really takes; infinite if none is."""
+    """Return, after each measurement, what the fastest by measurement really takes.
+
+    It is infinite as long as there is none.
+    """
     found, best, chosen = [], numpy.inf, numpy.inf
     for candidate, outcome in memory.outcomes.items():
         if isinstance(outcome, Measurement) and outcome.seconds_per_minibatch < best:
@@ -107,7 +110,7 @@ def _learn(
 
 
 def variant(name: str) -> Method:
-    """``guided without PART``: the guided agent with a switch off."""
+    """Return ``guided without PART``: the guided agent with a switch off."""
     from drlpp.agents import AGENTS
 
     agent, _, part = name.partition(" without ")
@@ -142,7 +145,7 @@ METHODS: dict[str, Method] = {
 
 
 def history_of(method: Method, instance: Instance, budget: int, seed: int) -> list[float]:
-    """After each of up to ``budget`` distinct placements, the seconds of the fastest so far.
+    """Return the fastest seconds so far after each of up to ``budget`` distinct placements.
 
     It is chosen by what was measured, noise included, and judged without noise.
     """

@@ -32,9 +32,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Result(Task):
-    """The fastest after each budget; the optimum is the exact planner's, told everything.
+    """The fastest after each budget; the optimum is the exact planner's with all costs known.
 
-    ``planner_seconds`` is what the best planner's placement takes, told what is declared.
+    ``planner_seconds`` is the time of the best planner's placement from what is declared.
     """
 
     distinct: int
@@ -54,7 +54,7 @@ _RUN = [*_INSTANCE, "seed"]
 
 
 def report(results: Sequence[Result], budgets: Sequence[int]) -> str:
-    """All tables as Markdown."""
+    """Return all tables as Markdown."""
     frame = DataFrame([asdict(result) | {"budget": list(budgets)} for result in results])
     frame = frame.drop_duplicates(["question", "method", *_RUN], keep="last")
     # A line for every run and budget.
@@ -93,7 +93,7 @@ def _by_method(
     value: str,
     at_budget: str = "",
 ) -> DataFrame:
-    """A line for every method, a cell for every budget."""
+    """Return a table with a line for every method and a cell for every budget."""
     return DataFrame(
         {heading: method}
         | {f"{budget}{at_budget}": cells(at[value]) for budget, at in found.groupby("budget")}
@@ -119,7 +119,10 @@ def _gaps(runs: DataFrame) -> str:
 
 
 def _against_exact(runs: DataFrame) -> str:
-    """The gap to the exact planner's placement, which is told everything; negative is faster."""
+    """Return the gap to the placement of the exact planner, which knows all costs.
+
+    A negative gap is faster.
+    """
     return markdown(
         _by_method(
             runs,
@@ -132,7 +135,7 @@ def _against_exact(runs: DataFrame) -> str:
 
 
 def _comparison(runs: DataFrame) -> str:
-    """Ours against every other method, instance by instance, each the median over its seeds.
+    """Compare ours with every other method by instance, each the median over its seeds.
 
     Seeds of one instance are not independent of each other.
     """
@@ -152,7 +155,10 @@ def _comparison(runs: DataFrame) -> str:
 
 
 def _better_or_worse(differences: Series) -> str:
-    """With p of Wilcoxon's signed-rank test, one-sided: ours is not faster."""
+    """Count better, equal and worse, with p of Wilcoxon's signed-rank test.
+
+    The test is one-sided; its null hypothesis is that ours is not faster.
+    """
     different = differences[differences.abs() >= 1e-9]
     better, worse = (different < 0).sum(), (different > 0).sum()
     text = f"{better} / {len(differences) - len(different)} / {worse}"

@@ -46,7 +46,7 @@ class Hierarchy:
 
     @classmethod
     def found(cls) -> Self | None:
-        """The machine's, if this process may make groups there."""
+        """Return the machine's hierarchy, if this process may make groups there."""
         for line in Path("/proc/mounts").read_text().splitlines():
             _, mount, kind, options, *_ = line.split()
             root = Path(mount)
@@ -80,11 +80,11 @@ class Hierarchy:
             (path / "cpu.cfs_quota_us").write_text(str(limit))
 
     def names(self) -> set[str]:
-        """The emulated clusters that have groups here."""
+        """Return the names of the emulated clusters that have groups here."""
         return {name for path in self.root.iterdir() if (name := name_in(path.name))}
 
     def remove(self, name: str) -> None:
-        """Remove the groups of a cluster; processes that are in them go on without quota."""
+        """Remove the groups of a cluster; processes that are in them continue without quota."""
         top = self.root / name
         give_up = time.monotonic() + _REMOVING_SECONDS
         while top.exists() and time.monotonic() < give_up:
@@ -168,7 +168,7 @@ NO_CONTROL_GROUPS = (
 
 @contextmanager
 def control_groups(speeds: Sequence[float]) -> Iterator[ControlGroups]:
-    """Quotas for processes of one host, such as a session's workers::
+    """Give quotas to processes of one host, such as a session's workers::
 
         with ClusterSession(model, workers=2) as session, control_groups([0.4, 0.2]) as groups:
             groups.hold(session.process_ids)
@@ -185,7 +185,7 @@ def control_groups(speeds: Sequence[float]) -> Iterator[ControlGroups]:
 
 
 def check_quotas(speeds: Sequence[float]) -> None:
-    """Whether this machine can give so much.
+    """Check that this machine can give these speeds.
 
     Raises:
         InvalidCluster: saying what would be right.
@@ -206,6 +206,6 @@ def check_quotas(speeds: Sequence[float]) -> None:
 
 
 def _rounded_down(factor: float) -> float:
-    """To two digits, so that a sum that is multiplied by it stays below."""
+    """Round down to two digits, so that a sum that is multiplied by it stays below."""
     unit = 10.0 ** (math.floor(math.log10(factor)) - 1)
     return math.floor(factor / unit) * unit

@@ -73,7 +73,7 @@ class Direction:
 
 
 def forward(directions: Sequence[Direction]) -> None:
-    """Until the standard input ends."""
+    """Forward packets until the standard input ends."""
     by_source = {direction.source: direction for direction in directions}
     control = sys.stdin.fileno()
     while True:
@@ -90,7 +90,7 @@ def forward(directions: Sequence[Direction]) -> None:
 
 
 def open_tap(name: str) -> int:
-    """A new network device; what leaves through it is read here."""
+    """Open a new network device; what leaves through it is read here."""
     tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     flags = _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR
     fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
@@ -99,7 +99,7 @@ def open_tap(name: str) -> int:
 
 
 def open_port(name: str) -> socket.socket:
-    """All that comes in at a device."""
+    """Open a socket that reads all that comes in at a device."""
     port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     port.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
     port.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)

@@ -42,7 +42,7 @@ _FIRST_LOOPBACK = 100
 
 
 def available() -> str | None:
-    """Why hosts and accelerators cannot be emulated by the kernel here; None if they can."""
+    """Return why the kernel cannot emulate hosts and accelerators here; None if it can."""
     if os.geteuid() != 0:
         return "only root may make network namespaces and control groups"
     if Hierarchy.found() is None:
@@ -172,7 +172,7 @@ class EmulatedCluster:
             end_processes(self._name)
 
     def process_ids(self, host: str) -> list[int]:
-        """The processes of the ranks of a host that run now, their children included."""
+        """Return the processes of a host's ranks that run now, their children included."""
         if self._groups is None:
             raise InvalidInput("a dilated cluster does not know which host a process is of")
         number = self._number(host)
@@ -221,7 +221,7 @@ class EmulatedCluster:
         return "\n".join(lines)
 
     def delayed_by(self, link: Link, level: int) -> str | None:
-        """What delays messages within a host (level 0) or between hosts; None if nothing does."""
+        """Return what delays messages within a host (level 0) or between hosts, None if nothing."""
         if self._network is None or not link.latency_seconds:
             return None
         return self._network.delayed_by(link.latency_seconds, within_host=level == 0)
@@ -290,7 +290,7 @@ def remove_leftovers() -> list[str]:
 
 
 def _check_order(cluster: Cluster) -> None:
-    """Torchrun numbers its processes host by host, so the accelerators have to be."""
+    """Check that accelerators are numbered host by host, as torchrun numbers its processes."""
     for before, after in zip(cluster.host_of, cluster.host_of[1:], strict=False):
         if after < before:
             raise InvalidCluster(

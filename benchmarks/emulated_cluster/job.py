@@ -154,7 +154,7 @@ class Job:
         return self._folder / f"torchrun-{number}.log"
 
     def _failure(self) -> RunFailure:
-        """With the last words of the lowest rank that failed and had any.
+        """Return the failure, with the last words of the lowest rank that failed and had any.
 
         Processes that keep workers end without a word as soon as the first one has failed.
         """
@@ -168,7 +168,7 @@ class Job:
         return WorkerLost(f"the command failed: {who} {told}")
 
     def _last_words_on(self, number: int) -> tuple[str, str]:
-        """Who failed on a host, and the last line that it printed."""
+        """Return who failed on a host, and the last line that it printed."""
         host = self._places[number].host
         launcher = _text_of(self._launcher_log(number))
         if cause := _FAILED_RANK.search(launcher):
@@ -178,7 +178,7 @@ class Job:
 
 
 def _free_port() -> int:
-    """On every address of this machine: dilated clusters share them."""
+    """Return a port that is free on all addresses here: dilated clusters share them."""
     with socket.create_server(("", 0)) as server:
         port: int = server.getsockname()[1]
     return port
@@ -200,7 +200,7 @@ def _torchrun(
 
 
 def _script_of(command: Sequence[str], place: Place, path: Path) -> Path:
-    """A shell script that takes its place, then becomes the command.
+    """Write a shell script that takes its place, then becomes the command.
 
     The accelerator's control group has to be entered before the command starts any thread. It is a
     file because torchrun replaces what it takes for macros in arguments.

@@ -1,8 +1,8 @@
 """What an emulated cluster is called, and what is found of others.
 
-The name says which process built the cluster, so what a killed one left can be told from what is in
-use: ``drlpp-<process>-<random>``. Namespaces and control groups are called by it, and the processes
-of a cluster carry it in their environment, which their children inherit.
+The name says which process built the cluster: ``drlpp-<process>-<random>``. So what a killed
+process left is not confused with what is in use. Namespaces and control groups are called by it.
+The processes of a cluster carry it in their environment, which their children inherit.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _ENDING_SECONDS = 10.0
 
 
 def new_name() -> str:
-    """A name that no other cluster has."""
+    """Return a name that no other cluster has."""
     return f"drlpp-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def name_in(text: str) -> str | None:
-    """The name of the cluster that a namespace, a control group or an environment belongs to."""
+    """Return the name of the cluster that a namespace, control group or environment belongs to."""
     found = _NAME.search(text)
     return found.group() if found else None
 
 
 def in_use(name: str) -> bool:
-    """Whether the process that built the cluster still runs."""
+    """Return whether the process that built the cluster still runs."""
     found = _NAME.fullmatch(name)
     assert found is not None
     return Path("/proc", found.group(1)).exists()
 
 
 def marked_processes() -> dict[int, str]:
-    """Every process of an emulated cluster, with the cluster's name."""
+    """Return every process of an emulated cluster, with the cluster's name."""
     found = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():

@@ -111,7 +111,7 @@ class Network:
             raise
 
     def prefix(self, host: int) -> list[str]:
-        """What to put before a command that is to run on a host."""
+        """Return what to put before a command that is to run on a host."""
         # `ip netns exec` would also mount another /sys, without the control groups.
         return ["nsenter", f"--net=/run/netns/{self._namespaces[host]}"]
 
@@ -125,7 +125,7 @@ class Network:
         _ip(self._switch, f"link set {member} master rack-{self._racks[host]}")
 
     def delayed_by(self, seconds: float, *, within_host: bool) -> str | None:
-        """What delays messages by so long; None if nothing does."""
+        """Return what delays messages by this time; None if nothing does."""
         if self._has_netem:
             return "netem"
         return None if within_host or seconds < _LEAST_DELAY_SECONDS else "a process"
@@ -211,7 +211,7 @@ class Network:
             _ip(self._switch, f"link set {port} master {bridge}")
 
     def _member(self, port: str) -> str:
-        """What stands for a port in its bridge."""
+        """Return what stands for a port in its bridge."""
         return next((pair.tap for pair in self._pairs if pair.port == port), port)
 
     def _start_delay_line(self) -> None:
@@ -281,7 +281,7 @@ def _netem_works(namespace: str) -> bool:
 
 
 def network_unavailable(name: str) -> str | None:
-    """Why no emulated network can be built here; None if it can.
+    """Return why no emulated network can be built here; None if it can.
 
     Args:
         name: for what is tried, and removed.
@@ -303,7 +303,7 @@ def network_unavailable(name: str) -> str | None:
 
 
 def network_names() -> set[str]:
-    """The emulated clusters that have namespaces."""
+    """Return the names of the emulated clusters that have namespaces."""
     if shutil.which("ip") is None:
         return set()
     return {name for line in _namespaces() if (name := name_in(line))}

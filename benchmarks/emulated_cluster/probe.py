@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 20
 def measure(
     ways: list[list[int]], addresses: list[str]
 ) -> tuple[dict[int, tuple[float, float]], tuple[float, float]]:
-    """What this rank sees.
+    """Measure what this rank sees.
 
     Args:
         ways: (sender, receiver, bytes) of the messages.
@@ -65,7 +65,7 @@ def _send(connection: socket.socket, bytes_: int) -> tuple[float, float]:
 
 
 def _message(connection: socket.socket, bytes_: int) -> float:
-    """Seconds until a message has been answered with a byte."""
+    """Return the seconds until a message has been answered with a byte."""
     chunk = bytes(min(bytes_, _CHUNK_BYTES))
     begin = time.perf_counter()
     # One with its length, so that a message of one byte is one packet.
@@ -88,7 +88,7 @@ def _answer(connection: socket.socket) -> None:
 
 
 def _share_of_core() -> tuple[float, float]:
-    """The part of a core that this process had, and the cores that the whole machine used."""
+    """Return the part of a core that this process had, and the cores the whole machine used."""
     begin, computed, busy = time.perf_counter(), time.process_time(), _busy_seconds()
     while time.perf_counter() - begin < _COMPUTING_SECONDS:
         pass
@@ -97,7 +97,7 @@ def _share_of_core() -> tuple[float, float]:
 
 
 def _busy_seconds() -> float:
-    """Of all cores since the start of the machine."""
+    """Return the busy seconds of all cores since the start of the machine."""
     user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 

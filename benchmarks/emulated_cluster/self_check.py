@@ -83,7 +83,7 @@ class SelfCheck:
     others_cores: float
 
     def as_json(self) -> str:
-        """With the ratios."""
+        """Return the check as JSON, with the ratios."""
         return json.dumps(
             {
                 "links": [
@@ -146,7 +146,7 @@ def _link_check(
 
 
 def kinds_of_ways(cluster: Cluster) -> list[tuple[int, int]]:
-    """Of every kind of way that messages may take, the first: (sender, receiver)."""
+    """Return the first way of every kind that messages may take: (sender, receiver)."""
     found: dict[object, tuple[int, int]] = {}
     for sender, receiver in permutations(range(cluster.accelerators), 2):
         level = cluster.level(sender, receiver)
@@ -157,7 +157,7 @@ def kinds_of_ways(cluster: Cluster) -> list[tuple[int, int]]:
 
 
 def table_of(checked: SelfCheck, cluster: Cluster) -> Table:
-    """What was measured beside what was asked."""
+    """Return a table that compares what was measured with what was asked."""
     table = Table(box=box.SIMPLE)
     for heading in ("", "asked", "measured", "ratio"):
         table.add_column(heading, justify="right" if heading else "left")

@@ -4,8 +4,8 @@
     python -m benchmarks.faults --network --out network.jsonl        # needs root
 
 Every fault has to end with a readable reason of the right kind; no process, file, port or shared
-memory may be left; the training has to go on from its last checkpoint and end with the bits of one
-that nothing happened to; after a measurement the next one has to succeed; an agent's run has to
+memory may be left. A training has to continue from its last checkpoint and end with the bits of
+one that nothing happened to. After a measurement the next one has to succeed. An agent's run has to
 lose no measurement and make none twice. The model is small
 (`tests.support.models:perceptron`, 2-1), so what is timed is how long it takes until a fault is
 noticed, with a patience of 10 s for workers that say nothing. The exit code is 1 if anything went
@@ -45,7 +45,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 def trials_of(trials: FaultTrials, agents: AgentTrials, count: int) -> Iterator[Trial]:
-    """``count`` trials of every kind, the kinds in turns."""
+    """Run ``count`` trials of every kind, the kinds in turns."""
     for seed in range(count):
         kinds = (*EXPECTED, *SURVIVED)
         for kind in kinds:
@@ -60,7 +60,7 @@ def trials_of(trials: FaultTrials, agents: AgentTrials, count: int) -> Iterator[
 
 
 def attempted(kind: str, during: str, trial: Callable[[], Trial]) -> Trial:
-    """A trial, or one that is not as expected because it raised: the others go on."""
+    """Return the trial; one that raises counts as not as expected, and the others continue."""
     try:
         return trial()
     except Exception as error:
@@ -69,7 +69,7 @@ def attempted(kind: str, during: str, trial: Callable[[], Trial]) -> Trial:
 
 
 def table_of(trials: Sequence[Trial]) -> DataFrame:
-    """A line for every kind of fault, as text."""
+    """Return a line for every kind of fault, as text."""
     found = DataFrame([asdict(trial) for trial in trials])
     return DataFrame(
         {

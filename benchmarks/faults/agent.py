@@ -40,7 +40,7 @@ class AgentTrials:
     def trial(self, victim: str, seed: int) -> Trial:
         """Kill the "controller" or a worker ("killed") while the agent learns; then resume.
 
-        A run goes on if every line of its measurements is there afterwards, as it was, and no
+        A run continues if every line of its measurements is there afterwards, as it was, and no
         placement was measured twice.
 
         Raises:
@@ -79,14 +79,14 @@ class AgentTrials:
 
 
 def is_kept(before: list[Entry], after: list[Entry]) -> bool:
-    """Whether nothing is lost or measured twice, and the budget is spent."""
+    """Return whether nothing is lost or measured twice, and the budget is spent."""
     counts = Counter(entry.placement for entry in after)
     return after[: len(before)] == before and set(counts.values()) == {1} and len(counts) >= _BUDGET
 
 
 @contextmanager
 def _running(out: Path, temporary: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The program, which is killed at the end of the block if it still runs."""
+    """Start the program, and kill it at the end of the block if it still runs."""
     arguments = {
         "--model": "tests.support.models:perceptron",
         "--workers": 2,
@@ -114,7 +114,7 @@ def _running(out: Path, temporary: Path, *more: str) -> Iterator[subprocess.Pope
 
 
 def _log_of(out: Path) -> Path:
-    """What the program says of errors; beside its folder, which it wants empty."""
+    """Return the path of the program's errors: next to its folder, which it wants empty."""
     return out.with_suffix(".log")
 
 

@@ -15,7 +15,7 @@ from drlpp.io.folder_lock import LOCK_NAME
 
 @contextmanager
 def everything_gone() -> Iterator[list[str]]:
-    """A list that is filled, behind the block, with what the block has left behind."""
+    """Yield a list that is filled, after the block, with what the block has left behind."""
     left: list[str] = []
     before = _possessions()
     yield left
@@ -23,7 +23,7 @@ def everything_gone() -> Iterator[list[str]]:
 
 
 def _possessions() -> set[str]:
-    """Workers, temporary folders, shared memory, and connections of this process."""
+    """Return the workers, temporary folders, shared memory and connections of this process."""
     workers = {f"worker process {process}" for process in workers_of(os.getpid())}
     folders = Path(tempfile.gettempdir()).glob("drlpp-session-*")
     shared = Path("/dev/shm").glob("*")
@@ -40,7 +40,7 @@ def _target(link: Path) -> str:
 
 
 def unfinished_in(folder: Path) -> list[str]:
-    """Files of killed runs that one which went on in their folder should have removed."""
+    """Return files of killed runs that a later run in their folder should have removed."""
     return [
         f"{folder.name}/{path.name}"
         for path in sorted(folder.iterdir())

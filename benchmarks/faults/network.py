@@ -77,12 +77,12 @@ class NetworkTrials:
         self._wanted = _weights(folder / "whole")
 
     def trial(self, kind: str, seed: int) -> Trial:
-        """At a random moment cut a host off, or freeze its keeper.
+        """Cut a host off, or freeze its keeper, at a random moment.
 
         For some seconds ("cut", "paused keeper") or for good ("lost", "frozen keeper").
 
-        A training goes on if it ends, after it was resumed where a host was lost, with the bits of
-        one that nothing happened to.
+        A training continues if it ends with the bits of one that nothing happened to. Where a host
+        was lost, it is resumed before.
 
         Raises:
             RuntimeError: the training does not begin.
@@ -117,7 +117,7 @@ class NetworkTrials:
         return Trial(kind, "training", failure, reason, seconds, went_on, left)
 
     def _strike(self, kind: str) -> Callable[[], None]:
-        """Returns what takes it back."""
+        """Strike, and return what takes the fault back."""
         if "keeper" not in kind:
             self._emulated.cut(_VICTIM)
             return lambda: self._emulated.restore(_VICTIM)
@@ -132,7 +132,7 @@ class NetworkTrials:
         return go_on
 
     def _start(self, out: Path) -> Job:
-        """A training that has begun, or that resumes."""
+        """Return a training that has begun, or that resumes."""
         arguments = (self._path, self._epochs, out)
         command = [sys.executable, "-m", "benchmarks.faults.network", *map(str, arguments)]
         job = self._emulated.start(command)
@@ -141,7 +141,7 @@ class NetworkTrials:
         return job
 
     def _running(self) -> list[str]:
-        """Processes of the ranks."""
+        """Return descriptions of the ranks' processes."""
         return [
             f"process {process} on {host}"
             for host in HOSTS.host_names
@@ -167,7 +167,7 @@ def _weights(out: Path) -> dict[str, Tensor]:
 
 
 def _program(placement: str, epochs: str, out: str) -> None:
-    """What runs on every host: the first is the controller, and says how the training goes."""
+    """Run on every host: the first is the controller, and reports how the training proceeds."""
     join_launch()
     folder = Path(out)
     try:

@@ -17,7 +17,10 @@ _GREETING_OF_STORES = b"\x00" + struct.pack("<I", 0x3C85F7CE)
 
 
 def listening_ports(processes: Iterable[int]) -> dict[int, str]:
-    """TCP ports that any of these processes listens on, with the address: 0.0.0.0 is everywhere."""
+    """Return the address and TCP port of all that these processes listen on.
+
+    The address 0.0.0.0 is everywhere.
+    """
     found = {}
     for process in processes:
         with suppress(psutil.Error):
@@ -28,7 +31,7 @@ def listening_ports(processes: Iterable[int]) -> dict[int, str]:
 
 
 def utterances(chance: random.Random) -> list[bytes]:
-    """What strangers say: nothing, text, noise, and messages to a store that announce too much."""
+    """Return what strangers say: nothing, text, noise, store messages that announce too much."""
     said = [b"", _HTTP, b"\x00" * 4096, b"\xff" * 4096]
     said += [chance.randbytes(count) for count in (7, 10**5)]
     said += [struct.pack("<Q", number) for number in (2**31, 2**63)]

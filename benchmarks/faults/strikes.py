@@ -76,7 +76,7 @@ _strangers: list[socket.socket] = []
 
 
 def _server_of_this_process() -> int:
-    """That forks the workers."""
+    """Return the process that forks the workers."""
     return next(child for child in children_of(os.getpid()) if children_of(child))
 
 
@@ -117,7 +117,7 @@ def _victim_of(fault: str, workers: Sequence[int], chance: random.Random) -> int
 
 
 def _forbid_files(process: int) -> None:
-    """Writing beyond a few bytes fails from now on, as on a full disk."""
+    """Make writing beyond a few bytes fail from now on, as on a full disk."""
     _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
     resource.prlimit(process, resource.RLIMIT_FSIZE, (_FILE_LIMIT_BYTES, hard))
 
@@ -129,7 +129,7 @@ def allow_files() -> None:
 
 
 def samples(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Data to train on: the class is the largest of the first five features."""
+    """Return data to train on: the class is the largest of the first five features."""
     generator = torch.Generator().manual_seed(3)
     width = example_inputs[0].shape[1]
     inputs = [torch.randn(count, width, generator=generator) for count in (2400, 16)]
@@ -157,7 +157,7 @@ class FaultyAdam(torch.optim.Adam):
 
     Args:
         params: as Adam's.
-        lr: likewise.
+        lr: as Adam's.
         triggers: the folder of triggers; none by default.
     """
 
@@ -168,7 +168,7 @@ class FaultyAdam(torch.optim.Adam):
             _watch_passes(Path(triggers))
 
     def step(self, closure: Any = None) -> Any:
-        """One update, unless "optimizer" was pulled."""
+        """Make one update, unless "optimizer" was pulled."""
         if multiprocessing.parent_process() is not None and _pulled(self._triggers, "optimizer"):
             raise RuntimeError("a fault in the optimizer")
         return super().step(closure)
@@ -241,10 +241,10 @@ class _Failing(torch.autograd.Function):
 
     @staticmethod
     def forward(_context: Any, value: Tensor) -> Tensor:
-        """Copies."""
+        """Copy the value."""
         return value.clone()
 
     @staticmethod
     def backward(_context: Any, *_gradients: Tensor) -> Tensor:
-        """Fails."""
+        """Raise, as a fault in a backward."""
         raise RuntimeError("a fault in a backward")

@@ -49,7 +49,7 @@ class Trial:
     Attributes:
         kind: of the fault.
         during: "training", "measuring", or "learning" for an agent's run.
-        failure: the kind of failure that was told; empty if none was.
+        failure: the kind of failure that was reported; empty if none was.
         reason: the sentence that a user reads.
         seconds: from the fault to that sentence; of a killed controller, until all is gone.
         went_on: whether the training resumed and ended with the bits of one without a fault, or
@@ -67,7 +67,7 @@ class Trial:
 
     @property
     def as_expected(self) -> bool:
-        """The right reason, everything went on, and nothing is left."""
+        """The right reason was given, everything continued, and nothing is left."""
         told = TOLD[self.kind].kind if self.kind in TOLD else ""
         # An agent's worker may be killed where nothing is measured, and is replaced.
         known = {told, ""} if self.during == "learning" else {told}
@@ -134,7 +134,7 @@ class FaultTrials:
         return trainer.fit(self._data, epochs=self._epochs).state_dict
 
     def training(self, kind: str, seed: int) -> Trial:
-        """A fault at a random moment of a training, which is then gone on with."""
+        """Cause a fault at a random moment of a training, which is then continued."""
         chance = random.Random(f"{kind} {seed}")
         for draw in range(_MOST_DRAWS):
             out = self._folder / f"training-{kind}-{seed}-{draw}"
@@ -152,7 +152,7 @@ class FaultTrials:
         raise RuntimeError(f"{kind}: {_MOST_DRAWS} trainings ended before the fault")
 
     def measuring(self, kind: str, seed: int) -> Trial:
-        """A fault at a random moment of a measurement, after which the session goes on.
+        """Cause a fault at a random moment of a measurement, after which the session continues.
 
         One that loses a worker says so, is made again, and has to succeed.
         """
@@ -190,7 +190,7 @@ class FaultTrials:
         return Trial(kind, "measuring", failure, reason, seconds, went_on, left)
 
     def killed_controller(self, during: str, seed: int) -> Trial:
-        """A program that trains or measures, killed at a random moment, and what remains of it.
+        """Kill a program that trains or measures at a random moment, and see what remains of it.
 
         Afterwards the training resumes, or a new session measures.
         """
@@ -277,7 +277,7 @@ class _Strike:
 
 
 def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
-    """A training that says when it begins, to be killed."""
+    """Train, and say when it begins; to be killed."""
     trainer = PipelineTrainer(
         placement,
         trust=_TRUST,
@@ -289,7 +289,7 @@ def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
 
 
 def _measuring_program(placement: str) -> None:
-    """Measurements without an end, to be killed."""
+    """Measure without an end; to be killed."""
     document = read_placement(placement, trust=_TRUST)
     optimizer = document.optimizer
     with ClusterSession(document.model, len(ACCELERATORS), optimizer=optimizer) as session:

@@ -61,7 +61,7 @@ _NUMBERS = (b"-1", b"0", b"99999999999", b"1e308", b"9")
 
 @st.composite
 def damaged(draw: st.DrawFn, valid: bytes) -> bytes:
-    """A valid file with some damage; sometimes bytes that never were a file."""
+    """Return a valid file with some damage, or sometimes bytes that never were a file."""
     if draw(st.integers(0, 15)) == 0:
         return draw(st.binary(max_size=200) | st.sampled_from(HOSTILE))
     data = bytearray(valid)

@@ -60,7 +60,7 @@ _METHOD = Method(
 
 
 def every_document() -> dict[str, Document]:
-    """By kind; a kind that is missing here is an error."""
+    """Return a document of every kind; a kind that is missing here is an error."""
     reference = ModelReference.named("awd_lm", layers=3, dropout=0.5)
     graph = capture(reference, check=False).graph
     half = len(graph) // 2
@@ -110,7 +110,7 @@ def every_document() -> dict[str, Document]:
 
 
 def measurement_lines() -> tuple[Header, Entry, Entry]:
-    """What a file of measurements holds."""
+    """Return what a file of measurements holds."""
     placement = Placement.from_assignment([0, 1], (0, 1))
     return (
         Header(

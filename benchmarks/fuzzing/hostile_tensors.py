@@ -9,7 +9,7 @@ from typing import Any
 
 
 def hostile_tensors() -> Iterator[bytes]:
-    """Each is a file; what of them may be read at all holds one float and no more."""
+    """Yield files; those that may be read at all hold one float and no more."""
     one = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
     data = b"\x00" * 4
     yield struct.pack("<Q", 100_000_001) + b"{}"

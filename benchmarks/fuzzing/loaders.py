@@ -65,7 +65,7 @@ class Loader:
 
 
 def loaders(folder: Path) -> Mapping[str, Loader]:
-    """Every loader by its name, with valid files that are made in ``folder``."""
+    """Return every loader by its name, with valid files that are made in ``folder``."""
     captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
     cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
     half = len(captured.graph) // 2
@@ -212,7 +212,7 @@ def check_line(error: InvalidInput) -> None:
 
 
 def complaint_about(loader: Loader, path: Path, inputs: int, seed: int) -> str | None:
-    """What is wrong with a loader, each with the smallest input that hypothesis finds for it."""
+    """Return what is wrong with a loader, with the smallest input that hypothesis finds for it."""
 
     @hypothesis.seed(seed)
     @hypothesis.settings(

@@ -1,8 +1,8 @@
 """Every number of every kind of document at its extremes, within bounds of memory and time.
 
 Which fields hold numbers is read off the documents' models, so a new field is tried by itself. A
-document may be refused in one readable line, or give a result; what takes a document goes on to
-what is cheap with it: showing it, planning on it, its timeline. A line is printed for everything
+document may be refused in one readable line, or give a result. What is accepted is then used where
+that is cheap: it is shown, planned on, or drawn as a timeline. A line is printed for everything
 else, and the exit code is 1 if there is any.
 
     python -m benchmarks.fuzzing numbers            # or only some kinds, such as placement
@@ -75,7 +75,7 @@ _MARK = "the value that is tried"
 
 
 def fields_of(types_: Set[type], kind: type[BaseModel], content: dict[str, Any]) -> Iterator[Path_]:
-    """Where values of some types stand in a document's content, in a list the first.
+    """Yield where values of some types stand in a document's content; in a list, the first.
 
     Args:
         types_: plain ones, such as ``{int, float}``.
@@ -124,7 +124,7 @@ def _places(types_: Set[type], annotation: Any, value: Any, where: str) -> Itera
 
 
 def _places_in(types_: Set[type], value: Any) -> Iterator[Path_]:
-    """The same where the model takes anything."""
+    """Yield the same where the model takes anything."""
     if type(value) in types_:
         yield ()
     elif isinstance(value, dict | list):
@@ -143,14 +143,14 @@ def _is_record(annotation: Any) -> bool:
 
 
 def _of_value(records: list[type[BaseModel]], value: Any) -> type[BaseModel]:
-    """Of several, the one whose required fields the value has."""
+    """Return the record, of several, that has the value's fields."""
     names = set(value) if isinstance(value, dict) else set()
     fitting = [one for one in records if names and names <= set(one.model_fields)]
     return (fitting or records)[0]
 
 
 def with_value(content: dict[str, Any], path: Path_, value: str) -> str:
-    """The document in JSON with another value in one place.
+    """Return the document in JSON with another value in one place.
 
     Args:
         content: of the document.
@@ -222,7 +222,7 @@ def _plan(profile: Path, cluster: Path) -> None:
 
 
 def uses(folder: Path) -> dict[str, Callable[[Path], None]]:
-    """What is done with a document of each kind; only shown, if it is not here."""
+    """Return what is done with a document of each kind; other kinds are only shown."""
     documents = every_document()
     profile = write_document(folder / "of-plan.json", documents["profile"])
     cluster = write_document(folder / "of-plan.yaml", documents["cluster"])
@@ -239,7 +239,7 @@ def uses(folder: Path) -> dict[str, Callable[[Path], None]]:
 
 
 def complaints(kind: str, document: Document, folder: Path) -> Iterator[str]:
-    """What is wrong with how a kind of document takes its numbers."""
+    """Yield what is wrong with how a kind of document takes its numbers."""
     use = uses(folder).get(kind, _show)
     content = json.loads(document.model_dump_json(exclude_none=True))
     content = {"kind": kind, "version": document.current_version, **content}
@@ -251,7 +251,7 @@ def complaints(kind: str, document: Document, folder: Path) -> Iterator[str]:
 
 
 def complaints_of_measurements(folder: Path) -> Iterator[str]:
-    """The same for the lines of a file of measurements."""
+    """Yield the same for the lines of a file of measurements."""
     path = folder / "tried.jsonl"
     records = measurement_lines()
     lines = [record.model_dump(mode="json") for record in records]

@@ -1,4 +1,4 @@
-"""What more minibatches in flight give on links of several speeds, measured beside simulated.
+"""What more minibatches in flight give on links of several speeds, measured and simulated.
 
     python -m benchmarks.in_flight links --document docs/planning.md     # needs root
     python -m benchmarks.in_flight links --short --rates 1000            # to see it work
@@ -85,7 +85,7 @@ def main(
 
 
 def rates_of(text: str) -> list[float]:
-    """Bits per second of links whose speeds are given in Mbit/s, with commas.
+    """Return bits per second of links whose speeds are given in Mbit/s, with commas.
 
     Raises:
         InvalidInput: something else is given.
@@ -100,7 +100,7 @@ def rates_of(text: str) -> list[float]:
 
 
 def cluster_of(bits_per_second: float, speed: float) -> Cluster:
-    """Hosts with one accelerator each, so that every message between stages takes a link."""
+    """Return hosts with one accelerator each, so that all messages between stages take a link."""
     return Cluster(
         hosts=(Host(name="host", count=STAGES, accelerators=1, speed=speed),),
         within_host=_WITHIN_HOST,
@@ -128,7 +128,7 @@ def measure(cluster: Cluster, settings: Settings) -> Row:
 
 
 def row_of(cluster: Cluster, samples: DepthSamples) -> Row:
-    """What was measured on a cluster beside what is simulated of it."""
+    """Return what was measured on a cluster, with what is simulated of it."""
     assert cluster.between_hosts is not None
     return Row(
         bits_per_second=8 * cluster.between_hosts.bandwidth_bytes_per_second,

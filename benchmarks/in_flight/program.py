@@ -42,7 +42,7 @@ class Settings(Record):
 
     Attributes:
         model: one of :mod:`benchmarks.models`.
-        minibatches: of a measurement, beside those that warm up.
+        minibatches: of a measurement, in addition to those that warm up.
         repetitions: of every depth, taken in turns.
         most_per_link: minibatches in flight beyond NOAM, for each link, of the deepest.
         profile_repeats: timed passes of the profile.
@@ -75,7 +75,7 @@ class DepthSamples(Document):
 
 
 def even_placement(profile: Profile) -> Placement:
-    """Equal stages, one on each accelerator."""
+    """Return equal stages, one on each accelerator."""
     return placement_of(profile.graph, BLOCKS, (1,) * STAGES)
 
 
@@ -118,7 +118,7 @@ def take(settings: Settings) -> DepthSamples:
 
 
 def orders(repetitions: int, most_per_link: int) -> Iterator[list[int]]:
-    """The depths of every repetition, there and back: drift of the machine hits all alike."""
+    """Yield the depths of every repetition, there and back: the machine's drift hits all alike."""
     there = list(range(most_per_link + 1))
     for repetition in range(repetitions):
         yield there if repetition % 2 == 0 else there[::-1]

@@ -1,4 +1,4 @@
-"""In-flight depths as they were measured on links, beside what the simulator says of them."""
+"""In-flight depths as they were measured on links, and what the simulator says of them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Row:
 
 
 def table_of(rows: Iterable[Row]) -> DataFrame:
-    """The rows as text."""
+    """Return the rows as text."""
     return DataFrame(map(_texts, rows))
 
 
@@ -96,7 +96,7 @@ def _texts(row: Row) -> dict[str, str]:
 
 
 def as_plain(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """As JSON has them, with what follows from the measurements."""
+    """Return the rows as JSON has them, with what follows from the measurements."""
     return [
         asdict(row)
         | {

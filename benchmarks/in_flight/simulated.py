@@ -74,7 +74,7 @@ def main(
 
 
 def compare(most_per_link: int = MOST_PER_LINK) -> Iterator[Row]:
-    """All rows, by model and speed."""
+    """Yield all rows, by model and speed."""
     for name, profile in models().items():
         workload = Workload.of(profile, Method())
         for bits in BITS_PER_SECOND:
@@ -94,7 +94,7 @@ def compare(most_per_link: int = MOST_PER_LINK) -> Iterator[Row]:
 
 
 def models() -> dict[str, Profile]:
-    """VGG-16 as it was profiled, and a made-up chain."""
+    """Return VGG-16 as it was profiled, and a made-up chain."""
     return {
         "VGG-16": read_profile(PROFILES / "vgg16.json"),
         "made up": generate("chain", 60, seed=1),
@@ -102,7 +102,7 @@ def models() -> dict[str, Profile]:
 
 
 def table_of(rows: Iterable[Row]) -> DataFrame:
-    """The rows as text."""
+    """Return the rows as text."""
     return DataFrame(map(_texts, rows))
 
 
@@ -126,5 +126,5 @@ def _texts(row: Row) -> dict[str, str]:
 
 
 def speed_text(bits: float) -> str:
-    """Bits per second."""
+    """Write bits per second as text."""
     return f"{bits / 1e9:g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:g} Mbit/s"

@@ -9,7 +9,7 @@ exact planner, of each the best.
     python -m benchmarks.live_table --document docs/agent.md
     python -m benchmarks.live_table --speeds 0.2,0.2,0.1,0.1 --models alexnet --budget 40
 
-What was measured is kept in ``--out``, so that an interrupted run goes on.
+What was measured is kept in ``--out``, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Settings:
         rounds: of the race, at most.
         minibatches: of a measurement.
         seed: of the agent.
-        hide_speeds: the agent is told only the number of accelerators; planners are told all.
+        hide_speeds: the agent knows only the number of accelerators; planners know all.
     """
 
     agent: str
@@ -124,7 +124,7 @@ def main(
     )
     console = build_console()
     if document is not None:
-        # A document without the marks is told of before all the work, not after.
+        # A document without the marks is refused before all the work, not after.
         write_live_tables(document, [], "Being measured.")
     rows: list[LiveRow] = []
     for model in models.split(","):
@@ -147,7 +147,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def measure_row(model: str, settings: Settings, folder: Path, console: Console) -> LiveRow:
-    """Learn and race on one model, or go on with what ``folder`` holds of it.
+    """Learn and race on one model, or continue with what ``folder`` holds of it.
 
     Raises:
         InvalidInput: if the folder holds a run with other settings.

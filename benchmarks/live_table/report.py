@@ -1,4 +1,4 @@
-"""The live table as text: seconds per minibatch beside the paper's, and configurations."""
+"""The live table as text: seconds per minibatch next to the paper's, and configurations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PaperRow:
     configuration: str
 
     def over(self, method: str) -> str:
-        """DRL-PP's speed-up over a method."""
+        """Return DRL-PP's speed-up over a method."""
         return _ratio(self.seconds[method] / self.seconds[AGENT])
 
 
@@ -89,13 +89,13 @@ class LiveRow:
     verdict: str
 
     def over(self, method: str) -> float | None:
-        """The agent's speed-up over a method."""
+        """Return the agent's speed-up over a method."""
         mine, other = self.cells[AGENT].seconds, self.cells[method].seconds
         return None if mine is None or other is None else other / mine
 
 
 def live_row(model: str, comparison: Comparison, agent: str) -> LiveRow:
-    """A row from a comparison; of the agent's placements the one that came furthest."""
+    """Return a row from a comparison, with the agent's placement that came furthest."""
     cells = {}
     for method in METHODS:
         name = agent if method == AGENT else method
@@ -134,7 +134,7 @@ def _median(contender: Contender) -> float | None:
 
 
 def tables(rows: Sequence[LiveRow]) -> dict[str, DataFrame]:
-    """All tables by their titles; drl-pp's Table 1 only of models that it has."""
+    """Return all tables by their titles; drl-pp's Table 1 only of models that it has."""
 
     def table(cells: Callable[[LiveRow], dict[str, str]]) -> DataFrame:
         return DataFrame({"model": row.model, **cells(row)} for row in rows)
@@ -185,7 +185,7 @@ def _ratio(ratio: float | None) -> str:
 
 
 def live_tables(rows: Sequence[LiveRow], title: str) -> Group:
-    """All tables for a terminal."""
+    """Return all tables for a terminal."""
     return Group(
         title,
         *(

@@ -43,7 +43,7 @@ def main(
 ) -> None:
     """Measure everything and write the tables into the document."""
     console, started = build_console(), time.monotonic()
-    # A document without the marks is told of before all the work, not after.
+    # A document without the marks is refused before all the work, not after.
     write_between(document, BEGIN, END, "Being measured.\n")
     cells: dict[CellKey, Cell] = {}
     for method in METHODS:
@@ -71,7 +71,7 @@ def differences(keys: Iterable[CellKey], dtype: str) -> dict[CellKey, Cell]:
 
 
 def measure_memory(console: Console) -> tuple[dict[MemoryKey, float], dict[MemoryKey, float]]:
-    """Resident memory over weights: of methods with SGDM, and of PipeOptim without a rule."""
+    """Measure resident memory over weights: methods with SGDM, and PipeOptim without a rule."""
     memory: dict[MemoryKey, float] = {}
     generic_memory: dict[MemoryKey, float] = {}
     captured, optimizer = wide_model(), OPTIMIZERS["SGDM"]

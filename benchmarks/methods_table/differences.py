@@ -84,7 +84,7 @@ def comparison(dtype: str = "float32") -> Iterator[Comparison]:
 
 
 def largest_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
-    """Over all tensors, the largest max |found − wanted| / max |wanted|."""
+    """Return the largest max |found − wanted| / max |wanted| over all tensors."""
     return max(
         ((found[name] - value).abs().max() / value.abs().max()).item()
         for name, value in wanted.items()

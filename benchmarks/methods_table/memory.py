@@ -1,6 +1,6 @@
 """Resident memory that a method needs for weights, in units of its stage's weights.
 
-A stage holds much beside weights: gradients, the optimizer's state, the libraries. The same stage
+A stage holds much besides weights: gradients, the optimizer's state, the libraries. The same stage
 under the naive schedule holds all of it too, and one version of the weights. So what a method's
 peak is above that is what it needs for versions, predictions and corrections, and activations in
 flight, which are small here.
@@ -26,7 +26,7 @@ MINIBATCHES = 8
 
 
 def _placement(stages: Sequence[int], accelerators: Sequence[int]) -> Placement:
-    """Two blocks, each a linear layer and its tanh, for every element of ``stages``."""
+    """Return two blocks, each a linear layer and its tanh, for every element of ``stages``."""
     return Placement.from_assignment([k for k in stages for _ in range(4)], accelerators)
 
 
@@ -51,7 +51,9 @@ class MemoryMeter:
         self._naive: dict[tuple[int, str], dict[int, RunResult]] = {}
 
     def versions(self, row: TableMethod, optimizer: OptimizerSpec) -> float:
-        """Weights and what a method holds beside them, over weights; of the worker with the most.
+        """Return weights and what a method holds besides, over weights.
+
+        It is that of the worker with the most.
 
         Raises:
             InvalidInput: on a system that does not tell a process's peak memory.
@@ -69,7 +71,7 @@ class MemoryMeter:
         )
 
     def _naive_results(self, method: Method, optimizer: OptimizerSpec) -> dict[int, RunResult]:
-        """Of the naive schedule that sums up as many gradients for an update."""
+        """Return results of the naive schedule that sums up as many gradients for an update."""
         accumulate = method.accumulate * method.microbatches
         key = (accumulate, str(optimizer))
         if key not in self._naive:
@@ -90,7 +92,7 @@ class MemoryMeter:
 
 
 def wide_model() -> CapturedModel:
-    """The model whose memory is weights."""
+    """Return the model whose memory is weights."""
     return capture(ModelReference.named("benchmarks.methods_table.models:wide"))
 
 

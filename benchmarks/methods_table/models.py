@@ -36,7 +36,7 @@ class Forked(nn.Module):
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (batch, CLASSES) of tokens (batch, LENGTH)."""
+        """Return logits (batch, CLASSES) of tokens (batch, LENGTH)."""
         stem = torch.tanh(self.stem(self.embedding(tokens)))
         left, _ = self.lstm(stem)
         right = torch.tanh(self.conv(stem.transpose(1, 2))).transpose(1, 2)
@@ -45,14 +45,14 @@ class Forked(nn.Module):
 
 
 def forked(batch_size: int = 8, dtype: str = "float32") -> Task:
-    """The forked model as a classification task."""
+    """Return the forked model as a classification task."""
     tokens = torch.randint(0, TOKENS, (batch_size, LENGTH))
     targets = torch.randint(0, CLASSES, (batch_size,))
     return Task(Forked().to(getattr(torch, dtype)), (tokens,), targets, F.cross_entropy)
 
 
 def wide() -> Task:
-    """A chain whose weights are all of its memory: a block holds 32.3 MiB of them.
+    """Return a chain whose weights are all of its memory: a block holds 32.3 MiB of them.
 
     Workers give blocks above 32 MiB back to the system as soon as they are free, so that resident
     memory is what is in use. Smaller ones stay with malloc, where holes between blocks count too.
@@ -76,7 +76,7 @@ class Lion(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """W − lr · sign(β₁·m + (1 − β₁)·g), then m with β₂."""
+        """Set weights to W − lr · sign(β₁·m + (1 − β₁)·g), then update m with β₂."""
         for group in self.param_groups:
             first, second = group["betas"]
             for weight in group["params"]:

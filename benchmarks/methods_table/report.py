@@ -53,7 +53,7 @@ def report(
     memory: Mapping[MemoryKey, float],
     generic_memory: Mapping[MemoryKey, float],
 ) -> str:
-    """All that goes between the marks.
+    """Return all that stands between the marks.
 
     Args:
         cells: every method, optimizer and shape, with float32 weights.
@@ -70,7 +70,7 @@ def report(
 
 
 def worth_doubling(cells: Mapping[CellKey, Cell]) -> list[CellKey]:
-    """Which cells to run in float64 too: the largest of every method, and all above the goal."""
+    """Return cells to run in float64 too: the largest of every method, and all above the goal."""
     largest = [
         max((key for key in cells if key[0] == method), key=lambda key: cells[key].difference)
         for method in METHODS

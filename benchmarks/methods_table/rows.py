@@ -27,7 +27,7 @@ class TableMethod:
     data_parallel: bool = False
 
     def runs(self, minibatches: int) -> list[tuple[int, RunOptions]]:
-        """The runs, one after another, that make ``minibatches`` minibatches together."""
+        """Return the runs, one after another, that make ``minibatches`` minibatches together."""
         if not self.warm_up:
             return [(minibatches, RunOptions())]
         first = minibatches // 5

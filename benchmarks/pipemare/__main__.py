@@ -3,7 +3,7 @@
     python -m benchmarks.pipemare --out runs/pipemare
 
 Writes figures 5, 6, 10 and 16 of the paper as pictures, and prints the largest stable step sizes
-beside lemmas 1 to 3 and the claims of appendix B.4. About a minute on one core;
+next to lemmas 1 to 3 and the claims of appendix B.4. About a minute on one core;
 ``docs/pipemare.md`` has the answer.
 """
 
@@ -87,7 +87,7 @@ def main(
 
 
 def lemma_table() -> Table:
-    """Lemmas 1 and 3: largest stable step sizes, and what the formulas say (λ = 1)."""
+    """Compare the largest stable step sizes with the formulas of lemmas 1 and 3 (λ = 1)."""
     table = _table("Lemmas 1 and 3", "τ", "Lemma 1", "numerical", "relative difference")
     table.add_column("Lemma 3")
     for momentum in _MOMENTA:
@@ -107,7 +107,7 @@ def lemma_table() -> Table:
 
 
 def discrepancy_table() -> Table:
-    """Lemma 2: largest stable step sizes, and the bound, for the delays of figure 6."""
+    """Compare the largest stable step sizes with lemma 2's bound, for the delays of figure 6."""
     table = _table("Lemma 2: τ_fwd = 10, τ_bkwd = 6", "Δ", "bound", "numerical", "ratio")
     for delta in (0.1, 1.0, 5.0, 20.0, 100.0):
         model = QuadraticModel(
@@ -119,7 +119,7 @@ def discrepancy_table() -> Table:
 
 
 def named_table(title: str, models: dict[str, QuadraticModel]) -> Table:
-    """Largest stable step size of every curve of a figure."""
+    """Compare the largest stable step size of every curve of a figure."""
     table = _table(title, "model", "largest stable α")
     for name, model in models.items():
         table.add_row(name, f"{largest_stable_step(model):.4f}")
@@ -127,7 +127,7 @@ def named_table(title: str, models: dict[str, QuadraticModel]) -> Table:
 
 
 def regression_table(losses: Array) -> Table:
-    """Figure 5(b): the last step size of the grid that converged, and Lemma 1's.
+    """Compare figure 5(b)'s last step size of the grid that converged with Lemma 1's.
 
     Args:
         losses: (delays, step sizes) of the figure.
@@ -143,9 +143,9 @@ def regression_table(losses: Array) -> Table:
 
 
 def claims_table() -> Table:
-    """Appendix B.4: for how many pairs of delays does T2 allow a larger step size than without?
+    """Count the pairs of delays for which T2 allows a larger step size (appendix B.4).
 
-    All 820 pairs 0 ≤ τ_bkwd < τ_fwd ≤ 40; the ratio beside the count is the smallest found.
+    All 820 pairs 0 ≤ τ_bkwd < τ_fwd ≤ 40; the ratio next to the count is the smallest found.
     """
     none, *names = corrections(FIGURE_6)
     table = _table("Pairs of delays, of 820, in which T2 widens the stable range", "Δ", *names)

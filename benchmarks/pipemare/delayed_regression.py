@@ -13,7 +13,7 @@ from drlpp.errors import InvalidInput
 
 
 def diabetes() -> tuple[Array, Array]:
-    """The diabetes data: features (442, 10) and targets (442,), of mean 0 and deviation 1.
+    """Return the diabetes data: features (442, 10), targets (442,), of mean 0 and deviation 1.
 
     Raises:
         InvalidInput: without scikit-learn.
@@ -29,7 +29,7 @@ def diabetes() -> tuple[Array, Array]:
 
 
 def largest_curvature(features: Array) -> float:
-    """Largest eigenvalue of the mean squared error's Hessian XᵀX/n, for features (n, d)."""
+    """Return the largest eigenvalue of the squared error's Hessian XᵀX/n, for features (n, d)."""
     return float(np.linalg.eigvalsh(features.T @ features / len(features))[-1])
 
 
@@ -42,7 +42,7 @@ def final_losses(
     batch_size: int,
     generator: np.random.Generator,
 ) -> Array:
-    """Half the mean squared error after SGD with gradients of weights ``delay`` updates old.
+    """Return half the mean squared error after SGD with gradients of weights ``delay`` updates old.
 
     Args:
         features: (n, d).

@@ -45,7 +45,7 @@ _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 
 
 def corrections(model: QuadraticModel) -> dict[str, QuadraticModel]:
-    """A model without T2, and with its three readings; the decays are those of appendix B.4."""
+    """Return a model without T2, and with its three readings; decays are those of appendix B.4."""
     delays = model.forward_delay, model.backward_delay
     printed = printed_invariant_decay(*delays)
     return {
@@ -57,7 +57,7 @@ def corrections(model: QuadraticModel) -> dict[str, QuadraticModel]:
 
 
 def figure_6b_models() -> dict[str, QuadraticModel]:
-    """The curves of figure 6(b), and T2 as its polynomial is printed in appendix B.4."""
+    """Return the curves of figure 6(b), and T2 as its polynomial is printed in appendix B.4."""
     decay = decay_from(_D, FIGURE_6.forward_delay, FIGURE_6.backward_delay)
     return {
         "discrepancy, Δ = 5": FIGURE_6,
@@ -68,7 +68,7 @@ def figure_6b_models() -> dict[str, QuadraticModel]:
 
 
 def figure_16_models() -> dict[str, QuadraticModel]:
-    """The curves of figure 16, and T2 as its polynomial is printed in appendix D.1."""
+    """Return the curves of figure 16, and T2 as its polynomial is printed in appendix D.1."""
     decay = decay_from(_D, FIGURE_16.forward_delay, FIGURE_16.backward_delay)
     plain = replace(FIGURE_16, recompute_sensitivity=0)
     return {
@@ -81,7 +81,7 @@ def figure_16_models() -> dict[str, QuadraticModel]:
 
 
 def figure_5a(generator: np.random.Generator) -> Figure:
-    """Loss of the model with α = 0.2 for delays on both sides of the threshold (τ = 7 | 8)."""
+    """Draw the model's loss with α = 0.2 for delays on both sides of the threshold (τ = 7 | 8)."""
     models = {f"τ = {delay}": QuadraticModel(delay) for delay in (0, 5, 7, 8, 10)}
     figure, axes = _figure("Figure 5(a): λ = 1, α = 0.2, noise N(0, 1), from w = 0")
     _draw_losses(axes, models, 0.2, generator.standard_normal(300))
@@ -89,7 +89,7 @@ def figure_5a(generator: np.random.Generator) -> Figure:
 
 
 def regression_losses(generator: np.random.Generator) -> Array:
-    """Loss of the linear regression after 20 000 updates, (delays, step sizes)."""
+    """Return the loss of the linear regression after 20 000 updates, (delays, step sizes)."""
     features, targets = diabetes()
     return np.stack(
         [
@@ -100,7 +100,7 @@ def regression_losses(generator: np.random.Generator) -> Array:
 
 
 def figure_5b(losses: Array) -> Figure:
-    """A map of losses, (delays, step sizes), and Lemma 1 for the largest curvature."""
+    """Draw a map of losses, (delays, step sizes), and Lemma 1 for the largest curvature."""
     rows = np.arange(len(REGRESSION_DELAYS))
     curvature = largest_curvature(diabetes()[0])
     bound = [lemma_1_threshold(curvature, delay) for delay in REGRESSION_DELAYS]
@@ -118,12 +118,12 @@ def figure_5b(losses: Array) -> Figure:
 
 
 def diverged(losses: Array) -> NDArray[np.bool_]:
-    """Which losses of the regression are above that of w = 0, half the targets' variance of 1."""
+    """Return which losses are above that of w = 0, half the targets' variance of 1."""
     return losses > 0.5
 
 
 def figure_6(generator: np.random.Generator) -> Figure:
-    """Discrepancy makes the model diverge (a, for α = 0.06); T2 makes it stable again (b)."""
+    """Draw how discrepancy makes the model diverge (a, α = 0.06) and T2 makes it stable (b)."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     models = {f"Δ = {d}": replace(FIGURE_6, discrepancy_sensitivity=d) for d in (0, 1, 3, 5)}
@@ -135,7 +135,7 @@ def figure_6(generator: np.random.Generator) -> Figure:
 
 
 def figure_10() -> Figure:
-    """Largest stable step size for Δ from −100 to 100, without T2 and with its three readings."""
+    """Draw the largest stable step for Δ from −100 to 100, without T2 and with its 3 readings."""
     sensitivities = np.arange(-100.0, 101.0)
     labels = tuple(corrections(FIGURE_10))
     steps = [
@@ -154,14 +154,14 @@ def figure_10() -> Figure:
 
 
 def figure_16() -> Figure:
-    """Largest eigenvalue with recomputation, without T2 and with it."""
+    """Draw the largest eigenvalue with recomputation, without T2 and with it."""
     figure, axes = _figure("Figure 16: Δ = 10, Φ = −5, τ_fwd = 10, τ_bkwd = 1, τ_recomp = 4")
     _draw_radii(axes, figure_16_models(), np.linspace(0, 0.08, 161))
     return figure
 
 
 def figure_lemmas() -> Figure:
-    """Largest stable step sizes with and without momentum, and the formulas of lemmas 1 and 3."""
+    """Draw the largest stable steps with and without momentum, and lemmas 1 and 3."""
     delays = range(41)
     figure, axes = _figure("Lemmas 1 and 3: λ = 1")
     axes.plot(delays, [lemma_1_threshold(1, t) for t in delays], "k-", label="Lemma 1, exact")

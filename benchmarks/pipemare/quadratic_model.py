@@ -118,22 +118,22 @@ class QuadraticModel:
         return 1 + max((self.velocity_delay(r) for r in self.readings if r.lead), default=0)
 
     def velocity_delay(self, reading: Reading) -> int:
-        """How old the velocity is that corrects a reading."""
+        """Return how old the velocity is that corrects a reading."""
         return reading.delay if self.delayed_velocity else 0
 
 
 def decay_from(d: float, forward_delay: int, backward_delay: int) -> float:
-    """Decay γ = D^{1/(τ_fwd−τ_bkwd)} for the hyperparameter D (pipemare §3.2, T2)."""
+    """Return the decay γ = D^{1/(τ_fwd−τ_bkwd)} for the hyperparameter D (pipemare §3.2, T2)."""
     return d ** (1 / (forward_delay - backward_delay))
 
 
 def printed_invariant_decay(forward_delay: int, backward_delay: int) -> float:
-    """Decay for which p''(1) does not depend on Δ (equation 14), p as printed in appendix B.4."""
+    """Return the decay at which p''(1) is independent of Δ (equation 14), p as in appendix B.4."""
     return 1 - 2 / (forward_delay - backward_delay + 1)
 
 
 def invariant_decay(forward_delay: int, backward_delay: int) -> float:
-    """Decay for which p''(1) does not depend on Δ, p of section 3.2's rule with δ_t.
+    """Return the decay for which p''(1) does not depend on Δ, p of section 3.2's rule with δ_t.
 
     The Δ term of p''(1) is αΔ·d·((1−γ)(2τ_fwd−d+1) − 2), with d = τ_fwd−τ_bkwd, which vanishes
     for 1−γ = 2/(τ_fwd+τ_bkwd+1). For τ_bkwd = 0, this is equation 14.
@@ -142,7 +142,7 @@ def invariant_decay(forward_delay: int, backward_delay: int) -> float:
 
 
 def advance(model: QuadraticModel, step_size: float, state: Array, noise: ArrayLike = 0) -> Array:
-    """One update, exactly as the module writes it.
+    """Make one update, exactly as the module writes it.
 
     Args:
         model: the model.
@@ -173,7 +173,7 @@ def advance(model: QuadraticModel, step_size: float, state: Array, noise: ArrayL
 def trajectory(
     model: QuadraticModel, step_size: float, noise: Iterable[ArrayLike], start: ArrayLike = 0.0
 ) -> Iterator[Array]:
-    """Weights w_1, w_2, …, one for each noise sample; all older weights were ``start``."""
+    """Yield weights w_1, w_2, …, one for each noise sample; all older weights were ``start``."""
     weight = np.asarray(start, dtype=np.float64)
     state = np.zeros((model.weight_versions + model.velocity_versions, *weight.shape))
     state[: model.weight_versions] = weight
@@ -183,7 +183,7 @@ def trajectory(
 
 
 def companion_matrix(model: QuadraticModel, step_size: float) -> Array:
-    """The matrix C of state_{t+1} = C·state_t (equation 2): the update of every unit vector.
+    """Return C of state_{t+1} = C·state_t (equation 2): the update of every unit vector.
 
     Shape: (versions, versions).
     """
@@ -191,12 +191,12 @@ def companion_matrix(model: QuadraticModel, step_size: float) -> Array:
 
 
 def spectral_radius(model: QuadraticModel, step_size: float) -> float:
-    """Largest magnitude of the companion matrix's eigenvalues; the model is stable below 1."""
+    """Return the largest magnitude of the companion matrix's eigenvalues; stable below 1."""
     return float(np.abs(np.linalg.eigvals(companion_matrix(model, step_size))).max())
 
 
 def characteristic_polynomial(model: QuadraticModel) -> tuple[Array, Array]:
-    """A and B of the characteristic polynomial p = A + αB.
+    """Return A and B of the characteristic polynomial p = A + αB.
 
     From w_t = ω^t, for which the velocity is δ_t = (1−γ)(ω−1)/(ω−γ)·ω^t. Without discrepancy this
     is equation 3, with momentum 13, with ``delayed_velocity`` the ones of B.4 and D.1. The
@@ -223,7 +223,7 @@ def characteristic_polynomial(model: QuadraticModel) -> tuple[Array, Array]:
 
 
 def largest_stable_step(model: QuadraticModel) -> float:
-    """The smallest α > 0 with a root of p on the unit circle: all smaller ones are stable.
+    """Return the smallest α > 0 with a root of p on the unit circle: all smaller are stable.
 
     Larger ones need not all be unstable, as stability need not be monotone in α. For small α > 0
     all roots are inside: those of A but one are, and ω = 1 moves inwards as α grows, since λ > 0.
@@ -259,12 +259,12 @@ def largest_stable_step(model: QuadraticModel) -> float:
 
 
 def lemma_1_threshold(curvature: float, delay: int) -> float:
-    """Step size at which the model without discrepancy becomes unstable: 2/λ·sin(π/(4τ+2))."""
+    """Return the step size that is unstable without discrepancy: 2/λ·sin(π/(4τ+2))."""
     return 2 / curvature * math.sin(math.pi / (4 * delay + 2))
 
 
 def lemma_2_bound(model: QuadraticModel) -> float:
-    """A bound of the largest stable step with discrepancy Δ > 0, neither momentum nor T2."""
+    """Return a bound of the largest stable step with Δ > 0 (discrepancy), no momentum, no T2."""
     discrepancy = model.forward_delay - model.backward_delay
     return min(
         2 / (model.discrepancy_sensitivity * discrepancy),
@@ -273,5 +273,5 @@ def lemma_2_bound(model: QuadraticModel) -> float:
 
 
 def lemma_3_bound(curvature: float, delay: int) -> float:
-    """A bound of the largest stable step with any momentum: 4/λ·sin(π/(4τ+2))."""
+    """Return a bound of the largest stable step with any momentum: 4/λ·sin(π/(4τ+2))."""
     return 2 * lemma_1_threshold(curvature, delay)

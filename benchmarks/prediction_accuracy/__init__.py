@@ -1,1 +1,1 @@
-"""Predictions of the simulator beside measurements."""
+"""Predictions of the simulator, compared with measurements."""

@@ -92,7 +92,7 @@ def main(
 
 
 def compare(model: str, settings: Settings) -> list[Prediction]:
-    """Measured and predicted seconds of the placements of one model."""
+    """Return measured and predicted seconds of the placements of one model."""
     workers = settings.workers
     with ClusterSession(model, workers, speeds=[settings.speed] * workers) as session:
         profile, cluster = session.profile()
@@ -121,7 +121,7 @@ def compare(model: str, settings: Settings) -> list[Prediction]:
 
 
 def choose_placements(problem: PlanningProblem, settings: Settings) -> Iterator[Placement]:
-    """Those of the planners, then random ones that differ from all before.
+    """Yield the planners' placements, then random ones that differ from all before.
 
     A random placement is nearly always far from balanced, and users run others. So every second one
     is the best of many; every third has branches, if any do.
@@ -147,7 +147,7 @@ def choose_placements(problem: PlanningProblem, settings: Settings) -> Iterator[
 
 
 def branches(problem: PlanningProblem, placement: Placement) -> bool:
-    """Whether two stages run side by side: neither needs the other."""
+    """Return whether two stages run side by side: neither needs the other."""
     order = problem.workload.order()
     stage_of = placement.stage_of_operator(len(problem.workload))
     edges = {(stage_of[a], stage_of[b]) for a, b in order.edges}

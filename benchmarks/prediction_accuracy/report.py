@@ -1,4 +1,4 @@
-"""Predictions beside measurements: tables and a scatter plot."""
+"""Predictions and measurements: tables and a scatter plot."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Prediction:
 
     @property
     def rule_error(self) -> float:
-        """Of the rule, likewise."""
+        """Of the rule, relative to what was measured; negative if it is too fast."""
         return self.by_rule / self.measured - 1
 
 
 def each(predictions: Sequence[Prediction]) -> DataFrame:
-    """Every placement."""
+    """Return a table of every placement."""
     return DataFrame(
         {
             "model": p.model,
@@ -56,7 +56,7 @@ def each(predictions: Sequence[Prediction]) -> DataFrame:
 
 
 def summary(predictions: Sequence[Prediction]) -> DataFrame:
-    """Errors and correlations of every model, and of all."""
+    """Return errors and correlations of every model, and of all."""
     found = DataFrame(predictions)
     found["error"] = found.simulated / found.measured - 1
     found["rule_error"] = found.by_rule / found.measured - 1
@@ -80,7 +80,7 @@ def summary(predictions: Sequence[Prediction]) -> DataFrame:
 
 
 def draw_scatter(predictions: Sequence[Prediction], path: Path) -> None:
-    """Simulated over measured seconds, a colour for each model."""
+    """Draw simulated over measured seconds, with a colour for each model."""
     figure = Figure(figsize=(6, 5.2), layout="constrained")
     axes = figure.subplots()
     for number, model in enumerate(dict.fromkeys(p.model for p in predictions)):

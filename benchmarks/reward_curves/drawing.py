@@ -95,7 +95,7 @@ def read_curves(folder: Path, agent: str) -> RewardCurves:
 
 
 def draw_side_by_side(curves: Sequence[RewardCurves]) -> Figure:
-    """Mean rewards left, best times right."""
+    """Draw mean rewards on the left, best times on the right."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     rewards, seconds = figure.subplots(1, 2)
     for agent in curves:

@@ -4,7 +4,7 @@
 
 A training step is a rollout and PPO's update on it: with ``--agent drl-pp`` eight partition schemes
 with four placements each that can run, and those drawn before them that could not. Placements are
-measured in the simulator. Printed beside the picture: what was found, how many distinct placements
+measured in the simulator. Also printed: what was found, how many distinct placements
 it took, what the settled policy proposes, and the planners' placements in the same simulator.
 """
 
@@ -80,7 +80,7 @@ def main(
 
 
 class TrainingSteps(BaseCallback):
-    """Ends learning after so many rollouts and updates, with the first placement of the next."""
+    """Ends learning after ``steps`` rollouts and updates, at the next one's first placement."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class TrainingSteps(BaseCallback):
 def plan(
     measurer: SimulatedCluster, profile: Profile, cluster: Cluster
 ) -> dict[str, tuple[Placement, float]]:
-    """The planners' placements and their seconds per minibatch, measured as the agent's are."""
+    """Return the planners' placements and seconds per minibatch, measured as the agent's are."""
     problem = PlanningProblem(Workload.of(profile), cluster)
     found = {}
     for name in COMPARED:
@@ -108,7 +108,7 @@ def plan(
 
 
 def draw(curves: RewardCurves, planned: dict[str, tuple[Placement, float]], title: str) -> Figure:
-    """Reward and baseline as figure 5 has them, with the planners' rewards as lines."""
+    """Draw reward and baseline as figure 5 has them, with the planners' rewards as lines."""
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     axes = figure.add_subplot()
     steps = np.arange(1, len(curves.distinct) + 1)
@@ -126,7 +126,7 @@ def draw(curves: RewardCurves, planned: dict[str, tuple[Placement, float]], titl
 def table_of(
     env: PlacementEnv, learner: DRLPP, planned: dict[str, tuple[Placement, float]]
 ) -> Table:
-    """The agent's placements beside the planners', with the gap to the exact planner's."""
+    """Return a table of the agent's and planners' placements, with gaps to the exact planner's."""
     table = Table("placement", "stages", "time per minibatch", "gap to exact", box=box.SIMPLE_HEAD)
     optimum = planned["exact"][1]
 

@@ -1,1 +1,1 @@
-"""The runtime's steady state beside its busiest worker and torch's own means."""
+"""The runtime's steady state, compared with its busiest worker and torch's own means."""

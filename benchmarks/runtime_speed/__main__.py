@@ -1,6 +1,6 @@
 """How fast is the runtime, against what its workers compute, and against torch's own means?
 
-    python -m benchmarks.runtime_speed --json                       # an hour; goes on
+    python -m benchmarks.runtime_speed --json                       # an hour; resumable
     python -m benchmarks.runtime_speed --emulation control-groups   # needs root
     python -m benchmarks.runtime_speed --short                      # a minute, to see it work
 
@@ -117,7 +117,7 @@ def main(
 
 
 def text_of(document: SpeedSamples) -> Group:
-    """Medians, verdicts, and where the samples were taken."""
+    """Return medians, verdicts, and where the samples were taken."""
     rows = rows_of(document)
     settings = document.settings
     return Group(
@@ -174,7 +174,7 @@ def measure(settings: Settings, path: Path, progress: Console) -> SpeedSamples:
 
 
 def _missing(document: SpeedSamples, cases: list[Case]) -> Iterator[tuple[Case, Contender, int]]:
-    """In rounds, there and back: drift hits all alike."""
+    """Yield the missing samples in rounds, there and back: drift hits all alike."""
     for repetition in range(document.settings.repetitions):
         turns = [(case, who) for case in cases for who in document.settings.contenders(case)]
         for case, contender in turns if repetition % 2 == 0 else reversed(turns):
@@ -185,7 +185,7 @@ def _missing(document: SpeedSamples, cases: list[Case]) -> Iterator[tuple[Case, 
 def check_numerics(
     cluster: SideBySide, pairs: Iterable[tuple[Case, Contender]]
 ) -> dict[str, float]:
-    """The difference of everybody's weights from those that they should be.
+    """Return by how much everybody's weights differ from what they should be.
 
     Raises:
         RunFailure: if one is too large, for then no speeds can be compared.
@@ -202,7 +202,7 @@ def check_numerics(
 
 
 def as_plain(document: SpeedSamples) -> dict[str, Any]:
-    """Samples with medians, ratios and verdicts, as JSON has them."""
+    """Return samples with medians, ratios and verdicts, as JSON has them."""
     rows = rows_of(document)
     return {
         "machine": document.machine.model_dump(),

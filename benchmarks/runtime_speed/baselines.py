@@ -38,7 +38,7 @@ _TIMEOUT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class BaselineRun:
-    """What every worker is told.
+    """What every worker has to do.
 
     Attributes:
         name: what to run.
@@ -74,7 +74,7 @@ class BaselineResult:
 def baseline_main(
     rank: int, size: int, port: int, speed: float, core: int | None, pipe: Connection
 ) -> None:
-    """Entry point of a worker process: run after run, until the pipe is closed."""
+    """Serve as a worker process: run after run, until the pipe is closed."""
     # Ctrl-C reaches the whole process group; the closed pipe ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -134,13 +134,13 @@ class _Baseline:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Around what the accelerator computes."""
+        """Account for what the accelerator computes in the block."""
         self._accelerator.begin()
         yield
         self._used += self._accelerator.rest()
 
     def computed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that the accelerator computes."""
+        """Return a function that the accelerator computes."""
 
         def compute(*args: Any, **kwargs: Any) -> Any:
             with self.computing():

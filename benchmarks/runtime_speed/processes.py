@@ -1,4 +1,4 @@
-"""The processes that train with torch's own means, beside a session's workers."""
+"""The processes that train with torch's own means, next to a session's workers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class BaselineProcesses:
         return [process.pid for process in self._processes if process.pid is not None]
 
     def run(self, run: BaselineRun) -> list[BaselineResult]:
-        """What every process saw.
+        """Run, and return what every process saw.
 
         Raises:
             RunFailure: a process ended or did not answer; none is to be used after that.

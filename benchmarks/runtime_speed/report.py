@@ -34,7 +34,7 @@ class Row:
     Attributes:
         case, contender: which.
         seconds: of each sample, by repetition.
-        busiest_seconds: likewise, what the busiest worker computes.
+        busiest_seconds: what the busiest worker computes in each sample, by repetition.
         batch_size: samples of an update.
     """
 
@@ -85,7 +85,7 @@ class Verdict:
 
 
 def rows_of(document: SpeedSamples) -> list[Row]:
-    """A row for every contender in every case, in the order in which they first ran."""
+    """Return a row for every contender in every case, in the order in which they first ran."""
     grouped: dict[tuple[Case, Contender], list[Sample]] = {}
     for sample in document.samples:
         grouped.setdefault((sample.case, sample.contender), []).append(sample)
@@ -106,7 +106,7 @@ def rows_of(document: SpeedSamples) -> list[Row]:
 
 
 def verdicts_of(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """All ratios that have a goal."""
+    """Yield all ratios that have a goal."""
     known = {(row.case, row.contender): row for row in rows}
     for row in rows:
         if row.contender in (VANILLA, PIPEOPTIM, Contender(ours=DEEPER)):
@@ -129,12 +129,12 @@ def verdicts_of(rows: Sequence[Row]) -> Iterator[Verdict]:
 
 
 def _median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """Of samples of the same repetition, which the machine's drift hits alike."""
+    """Return the median ratio of samples of one repetition: the machine's drift hits both alike."""
     return statistics.median(a / b for a, b in zip(above, below, strict=False))
 
 
 def table_of(rows: Sequence[Row]) -> DataFrame:
-    """What was measured, as text."""
+    """Return what was measured, as text."""
     known = {(row.case, row.contender): row for row in rows}
 
     def texts(row: Row) -> dict[str, str]:
@@ -155,7 +155,7 @@ def table_of(rows: Sequence[Row]) -> DataFrame:
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> DataFrame:
-    """Every ratio beside its goal, as text."""
+    """Return every ratio with its goal, as text."""
     return _said_once(
         DataFrame(
             {
@@ -171,7 +171,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> DataFrame:
 
 
 def _said_once(frame: DataFrame) -> DataFrame:
-    """Without what the first column repeats from the line above."""
+    """Remove what the first column repeats from the line above."""
     if len(frame):
         first = frame.iloc[:, 0]
         frame.isetitem(0, first.where(first != first.shift(), ""))

@@ -1,4 +1,4 @@
-"""Running contenders on emulated accelerators: a session's workers beside torch's processes."""
+"""Running contenders on emulated accelerators: a session's workers and torch's processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SideBySide:
     speed: float
 
     def times(self, case: Case, contender: Contender) -> tuple[float, float]:
-        """Seconds of an update in steady state, and what the busiest worker computes for it.
+        """Return an update's seconds in steady state, and what the busiest worker computes for it.
 
         Raises:
             RunFailure: if it cannot be run.
@@ -110,7 +110,7 @@ class SideBySide:
         return _CHECKED_ROUNDS * self.session.accelerators
 
     def difference(self, case: Case, contender: Contender) -> float:
-        """Of the weights after a few updates from those that they should be: plain PyTorch's.
+        """Return by how much weights after a few updates differ from plain PyTorch's.
 
         For asynchronous methods, the reference executor's. It is the largest of any weight's
         elements, relative to the largest element of that weight.
@@ -156,7 +156,7 @@ class SideBySide:
 
 
 def plain_weights(captured: CapturedModel, spec: OptimizerSpec, updates: int) -> dict[str, Tensor]:
-    """After ``updates`` of the module in an ordinary loop."""
+    """Return the weights after ``updates`` of the module in an ordinary loop."""
     task = captured.reference.build()
     assert task.loss is not None
     assert task.targets is not None
@@ -169,7 +169,7 @@ def plain_weights(captured: CapturedModel, spec: OptimizerSpec, updates: int) ->
 
 
 def check_cores(speeds: Sequence[float]) -> None:
-    """Whether every worker can share a core with others, which emulated ones have to.
+    """Check that every worker can share a core with others, as emulated ones have to.
 
     Raises:
         InvalidCluster: saying what would be right.
@@ -185,7 +185,7 @@ def check_cores(speeds: Sequence[float]) -> None:
 
 @contextmanager
 def side_by_side(settings: Settings, model: str, accelerators: int) -> Iterator[SideBySide]:
-    """A cluster with this many accelerators for one model.
+    """Yield a cluster with this many accelerators for one model.
 
     Raises:
         InvalidCluster: if the accelerators do not fit this machine's cores.

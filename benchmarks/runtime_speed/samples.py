@@ -97,7 +97,7 @@ class Settings(Record):
         straight: blocks of the stages of straight pipelines.
         replicated: blocks and replicas of the stages of others.
         microbatches: of schedules that flush.
-        minibatches: of a sample, beside those that warm up.
+        minibatches: of a sample, in addition to those that warm up.
         repetitions: samples of every contender in every case, taken in turns.
         speed: of every accelerator, in cores.
         emulation: ``dilation`` or ``control-groups``.
@@ -115,7 +115,7 @@ class Settings(Record):
     optimizer: OptimizerSpec
 
     def cases(self, model: str, accelerators: int) -> list[Case]:
-        """Straight pipelines of as many stages, and replicated ones if these are the most."""
+        """Return straight pipelines of that many stages; for the most, replicated ones too."""
         cases = [
             Case(model=model, blocks=blocks, replicas=(1,) * accelerators)
             for blocks in self.straight
@@ -131,7 +131,7 @@ class Settings(Record):
         return sorted({len(blocks) for blocks in self.straight})
 
     def contenders(self, case: Case) -> Iterator[Contender]:
-        """Who runs in a case: everybody where stages are even, else 1F1B in a few ways."""
+        """Yield who runs in a case: everybody where stages are even, else 1F1B in a few ways."""
         for policy in ASYNCHRONOUS if case.is_even else ASYNCHRONOUS[:2]:
             yield Contender(ours=Method(policy=policy))
         yield Contender(ours=DEEPER)
@@ -149,7 +149,7 @@ class Settings(Record):
 
 
 class SpeedSamples(Document):
-    """All samples, as a file that an interrupted run goes on from.
+    """All samples, as a file from which an interrupted run continues.
 
     ``differences`` says how far everybody's weights were from those that they should be.
     """
@@ -162,6 +162,6 @@ class SpeedSamples(Document):
     differences: dict[str, float] = Field(default_factory=dict)
 
     def has(self, case: Case, contender: Contender, repetition: int) -> bool:
-        """Whether a sample is there already."""
+        """Return whether a sample is there already."""
         key = (case, contender, repetition)
         return any((s.case, s.contender, s.repetition) == key for s in self.samples)

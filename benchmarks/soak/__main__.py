@@ -5,11 +5,11 @@
 One session of four workers and the small AlexNet. A turn is a training of two epochs with
 checkpoints and evaluations, on a straight and on a replicated placement in turns, and then a few
 measurements of random placements. Four times in a run a worker is killed while it trains, and the
-training goes on from its checkpoint. Every minute, between two turns, the memory, open files and
+training continues from its checkpoint. Every minute, between two turns, the memory, open files and
 threads of the controller, of the server that forks the workers and of every worker are written
-down, with the files of the session and the speed of the trainings since; the end is a table of the
-beginning beside the end, and a verdict. The exit code is 1 if anything grew, or failed for another
-reason than a kill, or if not every kill was told as one.
+down, with the files of the session and the speed of the trainings since. At the end
+come a table of the beginning next to the end, and a verdict. The exit code is 1 if anything grew,
+or failed for another reason than a kill, or if a kill was not reported as one.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Soak:
         return self._kills > kills
 
     def sample(self, hours: float) -> Sample:
-        """The processes as they are now, and the speed since the last sample."""
+        """Return the processes as they are now, and the speed since the last sample."""
         if self.session.process_ids != self._known:
             self._known = self.session.process_ids
             self._generation += 1
@@ -129,7 +129,7 @@ class Soak:
         )
 
     def _train(self, name: str, folder: Path, observer: Observer | None = None) -> Trainer | None:
-        """None if it failed."""
+        """Train, and return the trainer, or None if it failed."""
         placement = self._even_placement(PLACEMENTS[name])
         batch_size = self.session.captured.task.batch_size
         data = SamplesInMemory("digits", self._data, batch_size, seed=0)
@@ -158,7 +158,7 @@ class Soak:
         return sum(facts_of(worker).processor_seconds for worker in self.session.process_ids)
 
     def _killer(self) -> Callable[[ProgressReport], None]:
-        """Kills a worker at a random moment of a training, as long as it cannot end without it."""
+        """Return what kills a worker at a random moment while training cannot end without it."""
         victim = self._random.choice(self.session.process_ids)
         moment = self._random.uniform(0, 0.8)
         kills = self._kills
@@ -177,7 +177,7 @@ class Soak:
         )
 
     def _random_placement(self) -> Placement:
-        """A chain of one to four stages, cut anywhere, the rest of the workers being replicas."""
+        """Return a chain of one to four stages, cut anywhere; the other workers are replicas."""
         operators = len(self.session.graph)
         stages = self._random.randint(1, _WORKERS)
         cuts = sorted(self._random.sample(range(1, operators), stages - 1))

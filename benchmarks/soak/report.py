@@ -1,4 +1,4 @@
-"""What the samples of a soak say: the beginning beside the end, and whatever grew."""
+"""What the samples of a soak say: the beginning, the end, and whatever grew."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sample:
         generation: of workers; a new one begins when a worker was killed.
         controller, workers: the processes.
         servers: the process that forks workers and its helper, together.
-        session_files: in the session's folder and beside it.
+        session_files: in the session's folder and next to it.
         shared_memory_files: in ``/dev/shm``, those of other programs as well.
         speeds: of the trainings since the last sample.
         failures: why trainings and measurements failed since the last sample.
@@ -80,9 +80,9 @@ class Row:
 
 
 def rows_of(samples: Sequence[Sample]) -> list[Row]:
-    """Medians of the first third of the samples beside those of the last third.
+    """Return medians of the first third of the samples, and of the last third.
 
-    Workers' memory is compared within each generation, of which the one that grew most is told.
+    Workers' memory is compared within each generation, of which the one that grew most is reported.
     """
     third = max(1, len(samples) // 3)
     first, last = samples[:third], samples[-third:]
@@ -132,7 +132,7 @@ def rows_of(samples: Sequence[Sample]) -> list[Row]:
 
 
 def _worker_memory(samples: Sequence[Sample]) -> list[Row]:
-    """The worker whose memory grew most, of each generation that lived long enough."""
+    """Return the worker whose memory grew most, of each generation that lived long enough."""
     rows = []
     for generation, grouped in groupby(samples, key=lambda sample: sample.generation):
         of_one = list(grouped)
@@ -158,7 +158,7 @@ def _speeds(samples: Sequence[Sample], placement: str) -> list[TurnSpeed]:
 
 
 def table_of(samples: Sequence[Sample]) -> DataFrame:
-    """The beginning beside the end, as text."""
+    """Return the beginning and the end, side by side as text."""
     return DataFrame(
         {
             "": row.name,
@@ -172,7 +172,7 @@ def table_of(samples: Sequence[Sample]) -> DataFrame:
 
 
 def findings_of(samples: Sequence[Sample]) -> list[str]:
-    """A sentence for everything that grew more than is allowed, or failed without a kill."""
+    """Return a sentence for all that grew more than is allowed, or failed without a kill."""
     grown = [
         f"{row.name}: from {row.text(row.start)} to {row.text(row.end)}"
         for row in rows_of(samples)
@@ -184,7 +184,10 @@ def findings_of(samples: Sequence[Sample]) -> list[str]:
 
 
 def _findings_of_kills(samples: Sequence[Sample]) -> list[str]:
-    """Others kill too, the kernel when memory is short: as many have to be told as were made."""
+    """Return a complaint unless as many kills are reported as were made.
+
+    Other programs kill too, such as the kernel when memory is short.
+    """
     made = sum(sample.kills for sample in samples)
     told = sum(_was_killed(failure) for sample in samples for failure in sample.failures)
     if not made:

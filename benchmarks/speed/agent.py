@@ -98,7 +98,7 @@ def time_policy(name: str, operators: int) -> Row:
 
 
 def update(policy: TrajectoryPolicy, trajectories: list[Trajectory]) -> None:
-    """PPO's update, as ``DRLPP.train`` does it."""
+    """Make PPO's update, as ``DRLPP.train`` does it."""
     walks = [trajectory.walk for trajectory in trajectories]
     advantages = torch.randn(len(trajectories))
     batch = Batch(walks, advantages, trajectories, advantages)
@@ -129,14 +129,14 @@ def _policy(name: str, operators: int) -> TrajectoryPolicy:
 
 
 def _sample(policy: TrajectoryPolicy, times: int, episodes: int) -> None:
-    """Always the same episodes: the fastest of different ones would be the shortest."""
+    """Sample always the same episodes: the fastest of different ones would be the shortest."""
     torch.manual_seed(0)
     for _ in range(times):
         policy.sample(episodes)
 
 
 def table_of(rows: Iterable[Row]) -> DataFrame:
-    """The rows as text."""
+    """Return the rows as text."""
     return DataFrame(
         {
             "policy": row.policy,

@@ -122,7 +122,7 @@ def _reference(kind: str, size: int) -> ModelReference:
 
 
 def made_up(kind: str, size: int) -> Task:
-    """A model of about ``size`` operators."""
+    """Return a model of about ``size`` operators."""
     layers = {
         "chain": lambda: _layers(size // 2),
         "branches": lambda: _Branches(size // _OPERATORS_OF_A_BRANCH),
@@ -164,7 +164,7 @@ class _Shared(nn.Module):
 
 
 def growth(rows: list[Row]) -> dict[Row, float]:
-    """The exponent with which seconds grow with operators since the next smaller of the kind."""
+    """Return how seconds grow with operators: the exponent since the next smaller of the kind."""
     return {
         larger: math.log(larger.seconds / smaller.seconds)
         / math.log(larger.operators / smaller.operators)
@@ -174,7 +174,7 @@ def growth(rows: list[Row]) -> dict[Row, float]:
 
 
 def table_of(rows: list[Row]) -> Table:
-    """The rows, and how time grows with operators."""
+    """Return the rows, and how time grows with operators."""
     table = Table(title="Capturing a model", title_justify="left", box=box.SIMPLE)
     table.add_column("model")
     for column in (

@@ -74,7 +74,7 @@ class DeploymentReport:
     files: tuple[int, int]
 
     def median(self, part: str) -> float:
-        """Of a field of :class:`DeploymentTimes`, in seconds."""
+        """Return the median of a field of :class:`DeploymentTimes`, in seconds."""
         return statistics.median(getattr(times, part) for times in self.times)
 
     @property
@@ -166,7 +166,10 @@ def deploy_again_and_again(session: ClusterSession, deployments: int) -> Deploym
 
 
 def some_placements(operators: int, workers: int) -> list[Placement]:
-    """Straight, replicated at both ends, and all replicas of one stage; every worker is used."""
+    """Return placements that use every worker.
+
+    They are straight, replicated at both ends, and all replicas of one stage.
+    """
     even = [operator * workers // operators for operator in range(operators)]
     fewer = [operator * (workers - 1) // operators for operator in range(operators)]
     rank = list(range(workers))
@@ -186,7 +189,7 @@ def _resources(session: ClusterSession) -> dict[str, ProcessFacts]:
 
 
 def text_of(report: DeploymentReport) -> Group:
-    """Two tables and the verdicts."""
+    """Return two tables and the verdicts."""
     parts = ("total", "cutting", "loading", "connecting", "building")
     times = DataFrame([{part: seconds_text(report.median(f"{part}_seconds")) for part in parts}])
     held = DataFrame(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def fastest_seconds(call: Callable[[], object], least_seconds: float) -> float:
-    """Processor seconds of the fastest call: the others were disturbed.
+    """Return processor seconds of the fastest call: the others were disturbed.
 
     Args:
         call: what is timed, twice at least.

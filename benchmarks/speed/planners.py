@@ -153,7 +153,7 @@ def plan_at_scale(model: str, workload: Workload, accelerators: int) -> ScaleRow
 
 
 def workload_of(model: str) -> Workload:
-    """The operators of a model of the zoo, with made-up costs."""
+    """Return the operators of a model of the zoo, with made-up costs."""
     return Workload.of(estimate_profile(capture(ModelReference.named(model)).graph))
 
 
@@ -175,7 +175,7 @@ def _seconds(planner: str, problem: PlanningProblem) -> float | None:
 
 
 def models_table(rows: Iterable[ModelRow]) -> DataFrame:
-    """The rows as text."""
+    """Return the rows as text."""
 
     def seconds(value: float | None) -> str:
         return "–" if value is None else seconds_text(value)
@@ -197,7 +197,7 @@ def models_table(rows: Iterable[ModelRow]) -> DataFrame:
 
 
 def scale_table(rows: Iterable[ScaleRow]) -> DataFrame:
-    """The rows as text."""
+    """Return the rows as text."""
     return DataFrame(
         {
             "model": row.model,

@@ -125,7 +125,7 @@ def time_simulation(stages: int, replicas: int, minibatches: int) -> Row:
 
 
 def made_up(accelerators: int) -> tuple[Workload, Cluster]:
-    """A chain of operators, and hosts of eight accelerators."""
+    """Return a chain of operators, and hosts of eight accelerators."""
     draw = random.Random(0)
     forward = numpy.array([draw.uniform(1e-3, 3e-3) for _ in range(_OPERATORS)])
     parameters = numpy.array([draw.uniform(0, 4e6) for _ in range(_OPERATORS)])
@@ -159,7 +159,7 @@ def made_up(accelerators: int) -> tuple[Workload, Cluster]:
 
 
 def even_placement(stages: int, replicas: int) -> Placement:
-    """As many operators in each stage, replicas side by side."""
+    """Return a placement with as many operators in each stage, replicas side by side."""
     size = _OPERATORS // stages
     return Placement(
         stages=tuple(
@@ -173,7 +173,7 @@ def even_placement(stages: int, replicas: int) -> Placement:
 
 
 def table_of(rows: Iterable[Row]) -> DataFrame:
-    """The rows, and how time and memory grow with what is played, as text."""
+    """Return the rows as text, with how time and memory grow with what is played."""
     lines = []
     for row in rows:
         played = row.steps + row.messages

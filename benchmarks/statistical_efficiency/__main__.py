@@ -1,7 +1,7 @@
 """How good is a model after a fixed number of epochs, with each weight policy (pipeoptim §V-B)?
 
     python -m benchmarks.statistical_efficiency search      # learning rates, on GPipe alone
-    python -m benchmarks.statistical_efficiency run         # every method; goes on where it stopped
+    python -m benchmarks.statistical_efficiency run         # every method; resumable
     python -m benchmarks.statistical_efficiency report      # into docs/statistical-efficiency.md
 
 Two tasks, three optimizers, pipelines of 4, 8 and 16 stages and five seeds. All training is done by

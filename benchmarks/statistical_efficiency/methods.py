@@ -14,7 +14,7 @@ class StudyMethod:
     """A row of the table.
 
     Attributes:
-        build: the method for a run of so many minibatches.
+        build: the method for a run of a given number of minibatches.
         stages: of the pipeline that stands for all depths, where depth changes nothing; None for
             methods whose weights depend on it.
     """

@@ -90,7 +90,7 @@ def compare(
 
     Args:
         first: the score of every seed, more is better.
-        second: likewise; seeds that only one of the two has are left out.
+        second: as ``first``; seeds that only one of the two has are left out.
         alike_within: the difference that does not matter, for methods said to be alike.
 
     Returns:
@@ -117,6 +117,6 @@ def _judge(low: float, high: float, alike_within: float | None) -> Verdict:
 
 
 def tally(comparisons: Sequence[Comparison]) -> str:
-    """How many comparisons have which verdict, such as ``shows 3, within noise 1``."""
+    """Count how many comparisons have which verdict, such as ``shows 3, within noise 1``."""
     verdicts = [comparison.verdict for comparison in comparisons]
     return ", ".join(f"{v} {verdicts.count(v)}" for v in Verdict if v in verdicts) or "no results"

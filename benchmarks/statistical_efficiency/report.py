@@ -32,7 +32,7 @@ Cell = tuple[str, str, str, int]
 
 
 def report(results: Iterable[Result]) -> str:
-    """All sections of the report.
+    """Return all sections of the report.
 
     Args:
         results: of the study's jobs, and those of the search for learning rates.
@@ -55,7 +55,7 @@ def report(results: Iterable[Result]) -> str:
 
 
 def by_cell(results: Iterable[Result]) -> dict[Cell, dict[int, Result]]:
-    """Results of every seed; those that depth does not concern stand at every depth."""
+    """Return results of every seed; those that depth does not concern stand at every depth."""
     cells: defaultdict[Cell, dict[int, Result]] = defaultdict(dict)
     for result in results:
         job = result.job
@@ -65,7 +65,9 @@ def by_cell(results: Iterable[Result]) -> dict[Cell, dict[int, Result]]:
 
 
 def score(result: Result) -> float:
-    """What two methods are compared by, more is better: accuracy in %, or the loss negated.
+    """Return the score that methods are compared by: accuracy in %, or the loss negated.
+
+    More is better.
 
     A language model that diverged counts as one that guesses.
     """
@@ -77,7 +79,7 @@ def score(result: Result) -> float:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Mean ± standard deviation over seeds, and how many runs diverged.
+    """Return mean ± standard deviation over seeds, and how many runs diverged.
 
     Accuracies are averaged over all runs, losses over those that did not diverge.
     """
@@ -97,7 +99,7 @@ def summary(results: Sequence[Result]) -> str:
 def comparison_of(
     ordering: Ordering, task: str, depth: int, cells: Mapping[Cell, Mapping[int, Result]]
 ) -> Comparison | None:
-    """An ordering judged on one task and depth; None without results.
+    """Judge an ordering on one task and depth; return None without results.
 
     Two methods are alike if they differ by less than GPipe's standard deviation over seeds, which
     is what chance makes out of one and the same method.

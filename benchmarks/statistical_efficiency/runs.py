@@ -53,7 +53,7 @@ class Result(Record):
 
     Attributes:
         loss: on the held-out samples after the last update, in nats.
-        accuracy: likewise, between 0 and 1; None for a task that is scored by its loss.
+        accuracy: on the same samples, between 0 and 1; None for a task that is scored by its loss.
         training_loss: mean over the last tenth of the run.
         seconds: that the run took in one process.
     """
@@ -77,7 +77,7 @@ def study_jobs(
     depths: Sequence[int] = DEPTHS,
     seeds: Sequence[int] = SEEDS,
 ) -> list[Job]:
-    """Every method with every task and optimizer in ``rates``, depth and seed.
+    """Return every method with every task and optimizer in ``rates``, depth and seed.
 
     All methods train with the learning rate that suits GPipe, as in the paper.
     """
@@ -98,7 +98,7 @@ def study_jobs(
 
 
 def search_jobs() -> list[Job]:
-    """GPipe at every learning rate to try, with a seed that the study does not use."""
+    """Return GPipe at every learning rate to try, with a seed that the study does not use."""
     return [
         Job(
             task=name,
@@ -115,7 +115,7 @@ def search_jobs() -> list[Job]:
 
 
 def best_rate(results: Iterable[Result]) -> float:
-    """The learning rate for one task and optimizer, from searches at several.
+    """Return the learning rate for one task and optimizer, from searches at several.
 
     The one with the lowest held-out loss, of those that are at most a tenth of the lowest at which
     training diverges: a rate on the edge of stability without delay leaves nothing to compare with
@@ -132,7 +132,9 @@ def best_rate(results: Iterable[Result]) -> float:
 
 
 def minibatch_order(samples: int, epochs: int, seed: int) -> Tensor:
-    """The samples of every minibatch, shuffled anew in every epoch, ``(minibatches, BATCH_SIZE)``.
+    """Return the samples of all minibatches, ``(minibatches, BATCH_SIZE)``.
+
+    They are shuffled anew in every epoch.
 
     What does not fill a minibatch is left out of the epoch.
     """
@@ -186,7 +188,10 @@ def _captured(task: str, seed: int) -> CapturedModel:
 def _evaluate(
     captured: CapturedModel, state: dict[str, Tensor], data: Data
 ) -> tuple[float, float | None]:
-    """Loss and accuracy on the held-out samples; the models do the same in training and after."""
+    """Return loss and accuracy on the held-out samples.
+
+    The models do the same in training and after.
+    """
     task = captured.task
     assert task.loss is not None
     with torch.no_grad():
@@ -233,7 +238,7 @@ def run_jobs(
 
 
 def read_results(path: Path) -> list[Result]:
-    """All results in ``path``, none if there is no such file.
+    """Return all results in ``path``, none if there is no such file.
 
     A last line that was cut off while it was written is removed from the file.
 

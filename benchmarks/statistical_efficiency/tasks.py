@@ -51,7 +51,7 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Both convolutions and the shortcut."""
+        """Apply both convolutions and the shortcut."""
         hidden = F.relu(self.first_norm(self.first(images)))
         return F.relu(self.shortcut(images) + self.second_norm(self.second(hidden)))
 
@@ -74,7 +74,7 @@ class DigitsCNN(nn.Module):
         self.head = nn.Linear(2 * width, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores of the ten classes."""
+        """Return scores of the ten classes."""
         return self.head(self.blocks(F.relu(self.stem(images))).mean((2, 3)))
 
 
@@ -92,7 +92,7 @@ class ResidualLSTM(nn.Module):
         self.after = nn.Linear(width, width)
 
     def forward(self, sequences: Tensor) -> Tensor:
-        """Every position from those up to it."""
+        """Compute every position from the positions up to it."""
         hidden, _ = self.lstm(self.before(sequences))
         return sequences + self.after(hidden)
 
@@ -111,18 +111,18 @@ class CharacterLSTM(nn.Module):
         self.head = nn.Linear(width, len(VOCABULARY))
 
     def forward(self, characters: Tensor) -> Tensor:
-        """Scores of the character that comes next, at every position."""
+        """Return scores of the character that comes next, at every position."""
         return self.head(self.layers(self.embedding(characters)))
 
 
 def digits_cnn(batch_size: int = BATCH_SIZE) -> Task:
-    """Classification of scikit-learn's digits, scored by accuracy."""
+    """Return the classification of scikit-learn's digits, scored by accuracy."""
     images, targets = torch.zeros(batch_size, 1, 8, 8), torch.zeros(batch_size, dtype=torch.long)
     return Task(DigitsCNN(), (images,), targets, F.cross_entropy, is_correct)
 
 
 def character_lstm(batch_size: int = BATCH_SIZE) -> Task:
-    """The next character of English text; its loss is in nats a character."""
+    """Return the task of the next character of English text; its loss is in nats a character."""
     characters = torch.zeros(batch_size, SEQUENCE_LENGTH, dtype=torch.long)
     return Task(CharacterLSTM(), (characters,), characters.clone(), _next_character_loss)
 
@@ -152,7 +152,7 @@ class StudyTask:
     rates: dict[str, tuple[float, ...]]
 
     def reference(self, batch_size: int) -> ModelReference:
-        """The model for minibatches of ``batch_size`` samples."""
+        """Return the model for minibatches of ``batch_size`` samples."""
         return ModelReference.named(self.model, batch_size=batch_size)
 
     @property
@@ -190,7 +190,7 @@ TASKS = {
 
 
 def even_stages(graph: OpGraph, depth: int) -> Placement:
-    """A straight pipeline of ``depth`` stages with equally many weighted operators each (±1).
+    """Return a straight pipeline of ``depth`` stages with equally many weighted operators (±1).
 
     Operators without weights join the last one with weights before them.
     """

@@ -20,13 +20,13 @@ _INDEX = {character: index for index, character in enumerate(VOCABULARY)}
 
 
 def encode(text: str) -> Tensor:
-    """The index in ``VOCABULARY`` of every character, shape ``(len(text),)``, int64."""
+    """Return the index in ``VOCABULARY`` of every character, shape ``(len(text),)``, int64."""
     unknown = _INDEX["?"]
     return torch.tensor([_INDEX.get(character, unknown) for character in text])
 
 
 def topics_text(length: int) -> Data:
-    """Sequences of ``length`` characters, and as targets the character that follows on each.
+    """Return sequences of ``length`` characters; targets are the characters that follow on each.
 
     The topics are joined in alphabetical order. The last tenth of the text is held out, so no
     held-out sequence overlaps with one that is trained on. Inputs and targets have the shape

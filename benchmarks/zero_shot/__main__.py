@@ -4,7 +4,7 @@
 
 A placement's gap is how much longer it takes than the optimum that the exact planner proves, by
 the planners' rule, and played by the simulator (where the optimum of the rule may be beaten). The
-policy places greedily, or the best by the rule of so many samples is taken. Held out from
+policy places greedily, or the best of several samples by the rule is taken. Held out from
 pre-training are the families ``blocks`` and ``encoder-decoder``, all models of more than 60
 operators, clusters of more than 8 accelerators, and the zoo.
 """
@@ -69,7 +69,7 @@ class Row:
         stages: of the optimum.
         idle: how many accelerators the optimum leaves idle, which the policy cannot.
         greedy: of the likeliest placement, by the rule.
-        samples: of the best of so many samples, by the rule.
+        samples: of the best of each number of samples, by the rule.
         simulated: of the best of the most samples, as the simulator plays it.
     """
 
@@ -113,7 +113,7 @@ def main(
 
 
 def made_up_problems(count: int, seed: int) -> Iterator[tuple[str, PlanningProblem]]:
-    """``count`` problems of every group, whose optima can be proven."""
+    """Yield ``count`` problems of every group, whose optima can be proven."""
     for title, families, operators, accelerators in _MADE_UP:
         draw, found = Random(f"{title} {seed}"), 0
         while found < count:
@@ -127,7 +127,7 @@ def made_up_problems(count: int, seed: int) -> Iterator[tuple[str, PlanningProbl
 
 
 def zoo_problems(folder: Path) -> Iterator[tuple[str, PlanningProblem]]:
-    """Every profile in a folder on clusters of equal and of unequal accelerators.
+    """Yield every profile in a folder on clusters of equal and of unequal accelerators.
 
     Raises:
         InvalidInput: if there is none.
@@ -174,7 +174,7 @@ def _simulated(problem: PlanningProblem, placement: Placement) -> float:
 
 
 def table_of(rows: Sequence[Row]) -> DataFrame:
-    """Median, 90% and worst gap of every group in percent, as text."""
+    """Return the median, 90% and worst gap of every group in percent, as text."""
     groups = {row.group: [r for r in rows if r.group == row.group] for row in rows}
     lines: list[dict[str, str]] = []
     for title, members in groups.items():
