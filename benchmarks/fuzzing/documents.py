@@ -114,10 +114,19 @@ def measurement_lines() -> tuple[Header, Entry, Entry]:
     placement = Placement.from_assignment([0, 1], (0, 1))
     return (
         Header(
-            model="made up", graph_fingerprint="f", accelerators=2, minibatches=30, repetitions=3
+            model="made up",
+            graph_fingerprint="f",
+            accelerators=2,
+            minibatches=30,
+            repetitions=3,
+            method=Method(),
         ),
-        Entry(placement=placement, outcome=_MEASUREMENT),
-        Entry(placement=placement, outcome=FailedMeasurement(failure="lost", reason="why")),
+        Entry(placement=placement, outcome=_MEASUREMENT, method=Method(accumulate=2)),
+        Entry(
+            placement=placement,
+            outcome=FailedMeasurement(failure="lost", reason="why"),
+            method=Method(accumulate=2),
+        ),
     )
 
 

@@ -67,7 +67,7 @@ def test_from_the_schedule(shell: Shell, files: dict[str, Path], tmp_path: Path)
     command = (*TIMELINE, files["PLACEMENT"], "--minibatches", 4, "-o", path)
     code, out, err = shell(*command)
     assert code == 0, err
-    assert "3 per minibatch" in out
+    assert "3 per minibatch" in " ".join(out.split())
     # Worker, stage, forward, backward, utilisation, bubble.
     assert rows(out) == [[0, 0, 33.3, 66.7, 100, 0], [1, 1, 33.3, 66.7, 100, 0]]
     trace = path.read_text()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.planners import PLANNERS, PlanningProblem
-from drlpp.planners.baselines import data_parallel, gpipe
+from drlpp.planners.baselines.data_parallel import data_parallel
+from drlpp.planners.baselines.gpipe import gpipe
 from tests.support.random_graphs import chain_of, cluster_of, graphs, profiles
 
 

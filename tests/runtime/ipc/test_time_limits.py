@@ -11,7 +11,7 @@ from drlpp.runtime import TimeLimits
 from drlpp.runtime.hosts.launch import time_limits_of
 from tests.support.launched import launched
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "hard-to-kill.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "hard-to-kill.md"
 
 
 def _meanings() -> dict[str, str]:

@@ -297,7 +297,7 @@ def test_arguments_that_do_not_go_together_are_refused(
     trainer = PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out")
     with pytest.raises(InvalidInput, match="held_out belongs to a DataLoader"):
         trainer.fit("tests.support.models:separable", held_out)
-    with pytest.raises(InvalidInput, match=r"minibatches belongs to loaders; tests\.models:sep"):
+    with pytest.raises(InvalidInput, match=r"minibatches belongs to loaders; tests\.support"):
         trainer.fit("tests.support.models:separable", minibatches=3)
     with pytest.raises(InvalidInput, match="unpack belongs to loaders; data in memory has samples"):
         trainer.fit(data_for(captured), unpack=_half)
