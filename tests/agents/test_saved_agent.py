@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from drlpp.agents import AGENTS, learn_placement
-from drlpp.agents.saved_agent import load_agent
+from drlpp.agents.saved_agent import _PARTS, _Unpickler, load_agent
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
 from tests.support.fake_measurer import FakeMeasurer, branching
@@ -125,3 +125,17 @@ def test_what_is_no_agent_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "agent.zip").write_bytes(content)
     with pytest.raises(InvalidFile, match="not a saved agent for this model"):
         load_agent(AGENTS["tuned"].algorithm, tmp_path / "agent.zip", environment())
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        ("drlpp.capturing.graph", "drlpp.graph"),
+        ("drlpp.agents.paper.walk", "drlpp.agents.walk"),
+        ("drlpp.agents.transfer.context", "drlpp.agents.context"),
+        ("drlpp.planners.model_based.recalibration", "drlpp.planners.recalibration"),
+    ],
+)
+def test_parts_are_found_where_they_have_moved_to(now: str, before: str) -> None:
+    for name in _PARTS[now]:
+        assert _Unpickler(io.BytesIO()).find_class(before, name).__module__ == now
