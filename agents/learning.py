@@ -21,7 +21,7 @@ from drlpp.agents.callbacks import (
 from drlpp.agents.hyperparameters import AgentHyperparameters
 from drlpp.agents.measuring_display import measuring_shown
 from drlpp.agents.saved_agent import load_agent
-from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
+from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
@@ -36,7 +36,7 @@ def learn_placement(
     hyperparameters: AgentHyperparameters,
     budget: int,
     seed: int,
-    declared: Declared | None = None,
+    declared: CostPrior | None = None,
     picture: Picture | None = None,
     console: Console | None = None,
 ) -> bool:

@@ -24,7 +24,7 @@ from .runtime.training.early_stopping import EarlyStopping as EarlyStopping
 from .runtime.training.training import PipelineTrainer as PipelineTrainer
 from .runtime.training.training import TrainingResult as TrainingResult
 from .runtime.training.training_reports import EpochReport as EpochReport
-from .runtime.training.training_reports import Observer as Observer
+from .runtime.training.training_reports import TrainerCallbacks as TrainerCallbacks
 from .schedule.method import Method as Method
 from .schedule.method import choose_method as choose_method
 from .schedule.schedule import build_schedule as build_schedule

@@ -8,7 +8,7 @@ Importing this package registers them: ``PlacementEnv`` as ``drlpp/PlacementLive
 import gymnasium as _gym
 
 from drlpp.envs.action_codec import ActionCodec
-from drlpp.envs.declared import Declared
+from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measurer import Measurer
 from drlpp.envs.measuring_env import MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
@@ -18,7 +18,7 @@ from drlpp.envs.stepwise_env import StepwisePlacementEnv
 __all__ = [
     "ActionCodec",
     "Measurer",
-    "Declared",
+    "CostPrior",
     "MeasurementMemory",
     "MemorySummary",
     "PlacementEnv",

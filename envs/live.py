@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from drlpp.envs.declared import Declared
+from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measurer import Measurer
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
@@ -22,7 +22,7 @@ def make_live(
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
     stepwise: bool = False,
-    declared: Declared | None = None,
+    declared: CostPrior | None = None,
     **session_options: Any,
 ) -> MeasuringEnv:
     """Build an environment that measures placements on live workers.

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from drlpp.errors import InvalidFile, TrialTimeout, WorkerLost
-from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.io.documents import Record, first_problem, parse_mapping, write_atomically
 from drlpp.io.json_lines import append_line, cut_off, read_lines
 from drlpp.io.quantities import Count
@@ -100,7 +100,7 @@ def with_method(path: Path, header: Header, method: Method) -> Header:
     """
     renewed = header.model_copy(update={"version": FORMAT_VERSION, "method": method})
     _, _, entries = path.read_bytes().partition(b"\n")
-    with telling_of_storage(path):
+    with reporting_disk_errors(path):
         write_atomically(path, _line(renewed) + b"\n" + entries)
     return renewed
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs.action_codec import ActionCodec
-from drlpp.envs.declared import Declared
+from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.memory import MeasurementMemory, MemorySummary
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
@@ -44,14 +44,14 @@ class MeasuringEnv(gym.Env[NDArray[np.float32], Any]):
         memory: MeasurementMemory,
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
-        declared: Declared | None = None,
+        declared: CostPrior | None = None,
         codec: ActionCodec | None = None,
     ) -> None:
         self.memory = memory
         self.codec = codec or ActionCodec(
             len(memory.graph), memory.accelerators, memory.measurer.method
         )
-        self.declared = declared or Declared.guessed(
+        self.declared = declared or CostPrior.from_sizes(
             memory.graph, memory.accelerators, memory.measurer.method
         )
         self.invalid_reward = invalid_reward

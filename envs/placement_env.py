@@ -9,7 +9,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from drlpp.envs.action_codec import ActionCodec
-from drlpp.envs.declared import Declared
+from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
 
@@ -78,7 +78,7 @@ class PlacementEnv(MeasuringEnv):
         memory: MeasurementMemory,
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
-        declared: Declared | None = None,
+        declared: CostPrior | None = None,
         budget: int | None = None,
         codec: ActionCodec | None = None,
     ) -> None:

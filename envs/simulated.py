@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drlpp.costs.profile import Profile
-from drlpp.envs.declared import Declared
+from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
 from drlpp.envs.placement_env import PlacementEnv
@@ -25,7 +25,7 @@ def make_sim(
     invalid_reward: float = INVALID_REWARD,
     path: str | Path | None = None,
     stepwise: bool = False,
-    declared: Declared | None = None,
+    declared: CostPrior | None = None,
 ) -> MeasuringEnv:
     """Build an environment that plays the schedules of placements in the simulator.
 
@@ -44,5 +44,5 @@ def make_sim(
     memory = MeasurementMemory(measurer, minibatches, path)
     environment = StepwisePlacementEnv if stepwise else PlacementEnv
     return environment(
-        memory, invalid_reward, declared=declared or Declared.of(profile, cluster, method)
+        memory, invalid_reward, declared=declared or CostPrior.of(profile, cluster, method)
     )

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from drlpp.envs.declared import Declared
+from drlpp.envs.cost_prior import CostPrior
 from drlpp.envs.measuring_env import INVALID_REWARD, MeasuringEnv
 from drlpp.envs.memory import MeasurementMemory
 
@@ -64,7 +64,7 @@ class StepwisePlacementEnv(MeasuringEnv):
         memory: MeasurementMemory,
         invalid_reward: float = INVALID_REWARD,
         owns_measurer: bool = False,
-        declared: Declared | None = None,
+        declared: CostPrior | None = None,
     ) -> None:
         super().__init__(memory, invalid_reward, owns_measurer, declared)
         self._decisions = len(self.codec.space.nvec)

@@ -36,12 +36,12 @@ from drlpp import (
     LearningRateSchedule,
     Method,
     ModelReference,
-    Observer,
     OptimizerSpec,
     PipelineTrainer,
     PlacementFile,
     PlanningProblem,
     Task,
+    TrainerCallbacks,
     Workload,
     plan,
     write_document,
@@ -187,7 +187,7 @@ def main(
         trust="examples",
         out=out / "training",
         resume=resume,
-        observer=Observer(on_epoch=tell),
+        observer=TrainerCallbacks(on_epoch=tell),
     )
     print(f"training on {trainer.document.configuration}, {trainer.method}, {trainer.optimizer}")
     result = trainer.fit(train, held_out, epochs=epochs, minibatches=minibatches)

@@ -44,12 +44,12 @@ from drlpp import (
     Measurement,
     Method,
     ModelReference,
-    Observer,
     OptimizerSpec,
     PipelineTrainer,
     PlacementFile,
     PlanningProblem,
     Task,
+    TrainerCallbacks,
     Workload,
     plan,
     write_document,
@@ -233,7 +233,7 @@ def main(
         trust="examples",
         out=out / "training",
         resume=resume,
-        observer=Observer(on_epoch=tell),
+        observer=TrainerCallbacks(on_epoch=tell),
     )
     print(f"training on {trainer.document.configuration}, {trainer.method}, {trainer.optimizer}")
     # The stream never ends, so the length of an epoch has to be said.

@@ -36,12 +36,12 @@ from drlpp import (
     Link,
     Method,
     ModelReference,
-    Observer,
     OptimizerSpec,
     PipelineTrainer,
     Placement,
     PlacementFile,
     Task,
+    TrainerCallbacks,
     local_cluster,
     write_document,
 )
@@ -267,7 +267,7 @@ def main(
         trust="examples",
         out=out / "training",
         resume=resume,
-        observer=Observer(on_epoch=tell),
+        observer=TrainerCallbacks(on_epoch=tell),
     )
     print(f"training on {trainer.document.configuration}, {trainer.method}, {trainer.optimizer}")
     result = trainer.fit(

@@ -2,16 +2,16 @@
 from .deploying.deployment import Deployment as Deployment
 from .deploying.evaluation_commands import Evaluation as Evaluation
 from .deploying.run_commands import RunOptions as RunOptions
-from .hosts.launch import join_launch as join_launch
-from .hosts.launch import leave_launch as leave_launch
+from .hosts.launch import default_num_workers as default_num_workers
+from .hosts.launch import init_multihost as init_multihost
 from .hosts.launch import restarted as restarted
-from .hosts.launch import usual_workers as usual_workers
+from .hosts.launch import shutdown_multihost as shutdown_multihost
 from .ipc.time_limits import TimeLimits as TimeLimits
 from .reference.random_delays import RandomDelays as RandomDelays
 from .reference.reference import ReferenceExecutor as ReferenceExecutor
 from .reference.reference import ReferenceResult as ReferenceResult
 from .reference.reference import run_reference as run_reference
-from .session.kept_profile import kept_profile as kept_profile
+from .session.profile_cache import load_or_measure_profile as load_or_measure_profile
 from .session.session import ClusterSession as ClusterSession
 from .session.worker_group import TimeSpent as TimeSpent
 from .stage.minibatches import Minibatches as Minibatches
@@ -19,5 +19,5 @@ from .training.early_stopping import EarlyStopping as EarlyStopping
 from .training.training import PipelineTrainer as PipelineTrainer
 from .training.training import TrainingResult as TrainingResult
 from .training.training_reports import EpochReport as EpochReport
-from .training.training_reports import Observer as Observer
 from .training.training_reports import ProgressReport as ProgressReport
+from .training.training_reports import TrainerCallbacks as TrainerCallbacks

@@ -26,14 +26,14 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from drlpp.agents.guided.idle import with_everyone
+from drlpp.agents.guided.idle import assign_idle_accelerators
 from drlpp.agents.guided.retrace import retrace
 from drlpp.agents.paper.algorithm import DRLPP
 from drlpp.agents.paper.scalars import Totals, log_rollout, log_totals
 from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.transfer_policy import TransferPolicy
-from drlpp.envs import ActionCodec, Declared
+from drlpp.envs import ActionCodec, CostPrior
 from drlpp.envs.measuring_env import outcome_in
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
@@ -104,7 +104,7 @@ class GuidedDRLPP(DRLPP):
 
     def _take_graph(self, env: VecEnv) -> None:
         super()._take_graph(env)
-        declared: Declared = env.get_attr("declared")[0]
+        declared: CostPrior = env.get_attr("declared")[0]
         self.policy_kwargs.setdefault(
             "context",
             PlacementContext.of_workload(declared.problem.workload, declared.problem.cluster),
@@ -148,7 +148,7 @@ class GuidedDRLPP(DRLPP):
     def recalibration(self, env: VecEnv) -> Recalibration:
         """Return the search, which knows everything that the environments remember."""
         if self._recalibration is None:
-            declared: Declared = env.get_attr("declared")[0]
+            declared: CostPrior = env.get_attr("declared")[0]
             problem = declared.problem.with_seed(self.seed or 0)
             minibatches = env.get_attr("minibatches")[0]
             found = Recalibration(problem, self._codec(env).method, minibatches, self.search)
@@ -246,7 +246,7 @@ class GuidedDRLPP(DRLPP):
         self, placement: Placement, objective: Objective, draw: random.Random
     ) -> Trajectory:
         context, accelerators = self.policy.context, self.policy.accelerators
-        complete = with_everyone(placement, accelerators, objective)
+        complete = assign_idle_accelerators(placement, accelerators, objective)
         return retrace(
             context,
             accelerators,

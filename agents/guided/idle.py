@@ -6,7 +6,9 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.problem.objective import Objective
 
 
-def with_everyone(placement: Placement, accelerators: int, objective: Objective) -> Placement:
+def assign_idle_accelerators(
+    placement: Placement, accelerators: int, objective: Objective
+) -> Placement:
     """Make idle accelerators further replicas of a placement, each where it hurts least.
 
     A policy has no choice that leaves an accelerator idle. Planners leave some idle where a further

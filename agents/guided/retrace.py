@@ -10,7 +10,7 @@ from random import Random
 from drlpp.agents.paper.trajectory import Trajectory
 from drlpp.agents.paper.walk import CUT, Walk
 from drlpp.agents.transfer.context import PlacementContext
-from drlpp.agents.transfer.walk_record import RecordingWalk
+from drlpp.agents.transfer.costed_walk import RecordingWalk
 from drlpp.errors import InvalidPlacement
 
 
@@ -33,7 +33,7 @@ def retrace(
         partitions: K, the largest number of partitions.
         stage_of_operator: 0, 1, … without gaps.
         stage_of_accelerator: every accelerator holds a stage; how an idle one gets its stage is
-            :func:`~drlpp.agents.guided.idle.with_everyone`'s matter.
+            :func:`~drlpp.agents.guided.idle.assign_idle_accelerators`'s matter.
         draw: of the choices.
 
     Raises:

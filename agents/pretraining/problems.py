@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from random import Random
 
-from drlpp.agents.guided.idle import with_everyone
+from drlpp.agents.guided.idle import assign_idle_accelerators
 from drlpp.agents.paper.trajectory import Trajectory
 from drlpp.agents.pretraining.canonical import with_latest_cuts
 from drlpp.agents.transfer.context import PlacementContext
@@ -56,7 +56,7 @@ class SolvedProblem:
         """Plan exactly."""
         objective = AnalyticObjective(problem)
         optimum = PLANNERS["exact"](problem).placement
-        busy = with_everyone(optimum, problem.cluster.accelerators, objective)
+        busy = assign_idle_accelerators(optimum, problem.cluster.accelerators, objective)
         imitated = with_latest_cuts(busy, problem.workload, objective)
         return cls(
             family=family,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drlpp.agents.paper.features import node_features, undirected_edges
-from drlpp.agents.transfer.outlook import operator_outlook
+from drlpp.agents.transfer.outlook import operator_features
 from drlpp.agents.transfer.relative_costs import RelativeCosts, ideals_by_replicas, logarithm
 from drlpp.capturing.graph import OpGraph
 from drlpp.costs.workload import Array, Workload
@@ -71,7 +71,7 @@ class PlacementContext:
 
         The features of every operator are its share of the work, of the weights and of the tensors
         that it makes and reads, its degrees, and the columns of
-        :func:`~drlpp.agents.transfer.outlook.operator_outlook`. Those of every accelerator are its
+        :func:`~drlpp.agents.transfer.outlook.operator_features`. Those of every accelerator are its
         relative speed, its rank by speed, the share of accelerators on its host, and the share of
         those that are slower. Memory is not among them.
         """
@@ -89,7 +89,7 @@ class PlacementContext:
                 logarithm(read),
                 numpy.log1p([len(found) for found in workload.predecessors]),
                 numpy.log1p([len(found) for found in workload.successors]),
-                operator_outlook(costs, workload.predecessors),
+                operator_features(costs, workload.predecessors),
             ]
         )
         pairs = set(workload.edges) | {(b, a) for a, b in workload.edges}

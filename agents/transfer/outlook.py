@@ -13,7 +13,7 @@ _AHEAD = (0.25, 0.5, 1.0, 2.0)
 """Work, in accelerators' worth, that is looked ahead."""
 
 
-def operator_outlook(costs: RelativeCosts, predecessors: Sequence[Sequence[int]]) -> Array:
+def operator_features(costs: RelativeCosts, predecessors: Sequence[Sequence[int]]) -> Array:
     """Return fourteen numbers for every operator.
 
     Graph convolutions see three operators far; these numbers see all operators.

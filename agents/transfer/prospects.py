@@ -24,7 +24,7 @@ PARTITION_NUMBERS = 17 + 2 * len(TARGETS)
 PAIR_NUMBERS = 16
 
 
-def partition_prospects(
+def partition_features(
     sums: Array,
     finished_work: Array,
     used: Array,
@@ -91,7 +91,7 @@ def partition_prospects(
     return numbers, needed
 
 
-def pair_prospects(
+def pair_features(
     sums: Array,
     exists: NDArray[numpy.bool_],
     replicas: Array,

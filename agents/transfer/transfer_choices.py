@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drlpp.agents.transfer.context_batch import ContextBatch
-from drlpp.agents.transfer.prospects import TARGETS, partition_prospects
+from drlpp.agents.transfer.costed_walk import RecordedWalk, RecordingWalk, WalkRecord
+from drlpp.agents.transfer.prospects import TARGETS, partition_features
 from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed
-from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, WalkRecord
 from drlpp.costs.workload import Array
 
 
@@ -66,7 +66,7 @@ def prospects_of(encoded: Encoded, choices: Choices) -> tuple[Array, Array]:
     rows = numpy.repeat(numpy.arange(len(choices.counts)), choices.counts)
     both = numpy.concatenate([numpy.arange(len(choices.counts)), rows])
     context = choices.context[both]
-    return partition_prospects(
+    return partition_features(
         sums=numpy.concatenate([choices.sums, choices.candidate_sums]),
         finished_work=choices.finished_work[both],
         used=choices.used[both],

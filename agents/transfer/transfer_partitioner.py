@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.agents.paper.walk import CUT
+from drlpp.agents.transfer.costed_walk import RecordedWalk, RecordingWalk
 from drlpp.agents.transfer.prospects import PARTITION_NUMBERS
 from drlpp.agents.transfer.transfer_choices import (
     Choices,
@@ -18,7 +19,6 @@ from drlpp.agents.transfer.transfer_choices import (
     replayed_choices,
     replayed_summaries,
 )
-from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk
 from drlpp.costs.workload import Array
 
 
@@ -28,7 +28,7 @@ class TransferPartitioner(nn.Module):
     The walk is Algorithm 1's. A partition is a set, so what counts is which operators it has, not
     in which order they came: where the paper has two LSTMs, here are the mean representation of the
     partition, and its running sums with what follows from them
-    (:func:`~drlpp.agents.transfer.prospects.partition_prospects`), for the partition as it is and
+    (:func:`~drlpp.agents.transfer.prospects.partition_features`), for the partition as it is and
     with each of the candidates. So nothing has to be carried from choice to choice, a whole episode
     is evaluated in one pass, and weights fit every number of operators and accelerators.
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from drlpp.agents.paper.scheduler import AssignmentEvaluation
 from drlpp.agents.transfer.context import ACCELERATOR_FEATURES
 from drlpp.agents.transfer.context_batch import ContextBatch
-from drlpp.agents.transfer.prospects import PAIR_NUMBERS, pair_prospects
+from drlpp.agents.transfer.costed_walk import RecordedWalk
+from drlpp.agents.transfer.prospects import PAIR_NUMBERS, pair_features
 from drlpp.agents.transfer.transfer_choices import Encoded
-from drlpp.agents.transfer.walk_record import RecordedWalk
 from drlpp.costs.workload import Array
 
 EMBEDDED_ACCELERATORS = 64
@@ -78,7 +78,7 @@ class TransferScheduler(nn.Module):
     """Pairs accelerators with partitions, one accelerator after the other, the fastest first.
 
     The score of a pair sees what has been assigned so far
-    (:func:`~drlpp.agents.transfer.prospects.pair_prospects`), so equal accelerators can choose
+    (:func:`~drlpp.agents.transfer.prospects.pair_features`), so equal accelerators can choose
     differently. An accelerator's embedding is a projection of its features, and a learned part for
     its index, which is 0 before training. As with ``feasible=True`` in
     :class:`~drlpp.agents.paper.scheduler.PipelineScheduler`, when as many accelerators are left as
@@ -233,7 +233,7 @@ class TransferScheduler(nn.Module):
         """Score the choices of one turn, ``(P, K)``."""
         batch, context, exists = encoded.batch, partitions.context, partitions.exists
         left = batch.accelerators[context] - turn
-        numbers = pair_prospects(
+        numbers = pair_features(
             sums=partitions.sums,
             exists=exists,
             replicas=replicas,

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy
 
 from drlpp.costs.profile import Profile
-from drlpp.envs import Declared, MeasurementMemory
+from drlpp.envs import CostPrior, MeasurementMemory
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -89,9 +89,9 @@ class Instance:
         return SimulatedCluster(self.profile, self.cluster)
 
     @cached_property
-    def declared(self) -> Declared:
+    def declared(self) -> CostPrior:
         """What agents and planners know."""
-        return Declared.of(self.declared_profile, self.declared_cluster)
+        return CostPrior.of(self.declared_profile, self.declared_cluster)
 
     def memory(self) -> MeasurementMemory:
         """Return an empty memory of measurements."""
@@ -108,13 +108,13 @@ class Instance:
     @cached_property
     def optimum(self) -> float:
         """Measured seconds of what the exact planner finds when it knows all costs."""
-        told = Declared.of(self.profile, self.cluster)
+        told = CostPrior.of(self.profile, self.cluster)
         return self.seconds(PLANNERS["exact"](told.problem).placement)
 
     @cached_property
     def best_known(self) -> float:
         """Measured seconds of the best that thousands of measurements find, free of charge here."""
-        told = Declared.of(self.profile, self.cluster).problem
+        told = CostPrior.of(self.profile, self.cluster).problem
         found = [self.optimum]
         for seed in range(_RESTARTS):
             problem = replace(told, seed=seed)

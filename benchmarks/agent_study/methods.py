@@ -15,7 +15,7 @@ import numpy
 import torch
 
 from benchmarks.agent_study.instance import Instance
-from drlpp.envs import Declared, MeasurementMemory, PlacementEnv, StepwisePlacementEnv
+from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv, StepwisePlacementEnv
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PLANNERS
@@ -29,7 +29,7 @@ from drlpp.planners.search.random_search import random_run
 if TYPE_CHECKING:
     from drlpp.agents import AgentHyperparameters
 
-Method = Callable[[MeasurementMemory, Declared, int, int], None]
+Method = Callable[[MeasurementMemory, CostPrior, int, int], None]
 """Of the memory, what is declared, the budget of distinct placements, and the seed."""
 
 _PATIENCE = 200
@@ -55,7 +55,7 @@ def incumbents_of(memory: MeasurementMemory, seconds: Objective) -> list[float]:
 def _search(
     search: Callable[..., SearchRun],
     memory: MeasurementMemory,
-    declared: Declared,
+    declared: CostPrior,
     budget: int,
     seed: int,
     planned: bool = False,
@@ -74,7 +74,7 @@ def _search(
         search(problem, budget, measured)
 
 
-def recalibrate(memory: MeasurementMemory, declared: Declared, budget: int, seed: int) -> None:
+def recalibrate(memory: MeasurementMemory, declared: CostPrior, budget: int, seed: int) -> None:
     """Measure, recalibrate, plan again: one by one at first, then by four."""
     problem = declared.problem.with_seed(seed)
     search = Recalibration(problem, declared.method, memory.minibatches)
@@ -88,7 +88,7 @@ def recalibrate(memory: MeasurementMemory, declared: Declared, budget: int, seed
 
 
 def _agent(
-    name: str, memory: MeasurementMemory, declared: Declared, budget: int, seed: int
+    name: str, memory: MeasurementMemory, declared: CostPrior, budget: int, seed: int
 ) -> None:
     from drlpp.agents import AGENTS
 
@@ -98,7 +98,7 @@ def _agent(
 def _learn(
     hyperparameters: AgentHyperparameters,
     memory: MeasurementMemory,
-    declared: Declared,
+    declared: CostPrior,
     budget: int,
     seed: int,
 ) -> None:
@@ -117,7 +117,7 @@ def variant(name: str) -> Method:
     return partial(_learn, AGENTS[agent].model_copy(update={part: False}))
 
 
-def _maskable_ppo(memory: MeasurementMemory, declared: Declared, budget: int, seed: int) -> None:
+def _maskable_ppo(memory: MeasurementMemory, declared: CostPrior, budget: int, seed: int) -> None:
     from sb3_contrib import MaskablePPO
 
     from drlpp.agents import MeasurementBudgetCallback

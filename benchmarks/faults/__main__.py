@@ -96,7 +96,7 @@ def _network_trials(folder: Path, count: int) -> Iterator[Trial]:
     with EmulatedCluster(HOSTS) as emulated:
         trials = NetworkTrials(emulated, folder, _NETWORK_EPOCHS)
         for seed in range(count):
-            for kind in ("cut", "lost", "paused keeper", "frozen keeper"):
+            for kind in ("cut", "lost", "paused host agent", "frozen host agent"):
                 yield attempted(kind, "training", partial(trials.trial, kind, seed))
 
 

@@ -1,4 +1,4 @@
-"""A host cut off, or its keeper frozen, while two emulated hosts train, and what came of it."""
+"""A host cut off, or its host agent frozen, while two emulated hosts train, and what came of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime import Observer, PipelineTrainer, join_launch
+from drlpp.runtime import PipelineTrainer, TrainerCallbacks, init_multihost
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -77,9 +77,9 @@ class NetworkTrials:
         self._wanted = _weights(folder / "whole")
 
     def trial(self, kind: str, seed: int) -> Trial:
-        """Cut a host off, or freeze its keeper, at a random moment.
+        """Cut a host off, or freeze its host agent, at a random moment.
 
-        For some seconds ("cut", "paused keeper") or for good ("lost", "frozen keeper").
+        For some seconds ("cut", "paused host agent") or for good ("lost", "frozen host agent").
 
         A training continues if it ends with the bits of one that nothing happened to. Where a host
         was lost, it is resumed before.
@@ -95,7 +95,7 @@ class NetworkTrials:
         _within(_LONGEST_SECONDS, lambda: job.output.count(_GOES_ON) >= epochs)
         time.sleep(chance.uniform(0, self._epoch_seconds))
         begin = time.perf_counter()
-        passes = kind in ("cut", "paused keeper")
+        passes = kind in ("cut", "paused host agent")
         mend = self._strike(kind)
         try:
             if passes:
@@ -118,16 +118,16 @@ class NetworkTrials:
 
     def _strike(self, kind: str) -> Callable[[], None]:
         """Strike, and return what takes the fault back."""
-        if "keeper" not in kind:
+        if "host agent" not in kind:
             self._emulated.cut(_VICTIM)
             return lambda: self._emulated.restore(_VICTIM)
         # The first process of its host; it has started the others.
-        keeper = min(self._emulated.process_ids(_VICTIM))
-        os.kill(keeper, signal.SIGSTOP)
+        host_agent = min(self._emulated.process_ids(_VICTIM))
+        os.kill(host_agent, signal.SIGSTOP)
 
         def go_on() -> None:
             with suppress(ProcessLookupError):
-                os.kill(keeper, signal.SIGCONT)
+                os.kill(host_agent, signal.SIGCONT)
 
         return go_on
 
@@ -168,7 +168,7 @@ def _weights(out: Path) -> dict[str, Tensor]:
 
 def _program(placement: str, epochs: str, out: str) -> None:
     """Run on every host: the first is the controller, and reports how the training proceeds."""
-    join_launch()
+    init_multihost()
     folder = Path(out)
     try:
         trainer = PipelineTrainer(
@@ -177,7 +177,7 @@ def _program(placement: str, epochs: str, out: str) -> None:
             checkpoint_every=_CHECKPOINT_EVERY,
             out=folder,
             resume=folder.exists(),
-            observer=Observer(
+            observer=TrainerCallbacks(
                 on_begin=lambda: print(_BEGINS, flush=True),
                 on_epoch=lambda report: print(_GOES_ON, flush=True),
             ),

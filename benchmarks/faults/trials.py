@@ -27,13 +27,13 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
-from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
+from drlpp.runtime import ClusterSession, PipelineTrainer, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 ACCELERATORS = (0, 0, 1)
-TOLD = EXPECTED | {"lost": HostLost, "frozen keeper": HostLost}
+TOLD = EXPECTED | {"lost": HostLost, "frozen host agent": HostLost}
 """What is said of every fault, that of a lost host included; of others nothing."""
 
 _CHECKPOINT_EVERY = 40
@@ -116,12 +116,15 @@ class FaultTrials:
             found_by="fault injection",
         )
         begins: list[float] = []
-        observer = Observer(on_begin=lambda: begins.append(time.perf_counter()))
+        observer = TrainerCallbacks(on_begin=lambda: begins.append(time.perf_counter()))
         self._wanted = self._train(folder / "whole", observer)
         self._seconds = time.perf_counter() - begins[0]
 
     def _train(
-        self, out: Path, observer: Observer | None = None, timeout_seconds: float | None = None
+        self,
+        out: Path,
+        observer: TrainerCallbacks | None = None,
+        timeout_seconds: float | None = None,
     ) -> dict[str, Tensor]:
         trainer = PipelineTrainer(
             self._document,
@@ -141,7 +144,9 @@ class FaultTrials:
             with everything_gone() as left, self._striking(kind, chance) as struck:
                 failure, reason = "", ""
                 try:
-                    self._train(out, Observer(on_begin=struck.begin), self._patience_seconds)
+                    self._train(
+                        out, TrainerCallbacks(on_begin=struck.begin), self._patience_seconds
+                    )
                 except RunFailure as error:
                     failure, reason = error.kind, str(error)
                 seconds = struck.seconds
@@ -283,7 +288,7 @@ def _training_program(placement: str, data: str, epochs: str, out: str) -> None:
         trust=_TRUST,
         checkpoint_every=_CHECKPOINT_EVERY,
         out=out,
-        observer=Observer(on_begin=lambda: print("begins", flush=True)),
+        observer=TrainerCallbacks(on_begin=lambda: print("begins", flush=True)),
     )
     trainer.fit(data, epochs=int(epochs))
 

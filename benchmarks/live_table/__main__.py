@@ -32,11 +32,11 @@ from drlpp.comparison.contenders import Contender
 from drlpp.comparison.race import RaceRules
 from drlpp.comparison.rivals import rival_heats
 from drlpp.costs.memory import MemoryModel
-from drlpp.envs import Declared, MeasurementMemory
+from drlpp.envs import CostPrior, MeasurementMemory
 from drlpp.errors import InvalidInput
 from drlpp.io.run_folder import open_run_folder
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import ClusterSession, kept_profile
+from drlpp.runtime import ClusterSession, load_or_measure_profile
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -163,7 +163,7 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
         open_run_folder(folder, "live_table.py", kept, resume=True),
         ClusterSession(reference, workers, speeds=settings.speeds, seed=settings.seed) as session,
     ):
-        profile, cluster = kept_profile(session, folder)
+        profile, cluster = load_or_measure_profile(session, folder)
         memory = MeasurementMemory(
             session, settings.minibatches, folder / "measurements.jsonl", settings.repetitions
         )
@@ -173,7 +173,7 @@ def measure_row(model: str, settings: Settings, folder: Path, console: Console) 
             hyperparameters=hyperparameters_of(settings.agent),
             budget=settings.budget,
             seed=settings.seed,
-            declared=Declared.of(
+            declared=CostPrior.of(
                 profile,
                 cluster.with_speeds([1.0] * workers) if settings.hide_speeds else cluster,
                 session.method,

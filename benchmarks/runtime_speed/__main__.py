@@ -44,7 +44,7 @@ from benchmarks.runtime_speed.samples import (
     Settings,
     SpeedSamples,
 )
-from drlpp.cli.command_line import build_console, run_program, told_how_to_go_on
+from drlpp.cli.command_line import build_console, resume_hint_on_interrupt, run_program
 from drlpp.errors import InvalidInput, RunFailure
 from drlpp.io.documents import read_document, write_document
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -107,7 +107,7 @@ def main(
     given = {"repetitions": repetitions, "minibatches": minibatches}
     changes |= {name: value for name, value in given.items() if value is not None}
     progress = Console(stderr=True)
-    with told_how_to_go_on(f"the same command goes on with the samples in {out}"):
+    with resume_hint_on_interrupt(f"the same command goes on with the samples in {out}"):
         document = measure(settings.model_copy(update=changes), out, progress)
     if as_json:
         print(json.dumps(as_plain(document), indent=1))

@@ -37,7 +37,7 @@ from drlpp.errors import RunFailure
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, Observer, ProgressReport
+from drlpp.runtime import ClusterSession, ProgressReport, TrainerCallbacks
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer, TrainingPlan
 from drlpp.specs.data import Data, digits
@@ -88,7 +88,7 @@ class Soak:
         with tempfile.TemporaryDirectory(prefix="training-", dir=self._folder) as training:
             if kill:
                 # The rest of a training that was killed is no measure of the whole.
-                self._train(name, Path(training), Observer(on_progress=self._killer()))
+                self._train(name, Path(training), TrainerCallbacks(on_progress=self._killer()))
                 self._train(name, Path(training))
             else:
                 self._train_and_time(name, Path(training))
@@ -128,12 +128,14 @@ class Soak:
             kills=kills,
         )
 
-    def _train(self, name: str, folder: Path, observer: Observer | None = None) -> Trainer | None:
+    def _train(
+        self, name: str, folder: Path, observer: TrainerCallbacks | None = None
+    ) -> Trainer | None:
         """Train, and return the trainer, or None if it failed."""
         placement = self._even_placement(PLACEMENTS[name])
         batch_size = self.session.captured.task.batch_size
         data = SamplesInMemory("digits", self._data, batch_size, seed=0)
-        trainer = Trainer(self.session, data, folder, _PLAN, observer or Observer())
+        trainer = Trainer(self.session, data, folder, _PLAN, observer or TrainerCallbacks())
         try:
             trainer.train(placement)
         except RunFailure as failure:

@@ -209,7 +209,7 @@ def read_options(options: Sequence[str], what: str, example: str) -> dict[str, o
 
 
 @contextmanager
-def told_how_to_go_on(how: str) -> Iterator[None]:
+def resume_hint_on_interrupt(how: str) -> Iterator[None]:
     """Print ``how`` after Ctrl-C in the block; it tells how to continue."""
     try:
         yield
@@ -230,9 +230,9 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     code = 0
     try:
         if launched:
-            from drlpp.runtime.hosts.launch import join_launch
+            from drlpp.runtime.hosts.launch import init_multihost
 
-            join_launch()
+            init_multihost()
             # torchrun decides which host is the first.
             here = f"{socket.gethostname()}, in {os.getcwd()}"
             print(f"{name}: runs on {here}; files are read and written there", file=sys.stderr)
@@ -249,9 +249,9 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     if code == _INTERRUPTED:
         print(f"{name}: interrupted", file=sys.stderr)
     if launched:
-        from drlpp.runtime.hosts.launch import leave_launch
+        from drlpp.runtime.hosts.launch import shutdown_multihost
 
-        leave_launch(code)
+        shutdown_multihost(code)
     sys.exit(code)
 
 

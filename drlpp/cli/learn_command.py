@@ -26,9 +26,9 @@ from drlpp.cli.command_line import (
     model_reference,
     optimizer_options,
     read_options,
+    resume_hint_on_interrupt,
     run_program,
     shown,
-    told_how_to_go_on,
 )
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from drlpp.agents import AgentHyperparameters
     from drlpp.comparison.comparison_file import Comparison
     from drlpp.costs.profile import Profile
-    from drlpp.envs import Declared, MeasurementMemory
+    from drlpp.envs import CostPrior, MeasurementMemory
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
     from drlpp.runtime import ClusterSession
@@ -125,7 +125,7 @@ def learn(
     from drlpp.comparison.contenders import RIVALS
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
-    from drlpp.runtime import ClusterSession, restarted, usual_workers
+    from drlpp.runtime import ClusterSession, default_num_workers, restarted
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -135,7 +135,7 @@ def learn(
     reference = model_reference(model, size, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
-    workers = workers or usual_workers()
+    workers = workers or default_num_workers()
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
@@ -153,7 +153,7 @@ def learn(
         open_run_folder(
             folder, "drlpp learn", settings, resume=resume, restarted=again, note=_tell
         ),
-        told_how_to_go_on("the run goes on where it was by the same command with --resume"),
+        resume_hint_on_interrupt("the run goes on where it was by the same command with --resume"),
     ):
         if reason := remember_trust(folder, [reference, optimizer_spec]):
             console.print(reason)
@@ -191,16 +191,16 @@ def _tell(note: str) -> None:
 
 def _run(job: Job, session: ClusterSession) -> None:
     from drlpp.costs.memory import MemoryModel
-    from drlpp.envs import Declared, MeasurementMemory
+    from drlpp.envs import CostPrior, MeasurementMemory
     from drlpp.errors import HostLost
-    from drlpp.runtime import kept_profile
+    from drlpp.runtime import load_or_measure_profile
 
     with shown(console, "profiling operators and links"):
-        profile, cluster = kept_profile(session, job.out)
+        profile, cluster = load_or_measure_profile(session, job.out)
     path = job.out / "measurements.jsonl"
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
     memory_model = MemoryModel.of(session.method, session.optimizer)
-    declared = Declared.of(profile, cluster, session.method, memory_model)
+    declared = CostPrior.of(profile, cluster, session.method, memory_model)
     try:
         comparison = None
         if _learn(job, session, memory, declared):
@@ -215,7 +215,7 @@ def _run(job: Job, session: ClusterSession) -> None:
 
 
 def _learn(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, declared: Declared
+    job: Job, session: ClusterSession, memory: MeasurementMemory, declared: CostPrior
 ) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement

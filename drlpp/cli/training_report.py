@@ -15,10 +15,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from drlpp.cli.command_line import build_console, told_how_to_go_on
+from drlpp.cli.command_line import build_console, resume_hint_on_interrupt
 from drlpp.io.progress_lines import ProgressLines, TimeLeft
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime import EpochReport, Observer, PipelineTrainer, ProgressReport
+from drlpp.runtime import EpochReport, PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.runtime.training.training_reports import OTHER_PLACEMENT
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -112,12 +112,12 @@ def train_and_report(
     bar = progress.add_task("", epoch=1, epochs=epochs, total=None, state="")
     # The bar begins when training does, so that nothing precedes an error in what was given.
     how = "training goes on where it was last saved by the same command with --resume"
-    with told_how_to_go_on(how), ExitStack() as bar_shown:
+    with resume_hint_on_interrupt(how), ExitStack() as bar_shown:
         trainer = PipelineTrainer(
             path,
             method=method,
             optimizer=optimizer,
-            observer=Observer(on_begin, on_progress, on_epoch, on_other_placement, on_note),
+            observer=TrainerCallbacks(on_begin, on_progress, on_epoch, on_other_placement, on_note),
             **options,
         )
         result = trainer.fit(data, epochs=epochs, minibatches=minibatches)

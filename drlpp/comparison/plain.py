@@ -14,7 +14,7 @@ from typing import Self
 from drlpp.capturing.capture import CapturedModel
 from drlpp.comparison.plain_process import PlainRun, plain_main, shapes_of
 from drlpp.errors import RunFailure, StorageFailure, TrialTimeout, WorkerLost
-from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.runtime.device.emulation import available_cores, cores_for
 from drlpp.runtime.hosts.local_host import (
@@ -140,7 +140,7 @@ class PlainPyTorch:
         except Exception as error:
             self._problem = f"{type(error).__name__}: {error}"
             return
-        with telling_of_storage(Path(tempfile.gettempdir())):
+        with reporting_disk_errors(Path(tempfile.gettempdir())):
             (self._session.folder / _TASK_FILE).write_bytes(content)
         self._task_file = _TASK_FILE
 

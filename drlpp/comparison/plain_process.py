@@ -27,7 +27,7 @@ from drlpp.errors import DRLPPError, InvalidModel, ModelError, OutOfMemory
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
-from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, moved
+from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -89,7 +89,7 @@ def plain_main(channel: Channel, device: str, limits: TimeLimits) -> None:
             # Whoever runs next needs the memory.
             gc.collect()
             if accelerator is not None:
-                accelerator.give_back_memory()
+                accelerator.empty_cache()
             channel.send(outcome)
     except (EOFError, ConnectionError, FileNotFoundError):
         os._exit(0)
@@ -157,7 +157,7 @@ def train(
     window = Window.plan(Pipeline.straight(1), run.minibatches, alone)
     module = task.module.to(device)
     targets = torch.empty(0) if task.targets is None else task.targets
-    inputs, targets = moved((tuple(task.inputs), targets), device)
+    inputs, targets = to_device((tuple(task.inputs), targets), device)
     loss = task.loss or mean_square
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     optimizer = build_optimizer(run.optimizer, weights)

@@ -26,7 +26,7 @@ def is_storage_error(error: BaseException) -> bool:
 
 
 @contextmanager
-def telling_of_storage(path: Path) -> Iterator[None]:
+def reporting_disk_errors(path: Path) -> Iterator[None]:
     """Turn such an error in the block into a readable one.
 
     Raises:

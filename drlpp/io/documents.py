@@ -42,7 +42,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class RecordByHand(Record):
+class StrictRecord(Record):
     """A record that people write: numbers are numbers."""
 
     @field_validator("*", mode="before")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from drlpp.errors import InvalidFile
-from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.io.documents import Record
 
 
@@ -21,7 +21,7 @@ def append_line(path: Path, line: bytes) -> None:
     Raises:
         StorageFailure: it cannot be written; the lines before are kept.
     """
-    with telling_of_storage(path), path.open("ab") as file:
+    with reporting_disk_errors(path), path.open("ab") as file:
         file.write(line + b"\n")
         file.flush()
         os.fsync(file.fileno())

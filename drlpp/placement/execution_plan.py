@@ -14,7 +14,7 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.schedule.actions import Part
+from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
@@ -46,7 +46,7 @@ class ExecutionPlan:
     _schedules: dict[int, Schedule] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    _uses: dict[int, Mapping[int, Mapping[Part, WeightUse]]] = field(
+    _uses: dict[int, Mapping[int, Mapping[MicrobatchId, WeightUse]]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -128,7 +128,7 @@ class ExecutionPlan:
             self._schedules[minibatches] = self.method.schedule_for(self.pipeline, minibatches)
         return self._schedules[minibatches]
 
-    def weight_uses(self, minibatches: int) -> Mapping[int, Mapping[Part, WeightUse]]:
+    def weight_uses(self, minibatches: int) -> Mapping[int, Mapping[MicrobatchId, WeightUse]]:
         """Return what every worker's policy uses for every part; those of the last call are kept.
 
         Raises:

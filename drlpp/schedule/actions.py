@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 Payload = Literal["activation", "gradient"]
 Cost = Literal["forward", "backward", "update"]
 
-Part = tuple[int, int]
+MicrobatchId = tuple[int, int]
 """What passes through a stage at once: (minibatch, microbatch)."""
 
 
@@ -56,7 +56,7 @@ class Pass:
     microbatch: int = 0
 
     @property
-    def part(self) -> Part:
+    def part(self) -> MicrobatchId:
         """What passes."""
         return self.minibatch, self.microbatch
 

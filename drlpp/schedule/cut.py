@@ -20,7 +20,7 @@ from drlpp.schedule.actions import (
     Backward,
     Forward,
     Message,
-    Part,
+    MicrobatchId,
     Receive,
     Send,
     Update,
@@ -41,8 +41,8 @@ class Segment:
 
     actions: tuple[Action, ...]
     version: int
-    in_flight: frozenset[Part]
-    last: Part
+    in_flight: frozenset[MicrobatchId]
+    last: MicrobatchId
 
 
 def cut_schedule(schedule: Schedule, cuts: Sequence[int] = ()) -> list[dict[int, Segment]]:
@@ -63,8 +63,10 @@ class _Cutter:
         self._actions = schedule.actions
         self._begins = dict.fromkeys(schedule.actions, 0)
         self._versions = dict.fromkeys(schedule.actions, 0)
-        self._in_flight: dict[int, frozenset[Part]] = dict.fromkeys(schedule.actions, frozenset())
-        self._last: dict[int, Part] = dict.fromkeys(schedule.actions, (-1, 0))
+        self._in_flight: dict[int, frozenset[MicrobatchId]] = dict.fromkeys(
+            schedule.actions, frozenset()
+        )
+        self._last: dict[int, MicrobatchId] = dict.fromkeys(schedule.actions, (-1, 0))
         self._drawn: dict[int, set[int]] = {worker: set() for worker in schedule.actions}
         # Where every message is sent and received, and every all-reduce takes place.
         self._sent: dict[tuple[Message, int], tuple[int, int]] = {}
@@ -150,7 +152,7 @@ class _Cutter:
         return end
 
 
-def _passed(actions: Sequence[Action], kind: type[Forward | Backward]) -> frozenset[Part]:
+def _passed(actions: Sequence[Action], kind: type[Forward | Backward]) -> frozenset[MicrobatchId]:
     return frozenset(a.part for a in actions if isinstance(a, kind))
 
 

@@ -20,7 +20,7 @@ from drlpp.schedule.actions import (
     Computation,
     Forward,
     Message,
-    Part,
+    MicrobatchId,
     Receive,
     Recompute,
     Send,
@@ -102,7 +102,7 @@ class Lowering:
             yield AllReduce(update.version, self.pipeline.workers, "squared_norm")
         yield update
 
-    def _taking(self, stage: int, part: Part) -> int:
+    def _taking(self, stage: int, part: MicrobatchId) -> int:
         """Return the worker of a stage that takes a part."""
         replicas = self.pipeline.stages[stage]
         return replicas[replica_of(part, self.microbatches, len(replicas))]

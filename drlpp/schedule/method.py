@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from drlpp.errors import InvalidInput
-from drlpp.io.documents import RecordByHand, first_problem
+from drlpp.io.documents import StrictRecord, first_problem
 from drlpp.io.quantities import Count
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.gpipe import GPIPE
@@ -67,7 +67,7 @@ class DeviceChoice(StrEnum):
     CUDA = "cuda"
 
 
-class Method(RecordByHand):
+class Method(StrictRecord):
     """A schedule, the weight policy on it, and how passes are computed.
 
     Attributes:

@@ -74,7 +74,7 @@ class Pipeline:
         return max(levels.values())
 
     @cached_property
-    def ways(self) -> tuple[tuple[int, int], ...]:
+    def routes(self) -> tuple[tuple[int, int], ...]:
         """From which worker to which messages go in a long run, whatever the schedule; sorted.
 
         Replicas take parts in turns, so of m and n replicas those meet whose numbers are the same

@@ -24,7 +24,7 @@ from pathlib import Path
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import read_text, write_atomically
 from drlpp.schedule.action_text import action_text, actions_text, parse_actions
-from drlpp.schedule.actions import Action, AllReduce, Part, Pass, Receive, Send
+from drlpp.schedule.actions import Action, AllReduce, MicrobatchId, Pass, Receive, Send
 from drlpp.schedule.kinds.registry import find_schedule_kind
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import Schedule, in_order
@@ -156,7 +156,7 @@ def _edge(word: str, stages: int) -> StageEdge:
 
 def _check(action: Action, schedule: Schedule) -> None:
     """Check that an action names only parts and workers that the schedule has."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MicrobatchId, ...] = ()
     named: tuple[int, ...] = ()
     match action:
         case Pass():

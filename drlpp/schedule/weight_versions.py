@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.actions import Backward, Forward, Part, Update
+from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
 from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -40,10 +40,10 @@ class WeightVersions:
         return self.backward - self.forward
 
 
-def weight_versions(schedule: Schedule, worker: int) -> dict[Part, WeightVersions]:
+def weight_versions(schedule: Schedule, worker: int) -> dict[MicrobatchId, WeightVersions]:
     """Count, in the actions of ``worker``, the weight versions of every part it processes."""
-    forward: dict[Part, int] = {}
-    found: dict[Part, WeightVersions] = {}
+    forward: dict[MicrobatchId, int] = {}
+    found: dict[MicrobatchId, WeightVersions] = {}
     version = 0
     for action in schedule.actions[worker]:
         match action:
@@ -103,7 +103,7 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
     return delays
 
 
-def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, WeightUse]]:
+def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[MicrobatchId, WeightUse]]:
     """Return what the policy of ``method`` uses for every part on every worker.
 
     Raises:
@@ -113,7 +113,7 @@ def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Part, Weig
     _check_accumulation(schedule.pipeline, method)
     entered = _contained_when_entering(schedule, versions)
     version_of, lookahead = method.policy_facts.version, method.lookahead or Lookahead()
-    uses: dict[int, dict[Part, WeightUse]] = {}
+    uses: dict[int, dict[MicrobatchId, WeightUse]] = {}
     for worker, met in versions.items():
         stage = schedule.pipeline.stage_of(worker)
         contained = _contained(schedule, worker)
@@ -144,15 +144,15 @@ def _contained(schedule: Schedule, worker: int) -> list[int]:
 
 
 def _contained_when_entering(
-    schedule: Schedule, versions: Mapping[int, Mapping[Part, WeightVersions]]
-) -> dict[Part, int]:
+    schedule: Schedule, versions: Mapping[int, Mapping[MicrobatchId, WeightVersions]]
+) -> dict[MicrobatchId, int]:
     """Return for every part how many minibatches the input stage's weights contain at its entry.
 
     Where the stage graph has several input stages, the one with the oldest weights counts, as
     later stages have certainly seen those.
     """
     pipeline = schedule.pipeline
-    entered: dict[Part, int] = {}
+    entered: dict[MicrobatchId, int] = {}
     for stage, workers in enumerate(pipeline.stages):
         if pipeline.incoming(stage):
             continue

@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from drlpp.errors import InvalidCluster
-from drlpp.io.documents import Document, RecordByHand, first_problem
+from drlpp.io.documents import Document, StrictRecord, first_problem
 from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
 
 MOST_LOAD = 0.9
@@ -35,7 +35,7 @@ A pass sometimes waits for the passes of others.
 """
 
 
-class Link(RecordByHand):
+class Link(StrictRecord):
     """A connection between two accelerators: seconds = latency + bytes / bandwidth.
 
     It carries messages in both directions at once.
@@ -65,7 +65,7 @@ A file could ask for more than memory holds, or than any planner can finish.
 """
 
 
-class Host(RecordByHand):
+class Host(StrictRecord):
     """``count`` machines with ``accelerators`` equal accelerators of one ``device`` type each.
 
     Attributes:

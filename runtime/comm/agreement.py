@@ -28,7 +28,7 @@ def contents_of(program: StageProgram, message: Message) -> list[TensorSpec]:
     return [spec for _, spec in specs if forwards or spec.differentiable]
 
 
-def check_agreement(
+def verify_message_plan(
     group: dist.ProcessGroup,
     workers: Sequence[int],
     worker: int,

@@ -39,7 +39,7 @@ class Connections:
             command.name,
             everyone,
             command.workers,
-            command.ways,
+            command.routes,
             worker,
             device,
             build,

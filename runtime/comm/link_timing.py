@@ -20,7 +20,7 @@ _LONGEST_SECONDS = 0.2
 """Seconds for all messages of one size; a slow link has fewer, but always one after the first."""
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """A way from one worker to another, and the bytes of the largest message that took it."""
 
     sender: int
@@ -28,7 +28,7 @@ class Way(NamedTuple):
     bytes_: int
 
 
-def ways_of(pipeline: Pipeline, results: Mapping[int, RunResult]) -> Iterator[Way]:
+def routes_of(pipeline: Pipeline, results: Mapping[int, RunResult]) -> Iterator[Route]:
     """Yield the ways that messages took in a run, in a fixed order.
 
     In a ring of m replicas a message is the m-th part of a bucket of gradients, from every replica
@@ -36,12 +36,12 @@ def ways_of(pipeline: Pipeline, results: Mapping[int, RunResult]) -> Iterator[Wa
     """
     for sender, result in sorted(results.items()):
         for receiver, bytes_ in sorted(result.message_bytes.items()):
-            yield Way(sender, receiver, bytes_)
+            yield Route(sender, receiver, bytes_)
     for ring in pipeline.stages:
         bytes_ = max(results[worker].bucket_bytes for worker in ring)
         if len(ring) > 1 and bytes_:
             for sender, receiver in pairwise((*ring, ring[0])):
-                yield Way(sender, receiver, -(-bytes_ // len(ring)))
+                yield Route(sender, receiver, -(-bytes_ // len(ring)))
 
 
 def time_messages(

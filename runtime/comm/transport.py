@@ -45,7 +45,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.capturing.graph import TensorSpec
-from drlpp.runtime.ipc.transport_choice import Backend, Transport, Way
+from drlpp.runtime.ipc.transport_choice import Backend, Route, Transport
 
 _MOST_BLOCKS = 4
 """Multiprocessors of a GPU that an operation of NCCL may occupy."""
@@ -191,7 +191,7 @@ class DirectedLinks(Links):
     """
 
     def __init__(
-        self, groups: Mapping[Way, dist.ProcessGroup], worker: int, device: torch.device
+        self, groups: Mapping[Route, dist.ProcessGroup], worker: int, device: torch.device
     ) -> None:
         super().__init__(device)
         self._groups = groups
@@ -223,7 +223,7 @@ def build_links(
     name: str,
     everyone: dist.ProcessGroup,
     workers: Sequence[int],
-    ways: Iterable[Way],
+    routes: Iterable[Route],
     worker: int,
     device: torch.device,
     build_group: BuildGroup,
@@ -242,12 +242,12 @@ def build_links(
     """
     if not transport.directed:
         return TaggedLinks(everyone, workers, device, staged=transport.staged)
-    groups: dict[Way, dist.ProcessGroup] = {}
+    groups: dict[Route, dist.ProcessGroup] = {}
     links = DirectedLinks(groups, worker, device)
-    for way in sorted(ways):
-        if worker in way:
-            sender, receiver = way
-            groups[way] = build_group(f"{name}/{sender}-to-{receiver}", way, transport.backend)
+    for route in sorted(routes):
+        if worker in route:
+            sender, receiver = route
+            groups[route] = build_group(f"{name}/{sender}-to-{receiver}", route, transport.backend)
             # The first message connects. Whoever waits here waits for a worker that is at an
             # earlier way, so the earliest of all proceeds.
             if worker == sender:

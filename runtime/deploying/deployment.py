@@ -15,7 +15,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Deploy
 from drlpp.runtime.ipc.transport_choice import Transport
-from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -68,7 +68,7 @@ class Deployment:
         return self.plan.method
 
 
-@sources_forgotten()
+@discarded_fx_sources()
 def deployment_commands(
     captured: CapturedModel,
     plan: ExecutionPlan,
@@ -109,7 +109,7 @@ def deployment_commands(
                 delay=plan.delays[stage],
                 seed=seed,
                 transport=transport,
-                ways=pipeline.ways,
+                routes=pipeline.routes,
                 checkpoint_file=checkpoint,
                 in_flight=in_flight,
             )

@@ -13,8 +13,8 @@ from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Run, RunResult, Stream
 from drlpp.runtime.ipc.run_plan import RunPlan
-from drlpp.runtime.stage.generated_sources import sources_forgotten
-from drlpp.schedule.actions import Part
+from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
 from drlpp.schedule.schedule import build_schedule
 
@@ -29,8 +29,8 @@ class Evaluation:
     @classmethod
     def of(cls, results: Iterable[RunResult], minibatches: int) -> Evaluation:
         """Build the evaluation from what all workers saw."""
-        losses: dict[Part, float] = {}
-        scores: dict[Part, Tensor] = {}
+        losses: dict[MicrobatchId, float] = {}
+        scores: dict[MicrobatchId, Tensor] = {}
         for result in results:
             losses |= result.losses
             scores |= result.scores
@@ -41,7 +41,7 @@ class Evaluation:
         )
 
 
-@sources_forgotten()
+@discarded_fx_sources()
 def evaluation_commands(
     captured: CapturedModel,
     deployment: Deployment,

@@ -19,7 +19,7 @@ from drlpp.runtime.ipc.commands import (
     StageTimes,
 )
 from drlpp.runtime.ipc.transport_choice import Transport
-from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -46,7 +46,7 @@ def computing_at_once(devices: Sequence[DeviceFacts], cores: int) -> int:
     return len(gpus) or cores
 
 
-@sources_forgotten()
+@discarded_fx_sources()
 def profile_command(
     captured: CapturedModel,
     method: Method,

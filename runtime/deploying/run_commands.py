@@ -11,7 +11,15 @@ from torch import Tensor
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.ipc.commands import Run, Stream
 from drlpp.runtime.ipc.run_plan import RunPlan
-from drlpp.schedule.actions import Action, AllReduce, Backward, Forward, Part, Recompute, Update
+from drlpp.schedule.actions import (
+    Action,
+    AllReduce,
+    Backward,
+    Forward,
+    MicrobatchId,
+    Recompute,
+    Update,
+)
 from drlpp.schedule.cut import Segment, cut_schedule
 from drlpp.schedule.update_rates import update_rates
 from drlpp.schedule.weight_policies import WeightUse
@@ -108,7 +116,9 @@ def run_commands(
         }
 
 
-def _uses_in(segment: Segment, uses: Mapping[Part, WeightUse]) -> dict[Part, WeightUse]:
+def _uses_in(
+    segment: Segment, uses: Mapping[MicrobatchId, WeightUse]
+) -> dict[MicrobatchId, WeightUse]:
     """Return uses of the parts that pass in a segment, and of later ones that need its versions."""
     passing = segment.in_flight.union(
         action.part for action in segment.actions if isinstance(action, Forward | Backward)
@@ -129,5 +139,5 @@ def _several_contribute(actions: Sequence[Action]) -> bool:
     )
 
 
-def _recomputed(actions: Sequence[Action]) -> frozenset[Part]:
+def _recomputed(actions: Sequence[Action]) -> frozenset[MicrobatchId]:
     return frozenset(a.part for a in actions if isinstance(a, Recompute))

@@ -27,7 +27,7 @@ from drlpp.schedule.method import DeviceChoice
 
 Tree = TypeVar("Tree")
 
-PROCESSOR = torch.device("cpu")
+CPU = torch.device("cpu")
 
 _OUT_OF_MEMORY_SIGNS = (
     "DefaultCPUAllocator",
@@ -75,15 +75,15 @@ class Accelerator(ABC):
         """Return a clock for one run."""
 
     @abstractmethod
-    def forget_peak_memory(self) -> None:
+    def reset_peak_memory(self) -> None:
         """Begin to look for the peak anew."""
 
     @abstractmethod
     def peak_memory_bytes(self) -> int:
-        """Return the most memory in use since :meth:`forget_peak_memory`; 0 where it is unknown."""
+        """Return the most memory in use since :meth:`reset_peak_memory`; 0 where it is unknown."""
 
     @abstractmethod
-    def give_back_memory(self) -> None:
+    def empty_cache(self) -> None:
         """Return what is not in use to the system, and to the other workers of the device."""
 
 
@@ -91,7 +91,7 @@ class Processor(Accelerator):
     """The host's own processor, with the host's memory."""
 
     def __init__(self) -> None:
-        self.device = PROCESSOR
+        self.device = CPU
         self.facts = DeviceFacts()
 
     def synchronize(self) -> None:
@@ -101,7 +101,7 @@ class Processor(Accelerator):
         """Return the process's own clock."""
         return ProcessorClock()
 
-    def forget_peak_memory(self) -> None:
+    def reset_peak_memory(self) -> None:
         """Reset the peak of the resident size of the process."""
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
@@ -114,7 +114,7 @@ class Processor(Accelerator):
                     return int(line.split()[1]) * 1024
         return 0
 
-    def give_back_memory(self) -> None:
+    def empty_cache(self) -> None:
         """Return free memory to the system, so that the next placement's peak leaves it out."""
         with suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -144,7 +144,7 @@ class Gpu(Accelerator):
         """Return a clock of the stream that passes run on."""
         return StreamClock(partial(torch.cuda.Event, enable_timing=True))
 
-    def forget_peak_memory(self) -> None:
+    def reset_peak_memory(self) -> None:
         """Reset the peak of torch's allocator in this process."""
         torch.cuda.reset_peak_memory_stats(self.device)
 
@@ -152,7 +152,7 @@ class Gpu(Accelerator):
         """Return the most memory that tensors of this process took."""
         return torch.cuda.max_memory_allocated(self.device)
 
-    def give_back_memory(self) -> None:
+    def empty_cache(self) -> None:
         """Return to the system what torch's allocator keeps for later."""
         torch.cuda.empty_cache()
 
@@ -211,12 +211,12 @@ def choice_for(device: str, speeds: Sequence[float]) -> DeviceChoice:
     return DeviceChoice.CPU
 
 
-def moved(tree: Tree, device: torch.device) -> Tree:
+def to_device(tree: Tree, device: torch.device) -> Tree:
     """Return the same with all tensors on ``device``; those already there are not copied."""
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), tree)
 
 
-def hurried(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device_async(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the host on ``device``, which may still be copying it.
 
     The copy starts from pinned memory, or the process would have to wait for it.
@@ -235,7 +235,7 @@ def device_among(values: Iterable[object]) -> torch.device:
             return value.device
         if isinstance(value, torch.device):
             return value
-    return PROCESSOR
+    return CPU
 
 
 def is_out_of_memory(error: BaseException) -> bool:

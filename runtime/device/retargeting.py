@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.fx.node import map_aggregate
 
 
-def retarget(module: Callable[..., Any] | None, device: torch.device) -> None:
+def move_graph_to_device(module: Callable[..., Any] | None, device: torch.device) -> None:
     """Let everything that a graph makes be on ``device``, and its constants too; in place.
 
     Args:

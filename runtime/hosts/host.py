@@ -1,4 +1,4 @@
-"""Where workers run: this machine, or another that a keeper looks after.
+"""Where workers run: this machine, or another that a host agent looks after.
 
 A :class:`~drlpp.runtime.session.worker_group.WorkerGroup` gives every host the same orders and
 hears the same events of it, wherever it is.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from drlpp.runtime.ipc.commands import Answer, Command
-from drlpp.runtime.ipc.post import Post
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class WorkerHost(ABC):
         """Process ids of the workers that run now; on another machine, as it counts them."""
 
     @abstractmethod
-    def start(self, posts: Sequence[Post]) -> None:
+    def start(self, posts: Sequence[WorkerSpec]) -> None:
         """Begin to start the workers anew; none runs.
 
         Raises:

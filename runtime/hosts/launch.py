@@ -27,10 +27,10 @@ import torch.distributed as dist
 
 from drlpp.errors import HostLost, InvalidInput
 from drlpp.runtime.device.emulation import available_cores
-from drlpp.runtime.hosts.keeper import Keeper
-from drlpp.runtime.hosts.keeper_messages import (
-    Hello,
-    Leave,
+from drlpp.runtime.hosts.host_agent import HostAgent
+from drlpp.runtime.hosts.host_protocol import (
+    Handshake,
+    Shutdown,
     limit_reading,
     receive_message,
     send_message,
@@ -46,7 +46,7 @@ from drlpp.runtime.hosts.launch_store import (
     tell_port,
 )
 from drlpp.runtime.hosts.local_host import warm_up
-from drlpp.runtime.ipc.handshake import SignedConnection, greet_controller, welcome_keeper
+from drlpp.runtime.ipc.handshake import SignedConnection, greet_controller, welcome_host_agent
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.schedule.method import checked_timeout
 
@@ -103,9 +103,9 @@ class Launch:
             limits=limits,
         )
 
-    def hello(self, address: str) -> Hello:
+    def hello(self, address: str) -> Handshake:
         """Return who this process is."""
-        return Hello(
+        return Handshake(
             rank=self.rank,
             node=self.node,
             host_name=socket.gethostname(),
@@ -137,7 +137,7 @@ class Controller:
 
     Attributes:
         port: that it listens on.
-        in_session: whether a session has the keepers; there is one at a time.
+        in_session: whether a session has the host agents; there is one at a time.
         attempt: counted from 1; ``torchrun`` keeps its store when it starts a program anew, but
             counts that on each host by itself.
 
@@ -152,8 +152,10 @@ class Controller:
         self._listener = socket.create_server((address, 0), backlog=launch.size + _MOST_HANDSHAKES)
         self.port: int = self._listener.getsockname()[1]
         self.hello = launch.hello(address)
-        self._arrived: queue.Queue[tuple[Hello, SignedConnection] | InvalidInput] = queue.Queue()
-        self._keepers: dict[int, tuple[Hello, SignedConnection]] = {}
+        self._arrived: queue.Queue[tuple[Handshake, SignedConnection] | InvalidInput] = (
+            queue.Queue()
+        )
+        self._host_agents: dict[int, tuple[Handshake, SignedConnection]] = {}
         self._turned_away: set[str] = set()
         self._exit_code: int | None = None
         self._handshakes = threading.BoundedSemaphore(_MOST_HANDSHAKES)
@@ -163,7 +165,7 @@ class Controller:
         threading.Thread(target=self._listen, daemon=True).start()
         tell_port(store, self.port)
 
-    def keepers(self) -> list[tuple[Hello, SignedConnection]]:
+    def host_agents(self) -> list[tuple[Handshake, SignedConnection]]:
         """Return the other processes, by rank, once all of them have come.
 
         Raises:
@@ -172,7 +174,7 @@ class Controller:
         """
         limit = self.launch.limits.gathering_seconds
         end = time.monotonic() + limit
-        while missing := sorted(set(range(1, self.launch.size)) - self._keepers.keys()):
+        while missing := sorted(set(range(1, self.launch.size)) - self._host_agents.keys()):
             try:
                 arrival = self._arrived.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
@@ -181,16 +183,16 @@ class Controller:
                     f"{self.hello.address} within {limit:.0f} s{self._suspicion()}"
                 ) from None
             self._take_in(arrival)
-        return [self._keepers[rank] for rank in sorted(self._keepers)]
+        return [self._host_agents[rank] for rank in sorted(self._host_agents)]
 
-    def _take_in(self, arrival: tuple[Hello, SignedConnection] | InvalidInput) -> None:
+    def _take_in(self, arrival: tuple[Handshake, SignedConnection] | InvalidInput) -> None:
         if isinstance(arrival, InvalidInput):
             raise arrival
         hello, connection = arrival
-        if hello.rank in self._keepers:
+        if hello.rank in self._host_agents:
             connection.close()
         else:
-            self._keepers[hello.rank] = arrival
+            self._host_agents[hello.rank] = arrival
 
     def _listen(self) -> None:
         """Welcome every process that connects, from the start: strangers must not fill a queue."""
@@ -217,7 +219,7 @@ class Controller:
             # Of whoever knows the token, beyond the handshake.
             limit_reading(peer, limits.host_silence_seconds)
             here = self.hello.address, self.port
-            rank, connection = welcome_keeper(
+            rank, connection = welcome_host_agent(
                 peer, here, self.launch.token, limits.handshake_seconds
             )
             self._arrived.put(self._introduced(rank, address, connection))
@@ -236,7 +238,7 @@ class Controller:
 
     def _introduced(
         self, rank: int, address: str, connection: SignedConnection
-    ) -> tuple[Hello, SignedConnection] | InvalidInput:
+    ) -> tuple[Handshake, SignedConnection] | InvalidInput:
         # Before anything is unpickled that another version may have pickled otherwise.
         theirs = connection.recv_bytes(_LONGEST_VERSIONS_BYTES).decode(errors="replace")
         if theirs != versions():
@@ -245,7 +247,7 @@ class Controller:
                 f"the host at {address} has {theirs}, and this one {versions()}; install the "
                 "same versions on all hosts"
             )
-        hello: Hello = receive_message(connection)
+        hello: Handshake = receive_message(connection)
         if hello.rank != rank or not 0 < rank < self.launch.size:
             raise ConnectionAbortedError("it is not who it has proven to be")
         return hello, connection
@@ -272,17 +274,17 @@ class Controller:
         while not self._arrived.empty():
             with suppress(InvalidInput, queue.Empty):
                 self._take_in(self._arrived.get_nowait())
-        keepers, self._keepers = self._keepers, {}
-        for _, connection in keepers.values():
+        host_agents, self._host_agents = self._host_agents, {}
+        for _, connection in host_agents.values():
             with suppress(OSError):
-                send_message(connection, (0, Leave(self._exit_code or 0)))
+                send_message(connection, (0, Shutdown(self._exit_code or 0)))
             connection.close()
 
 
 _controller: Controller | None = None
 
 
-def join_launch(time_limits: TimeLimits = DEFAULT_TIME_LIMITS) -> None:
+def init_multihost(time_limits: TimeLimits = DEFAULT_TIME_LIMITS) -> None:
     """Join the processes of a launch: the first call of a program that ``torchrun`` may start.
 
     Without ``torchrun`` it does nothing. On the first process, sessions from now on have all
@@ -303,14 +305,14 @@ def join_launch(time_limits: TimeLimits = DEFAULT_TIME_LIMITS) -> None:
         # torchrun ends processes by SIGTERM; what was learned so far is kept, as after Ctrl-C.
         signal.signal(signal.SIGTERM, _interrupt)
         _controller = Controller(launch, rendezvous(time_limits))
-        atexit.register(leave_launch)
+        atexit.register(shutdown_multihost)
         warm_up()
     else:
         signal.signal(signal.SIGTERM, _exit)
-        sys.exit(keep_workers(launch, rendezvous(time_limits), _interrupts(launch)))
+        sys.exit(serve_host(launch, rendezvous(time_limits), _interrupts(launch)))
 
 
-def leave_launch(exit_code: int | None = None) -> None:
+def shutdown_multihost(exit_code: int | None = None) -> None:
     """Let the other processes of the launch go: the last call of a program.
 
     At its end it happens by itself, but Python does not reveal what ``sys.exit`` was called with: a
@@ -337,17 +339,17 @@ def check_joined() -> None:
     """Check that the workers of this process's sessions are where they should be.
 
     Raises:
-        InvalidInput: in a process of ``torchrun`` that has not called :func:`join_launch`: each of
-            them would have a session of its own, with all of its workers on its own host.
+        InvalidInput: in a process of ``torchrun`` that has not called :func:`init_multihost`: each
+            would have a session of its own, with all of its workers on its own host.
     """
     if _controller is None and Launch.from_environment() is not None:
         raise InvalidInput(
-            "this program was started by torchrun; call drlpp.runtime.join_launch() before "
+            "this program was started by torchrun; call drlpp.runtime.init_multihost() before "
             "anything else, in every process"
         )
 
 
-def usual_workers(on_this_machine: int = 4) -> int:
+def default_num_workers(on_this_machine: int = 4) -> int:
     """Return a session's usual number of workers: all of the launch, or ``on_this_machine``.
 
     Raises:
@@ -377,7 +379,7 @@ def restarted() -> bool:
     return _controller is not None and _controller.attempt > 1
 
 
-def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | None = None) -> int:
+def serve_host(launch: Launch, store: dist.Store, interrupts: Connection | None = None) -> int:
     """Serve the controller until it ends.
 
     Args:
@@ -397,7 +399,7 @@ def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | Non
         there = peer.getpeername()[:2]
         connection = greet_controller(peer, there, launch.token, launch.rank)
         connection.send_bytes(versions().encode())
-        return Keeper(hello, connection, interrupts).serve()
+        return HostAgent(hello, connection, interrupts).serve()
     except AuthenticationError:
         reason = (
             f"has another {TOKEN_VARIABLE}, which has to be the same on every host, or is a "
@@ -414,7 +416,7 @@ def keep_workers(launch: Launch, store: dist.Store, interrupts: Connection | Non
 def _interrupts(launch: Launch) -> Connection | None:
     """Return what is readable once Ctrl-C has been pressed, unless the controller gets it as well.
 
-    The keeper continues until the controller has ended its session.
+    The host agent continues until the controller has ended its session.
     """
     if launch.node == 0:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -22,9 +22,9 @@ from drlpp.errors import HostLost, InvalidInput, WorkerLost
 from drlpp.runtime.hosts.host import Answered, Ended, Event, WorkerHost
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.commands import Command, Stop
-from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.worker.worker_process import worker_main
 
 _UNKNOWN_EXIT_CODE = 255
@@ -78,7 +78,7 @@ class LocalHost(WorkerHost):
         """Process ids of the workers that run now."""
         return [process.pid for process in self._processes.values() if process.pid is not None]
 
-    def start(self, posts: Sequence[Post]) -> None:
+    def start(self, posts: Sequence[WorkerSpec]) -> None:
         """Start the workers; none runs.
 
         Raises:

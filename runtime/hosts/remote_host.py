@@ -1,4 +1,4 @@
-"""The controller's side of a keeper: workers on another machine, or started by ``torchrun``."""
+"""The controller's side of a host agent: workers on another machine, or started by ``torchrun``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
 from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, WorkerHost
-from drlpp.runtime.hosts.keeper_messages import (
+from drlpp.runtime.hosts.host_protocol import (
     Clock,
     Close,
+    Dispatch,
     Fetch,
-    Hello,
+    Handshake,
     Kill,
     Open,
     Publish,
@@ -25,7 +26,6 @@ from drlpp.runtime.hosts.keeper_messages import (
     Reply,
     Request,
     Start,
-    Tell,
     chunks_of,
     receive_message,
     send_message,
@@ -33,19 +33,19 @@ from drlpp.runtime.hosts.keeper_messages import (
 )
 from drlpp.runtime.ipc.commands import Command, RunResult
 from drlpp.runtime.ipc.handshake import SignedConnection
-from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
 
 _CLOCK_READINGS = 5
 
 
 class RemoteHost(WorkerHost):
-    """The workers of one keeper.
+    """The workers of one host agent.
 
     Times in their results are turned into those of this machine's clock.
 
     Args:
-        hello: who the keeper is.
+        hello: who the host agent is.
         connection: to it.
         name: of its host.
         folder: of the session on this machine; what is fetched is put there.
@@ -55,7 +55,7 @@ class RemoteHost(WorkerHost):
 
     def __init__(
         self,
-        hello: Hello,
+        hello: Handshake,
         connection: SignedConnection,
         name: str,
         folder: Path,
@@ -80,8 +80,8 @@ class RemoteHost(WorkerHost):
         """Begin a session.
 
         Args:
-            host_folder: of the session on that host, if another keeper there or this process has
-                it already; then it is that one's to publish files.
+            host_folder: of the session on that host, if another host agent there or this process
+                has it already; then that one publishes files.
 
         Returns:
             The folder on that host.
@@ -98,16 +98,16 @@ class RemoteHost(WorkerHost):
         """Process ids of the workers that run now, as that machine counts them."""
         return list(self._process_ids)
 
-    def start(self, posts: Sequence[Post]) -> None:
+    def start(self, posts: Sequence[WorkerSpec]) -> None:
         """Begin to start the workers anew."""
         self._send(Start(tuple(posts)))
 
     def finish_start(self) -> None:
-        """Wait until the keeper has started them."""
+        """Wait until the host agent has started them."""
         self._process_ids = self._wait_for_reply(self._limits.host_start_seconds).process_ids
 
     def is_whole(self) -> bool:
-        """Return whether the workers run, as far as the keeper has reported."""
+        """Return whether the workers run, as far as the host agent has reported."""
         while mp_connection.wait(self.waitables(), 0):
             self._take_in()
         self._note_ends()
@@ -115,16 +115,16 @@ class RemoteHost(WorkerHost):
 
     def send(self, worker: int, command: Command) -> None:
         """Give the worker a command."""
-        self._send(Tell(worker, command))
+        self._send(Dispatch(worker, command))
 
     def waitables(self) -> list[Any]:
-        """Return the connection to the keeper."""
+        """Return the connection to the host agent."""
         if self._lost:
             raise self._lost
         return [self._connection]
 
     def events(self, ready: Container[object]) -> list[Event]:
-        """Return the events that the keeper has reported."""
+        """Return the events that the host agent has reported."""
         if self._connection in ready:
             self._take_in()
         self._note_ends()
@@ -154,7 +154,7 @@ class RemoteHost(WorkerHost):
         return min(readings)[1]
 
     def publish(self, path: Path) -> None:
-        """Send the file, unless another keeper of the host does."""
+        """Send the file, unless another host agent of the host does."""
         if not self._publishes:
             return
         self._ask(Publish(path.name, path.stat().st_size))
@@ -164,7 +164,7 @@ class RemoteHost(WorkerHost):
         self._wait_for_reply()
 
     def remove(self, file: str) -> None:
-        """Let the keeper that got the file remove it; do not wait for that."""
+        """Let the host agent that got the file remove it; do not wait for that."""
         if self._publishes:
             self._send(Remove(file))
 
@@ -193,7 +193,7 @@ class RemoteHost(WorkerHost):
         self._forget()
 
     def close(self) -> None:
-        """End the session on that host; the keeper waits for the next."""
+        """End the session on that host; the host agent waits for the next."""
         self._ask(Close())
         self._forget()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from drlpp.errors import InvalidInput
 from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.hosts.host import WorkerHost
-from drlpp.runtime.hosts.keeper_messages import Hello
+from drlpp.runtime.hosts.host_protocol import Handshake
 from drlpp.runtime.hosts.launch import check_joined, controller
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.hosts.remote_host import RemoteHost
@@ -87,13 +87,13 @@ def hosts_for(workers: int, folder: Path, limits: TimeLimits = DEFAULT_TIME_LIMI
         raise InvalidInput(
             "the processes of torchrun are workers of another session; close it before the next"
         )
-    keepers = launched.keepers()[: workers - 1]
-    hellos = [launched.hello, *(hello for hello, _ in keepers)]
+    host_agents = launched.host_agents()[: workers - 1]
+    hellos = [launched.hello, *(hello for hello, _ in host_agents)]
     names = _names_of(hellos)
     first = LocalHost([0], folder, names[0], launched.hello.address, limits)
     hosts: list[WorkerHost] = [first]
     folders = {launched.hello.node: str(folder)}
-    for (hello, connection), name in zip(keepers, names[1:], strict=True):
+    for (hello, connection), name in zip(host_agents, names[1:], strict=True):
         shares_clock = hello.machine == launched.hello.machine
         host = RemoteHost(hello, connection, name, folder, limits, shares_clock=shares_clock)
         folders[hello.node] = host.open(folders.get(hello.node))
@@ -109,7 +109,7 @@ def release_hosts() -> None:
         launched.in_session = False
 
 
-def _names_of(hellos: Sequence[Hello]) -> list[str]:
+def _names_of(hellos: Sequence[Handshake]) -> list[str]:
     """Return names of hosts; where several call themselves the same, with their numbers."""
     nodes: dict[str, set[int]] = {}
     for hello in hellos:

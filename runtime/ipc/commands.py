@@ -14,8 +14,8 @@ from drlpp import errors
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.ipc.run_plan import RunPlan
-from drlpp.runtime.ipc.transport_choice import Transport, Way
-from drlpp.schedule.actions import Action, Part
+from drlpp.runtime.ipc.transport_choice import Route, Transport
+from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -64,7 +64,7 @@ class Deploy:
     delay: int
     seed: int
     transport: Transport
-    ways: tuple[Way, ...]
+    routes: tuple[Route, ...]
     checkpoint_file: str | None = None
     in_flight: bool = False
 
@@ -219,7 +219,7 @@ class Progress:
     """
 
     through: int
-    losses: dict[Part, float]
+    losses: dict[MicrobatchId, float]
 
     @property
     def loss(self) -> float:
@@ -258,8 +258,8 @@ class RunResult:
     """
 
     times: list[tuple[float, float]]
-    losses: dict[Part, float]
-    scores: dict[Part, Tensor]
+    losses: dict[MicrobatchId, float]
+    scores: dict[MicrobatchId, Tensor]
     peak_memory_bytes: int
     bytes_sent: int
     weight_bytes: int = 0

@@ -1,6 +1,6 @@
-"""How a controller and a keeper know each other, and that nobody speaks in the other's name.
+"""How a controller and a host agent know each other, and that nobody speaks in the other's name.
 
-    keeper                                         controller
+    host agent                                         controller
       │  who it is (rank), a fresh nonce                │
       │ ──────────────────────────────────────────────▶ │
       │                  a fresh nonce, proof           │
@@ -10,7 +10,7 @@
       │ ◀══════════════ signed messages ══════════════▶ │
 
 A proof is an HMAC by a secret that is derived from the token for one role, one rank and one address
-of a controller, of both nonces: none can be used in the other direction, for another keeper, at
+of a controller, of both nonces: none can be used in the other direction, for another host agent, at
 another address, or a second time. Nor can what is said after that: every message is signed by a key
 of this connection and direction, with its number. Until both proofs have been checked, only bytes
 of fixed lengths are read, and nothing is unpickled before its signature was.
@@ -27,11 +27,11 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from typing import Literal
 
-Role = Literal["controller", "keeper"]
+Role = Literal["controller", "host agent"]
 Address = tuple[str, int]
 
 _GREETING = struct.Struct("!16sI32s")
-_MAGIC = b"drlpp keeper 1\n\0"
+_MAGIC = b"drlpp host agent 1\n\0"
 _NONCE_BYTES = _PROOF_BYTES = 32
 _LONGEST_BYTES = 2**30
 
@@ -97,8 +97,8 @@ class _Secrets:
     Args:
         token: that both sides know.
         address: of the controller, as this side knows it.
-        rank: of the keeper.
-        nonces: of the keeper and of the controller, one behind the other.
+        rank: of the host agent.
+        nonces: of the host agent and of the controller, one behind the other.
     """
 
     def __init__(self, token: bytes, address: Address, rank: int, nonces: bytes) -> None:
@@ -117,7 +117,7 @@ class _Secrets:
     def signed(self, peer: socket.socket, role: Role) -> SignedConnection:
         """Return the rest of the conversation, in which this side has that role."""
         peer.settimeout(None)
-        other: Role = "keeper" if role == "controller" else "controller"
+        other: Role = "host agent" if role == "controller" else "controller"
         sends, receives = (self._secret(one, "signs") for one in (role, other))
         return SignedConnection(Connection(peer.detach()), sends, receives)
 
@@ -125,13 +125,13 @@ class _Secrets:
 def greet_controller(
     peer: socket.socket, address: Address, token: bytes, rank: int
 ) -> SignedConnection:
-    """Prove to a controller who this keeper is, and wait for it for as long as it takes.
+    """Prove to a controller who this host agent is, and wait for it for as long as it takes.
 
     Args:
         peer: connected to the controller; taken over.
         address: that was dialled.
         token: that both sides know.
-        rank: of the keeper.
+        rank: of the host agent.
 
     Raises:
         AuthenticationError: whoever listens there does not know the token, and has learned nothing.
@@ -144,14 +144,14 @@ def greet_controller(
     shared = _Secrets(token, address, rank, nonce + answer[:_NONCE_BYTES])
     if not hmac.compare_digest(answer[_NONCE_BYTES:], shared.proof("controller")):
         raise AuthenticationError("the controller does not know the token")
-    peer.sendall(shared.proof("keeper"))
-    return shared.signed(peer, "keeper")
+    peer.sendall(shared.proof("host agent"))
+    return shared.signed(peer, "host agent")
 
 
-def welcome_keeper(
+def welcome_host_agent(
     peer: socket.socket, address: Address, token: bytes, seconds: float
 ) -> tuple[int, SignedConnection]:
-    """Prove to a keeper who this controller is, and check who the keeper is.
+    """Prove to a host agent who this controller is, and check who the host agent is.
 
     Args:
         peer: that has connected; taken over.
@@ -160,10 +160,10 @@ def welcome_keeper(
         seconds: after which one that has not proven itself is given up.
 
     Returns:
-        The rank of the keeper, and the connection to it.
+        The rank of the host agent, and the connection to it.
 
     Raises:
-        AuthenticationError: a keeper that does not know the token, or takes this side for one.
+        AuthenticationError: a host agent that does not know the token, or takes this side for one.
         OSError, EOFError: a stranger, or a connection that broke.
     """
     end = time.monotonic() + seconds
@@ -176,9 +176,9 @@ def welcome_keeper(
     try:
         proof = _received(peer, _PROOF_BYTES, end)
     except (EOFError, ConnectionError):
-        raise AuthenticationError("the keeper did not believe the controller's proof") from None
-    if not hmac.compare_digest(proof, shared.proof("keeper")):
-        raise AuthenticationError("the keeper does not know the token")
+        raise AuthenticationError("the host agent did not believe the controller's proof") from None
+    if not hmac.compare_digest(proof, shared.proof("host agent")):
+        raise AuthenticationError("the host agent does not know the token")
     return rank, shared.signed(peer, "controller")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from drlpp.schedule.actions import Part
+from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.weight_policies import WeightUse
 
 
@@ -23,10 +23,10 @@ class RunPlan:
         finite: whether to stop at a loss that is infinite or not a number.
     """
 
-    uses: Mapping[Part, WeightUse]
+    uses: Mapping[MicrobatchId, WeightUse]
     rates: Sequence[float]
-    recomputed: frozenset[Part] = frozenset()
-    kept: frozenset[Part] = frozenset()
+    recomputed: frozenset[MicrobatchId] = frozenset()
+    kept: frozenset[MicrobatchId] = frozenset()
     version: int = 0
     shared: bool = False
     finite: bool = False

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drlpp.errors import InvalidFile, StorageFailure
-from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.io.documents import replacing
 
 _FORMAT = "drlpp tree 1"
@@ -60,7 +60,7 @@ def write_tree(path: Path, tree: object) -> None:
         StorageFailure: the disk is full or cannot be written; no part of the file is left.
     """
     try:
-        with telling_of_storage(path):
+        with reporting_disk_errors(path):
             _write(path, tree)
     except StorageFailure:
         path.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Literal
 from drlpp.runtime.device.devices import DeviceFacts
 
 Backend = Literal["gloo", "nccl"]
-Way = tuple[int, int]
+Route = tuple[int, int]
 """A way from one worker to another."""
 
 

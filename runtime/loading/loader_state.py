@@ -62,7 +62,7 @@ def _parts_of(value: object) -> list[object]:
 
 
 @contextmanager
-def undisturbed(loader: DataLoader) -> Iterator[None]:
+def preserve_rng_state(loader: DataLoader) -> Iterator[None]:
     """Restore generators after an iteration that the next one must not notice."""
     generators = generators_of(loader)
     states = [generator.get_state() for generator in generators]

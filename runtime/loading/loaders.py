@@ -28,7 +28,7 @@ _FRAME = re.compile(r'  File ".*", line \d+, in ')
 
 
 @contextmanager
-def loader_processes_may_die() -> Iterator[None]:
+def suspended_sigchld_handler() -> Iterator[None]:
     """Interrupt nothing but :func:`iterate` in the block when a process of a loader dies.
 
     torch has a handler for that, which raises wherever the main thread happens to be, in the middle
@@ -67,7 +67,7 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader")
                     if loader.num_workers:
                         # Their sockets go where they are removed even if all is killed.
                         keep_socket_folder()
-                    with loader_processes_may_die():
+                    with suspended_sigchld_handler():
                         # torch installs its handler here.
                         iterator = iter(loader)
                 batch = next(iterator)

@@ -30,7 +30,7 @@ from drlpp.runtime.stage.passes import as_sent
 from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
-from drlpp.schedule.actions import AllReduce, Backward, Forward, Part, Recompute, Update
+from drlpp.schedule.actions import AllReduce, Backward, Forward, MicrobatchId, Recompute, Update
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import in_order
 from drlpp.schedule.weight_versions import stage_delay
@@ -52,7 +52,7 @@ class ReferenceResult:
     """All parameters and buffers by name, the loss of every part, every stage's skipped updates."""
 
     state: dict[str, Tensor]
-    losses: dict[Part, float]
+    losses: dict[MicrobatchId, float]
     skipped_updates: tuple[int, ...]
 
 
@@ -142,7 +142,7 @@ class ReferenceExecutor:
             for worker in self._pipeline.workers
         }
 
-    def run(self, count: int, options: RunOptions | None = None) -> dict[Part, float]:
+    def run(self, count: int, options: RunOptions | None = None) -> dict[MicrobatchId, float]:
         """Train on ``count`` minibatches and return the loss of every part."""
         options = options or RunOptions()
         for stage in self._stages:
@@ -183,15 +183,15 @@ class _Replay:
         self._minibatches = minibatches
         self._uses = plan.weight_uses(count)
         self._rates = [self._rates_of(stage) for stage in range(len(executor._stages))]
-        self._passed: dict[tuple[int, Part], _Passed] = {}
-        self._activations: dict[Part, dict[StageOutput, Tensor]] = defaultdict(dict)
-        self._gradients: dict[tuple[Part, StageOutput], Tensor] = {}
+        self._passed: dict[tuple[int, MicrobatchId], _Passed] = {}
+        self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
+        self._gradients: dict[tuple[MicrobatchId, StageOutput], Tensor] = {}
         # For every stage and update, what its replicas found.
         self._pending: dict[int, list[Weights]] = defaultdict(list)
         self._norms: dict[int, Tensor] = {}
-        self._losses: dict[Part, float] = {}
+        self._losses: dict[MicrobatchId, float] = {}
         stages = len(executor._programs)
-        self._stages_left: dict[Part, int] = defaultdict(lambda: stages)
+        self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: stages)
 
     def _rates_of(self, stage: int) -> list[float]:
         """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
@@ -211,7 +211,7 @@ class _Replay:
                 first = action.through
         return rates
 
-    def run(self) -> dict[Part, float]:
+    def run(self) -> dict[MicrobatchId, float]:
         """Replay all actions."""
         for worker, action in in_order(self._schedule):
             stage = self._schedule.pipeline.stage_of(worker)
@@ -229,7 +229,7 @@ class _Replay:
                     self._update(stage, version, contributions)
         return self._losses
 
-    def _forward(self, worker: int, stage: int, part: Part) -> None:
+    def _forward(self, worker: int, stage: int, part: MicrobatchId) -> None:
         history = self._executor._stages[stage]
         weights = history.for_forward(self._uses[worker][part], self._rates[stage])
         buffers = self._executor._buffers[worker]
@@ -240,14 +240,14 @@ class _Replay:
         if passed.loss is not None:
             self._losses[part] = passed.loss.item()
 
-    def _recompute(self, worker: int, stage: int, part: Part) -> None:
+    def _recompute(self, worker: int, stage: int, part: MicrobatchId) -> None:
         """Perform the forward again, with the weights of the backward."""
         history = self._executor._stages[stage]
         weights = history.for_backward(self._uses[worker][part], self._rates[stage])
         buffers = {n: b.clone() for n, b in self._executor._buffers[worker].items()}
         self._passed[worker, part] = self._call(stage, part, _private(weights), buffers)
 
-    def _call(self, stage: int, part: Part, weights: Weights, buffers: Weights) -> _Passed:
+    def _call(self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights) -> _Passed:
         program = self._executor._programs[stage]
         inputs = self._minibatches.inputs(part)
         received: dict[StageOutput, Tensor] = {}
@@ -280,7 +280,7 @@ class _Replay:
                 lost = self._executor._loss(*results, self._minibatches.targets(part))
         return _Passed(weights, received, as_sent(program, outputs), lost)
 
-    def _backward(self, worker: int, stage: int, part: Part) -> None:
+    def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:
         passed = self._passed.pop((worker, part))
         weights = self._executor._stages[stage].for_backward(
             self._uses[worker][part], self._rates[stage]
@@ -369,9 +369,9 @@ def _overwrite(weights: Weights, values: Weights) -> None:
 
 def _backward(
     passed: _Passed,
-    part: Part,
+    part: MicrobatchId,
     stage: int,
-    gradients: dict[tuple[Part, StageOutput], Tensor],
+    gradients: dict[tuple[MicrobatchId, StageOutput], Tensor],
 ) -> Weights:
     """Return gradients of the weights; add those of what was received to ``gradients``."""
     ends: list[tuple[Tensor, Tensor | None]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from drlpp.placement.measurement import LinkUsage
-from drlpp.runtime.comm.link_timing import ways_of
+from drlpp.runtime.comm.link_timing import routes_of
 from drlpp.runtime.ipc.commands import LinkTimes, RunResult, TimeLink
 from drlpp.runtime.session.cluster_discovery import ends_to_measure
 from drlpp.runtime.session.worker_group import WorkerGroup
@@ -36,11 +36,11 @@ def time_ways(
     """
     found = []
     transport = workers.transport(pipeline.workers)
-    ways = set(pipeline.ways)
-    for sender, receiver, bytes_ in ways_of(pipeline, results):
+    routes = set(pipeline.routes)
+    for sender, receiver, bytes_ in routes_of(pipeline, results):
         size = max(bytes_, 1)
         # Replicas have no links of their own where every way has its group.
-        linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= ways
+        linked = not transport.directed or {(sender, receiver), (receiver, sender)} <= routes
         name = None if linked else workers.new_name("link")
         command = TimeLink(sender, receiver, (size,), _WAY_REPEATS, name, transport)
         times = workers.execute({sender: command, receiver: command})[sender]

@@ -36,7 +36,7 @@ from drlpp.runtime.deploying.profile_commands import (
 from drlpp.runtime.deploying.run_commands import RunOptions, run_commands
 from drlpp.runtime.device.devices import choice_for
 from drlpp.runtime.device.emulation import checked_speeds
-from drlpp.runtime.hosts.launch import time_limits_of, usual_workers
+from drlpp.runtime.hosts.launch import default_num_workers, time_limits_of
 from drlpp.runtime.hosts.session_hosts import check_workers
 from drlpp.runtime.ipc.commands import (
     Collect,
@@ -74,7 +74,7 @@ class ClusterSession:
     Args:
         model: a captured model, a reference to one, or its name (of the zoo's, the small size).
         workers: how many processes; each is one accelerator, with one thread. By default 4, or
-            under ``torchrun`` all that it has started (:func:`drlpp.runtime.join_launch`).
+            under ``torchrun`` all that it has started (:func:`drlpp.runtime.init_multihost`).
         method: schedule and weight policy of measurements that name none.
         optimizer: updates the weights.
         seed: of the model's weights and of dropout.
@@ -106,7 +106,7 @@ class ClusterSession:
         device: str = DeviceChoice.AUTO,
         note: Callable[[str], None] = lambda note: warnings.warn(note, stacklevel=3),
     ) -> None:
-        workers = usual_workers() if workers is None else workers
+        workers = default_num_workers() if workers is None else workers
         check_workers(workers)
         self.speeds = checked_speeds(speeds, workers)
         self.device = choice_for(device, self.speeds)

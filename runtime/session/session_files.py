@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 
-from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.tensor_file import write_tree
@@ -91,4 +91,4 @@ class SessionFiles:
 
 def telling_of_temporary_files() -> AbstractContextManager[None]:
     """Report storage errors of the session's own files; an observer's files have their own."""
-    return telling_of_storage(Path(tempfile.gettempdir()))
+    return reporting_disk_errors(Path(tempfile.gettempdir()))

@@ -34,13 +34,13 @@ from drlpp.runtime.ipc.commands import (
     Stream,
     Working,
 )
-from drlpp.runtime.ipc.post import Post, StoreAddress
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.store import new_token, open_store
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.ipc.transport_choice import Transport, transport_of
-from drlpp.runtime.loading.loaders import loader_processes_may_die
-from drlpp.runtime.session.feed import Feed, chunk_minibatches
+from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
+from drlpp.runtime.loading.loaders import suspended_sigchld_handler
+from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer, chunk_minibatches
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.pipeline import Pipeline
@@ -158,7 +158,7 @@ class WorkerGroup:
             for host in self.hosts.hosts:
                 host.start(
                     [
-                        Post(
+                        WorkerSpec(
                             worker=worker,
                             place=started[host.name] + number,
                             address=host.address,
@@ -229,7 +229,7 @@ class WorkerGroup:
         self,
         commands: Mapping[int, Command],
         on_progress: Callable[[Progress], None] | None = None,
-        feed: Feed | None = None,
+        feed: MinibatchStreamer | None = None,
     ) -> dict[int, Any]:
         """Give workers their commands and wait for all answers.
 
@@ -252,7 +252,7 @@ class WorkerGroup:
         self,
         commands: Mapping[int, Command],
         on_progress: Callable[[Progress], None] | None = None,
-        feed: Feed | None = None,
+        feed: MinibatchStreamer | None = None,
     ) -> dict[int, Any]:
         """Do the same for commands that count as running, not as deploying."""
         begin = time.perf_counter()
@@ -276,7 +276,7 @@ class WorkerGroup:
         commands: Mapping[int, Command],
         patience: float,
         on_progress: Callable[[Progress], None] | None = None,
-        feed: Feed | None = None,
+        feed: MinibatchStreamer | None = None,
     ) -> dict[int, Any]:
         try:
             with self._noting_lost_hosts():
@@ -296,7 +296,7 @@ class WorkerGroup:
         waiting: set[int],
         patience: float,
         on_progress: Callable[[Progress], None] | None,
-        feed: Feed | None,
+        feed: MinibatchStreamer | None,
     ) -> dict[int, Any]:
         answers: dict[int, Any] = {}
         self._silence_seconds = 0.0
@@ -325,7 +325,7 @@ class WorkerGroup:
                             on_progress(progress)
                     case Answered(worker, Reading() as reading):
                         assert feed is not None
-                        feed.heard(worker, reading)
+                        feed.on_request(worker, reading)
                     case Answered(worker, answer) if not isinstance(answer, Working):
                         answers[worker] = answer
                         waiting.discard(worker)
@@ -407,7 +407,7 @@ class WorkerGroup:
     @contextmanager
     def feeding(
         self, options: RunOptions, pipeline: Pipeline, minibatches: int, first: int
-    ) -> Iterator[Feed | None]:
+    ) -> Iterator[MinibatchStreamer | None]:
         """Provide the feed of a run whose minibatches are loaded during the run."""
         if options.loaded is None:
             yield None
@@ -416,12 +416,12 @@ class WorkerGroup:
         assert task.targets is not None
         bytes_ = sum(tensor.nbytes for tensor in (*task.inputs, task.targets))
         stream = Stream(self.new_name("stream"), chunk_minibatches(bytes_), first)
-        feed = Feed(
+        feed = MinibatchStreamer(
             stream,
             options.loaded,
             minibatches - first,
             pipeline.workers,
             self.files,
         )
-        with loader_processes_may_die(), closing(feed):
+        with suspended_sigchld_handler(), closing(feed):
             yield feed

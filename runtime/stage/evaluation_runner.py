@@ -14,7 +14,7 @@ from drlpp.runtime.stage.passes import Loss, Received, StageValues, as_sent
 from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.actions import Part
+from drlpp.schedule.actions import MicrobatchId
 
 
 @dataclass
@@ -37,7 +37,7 @@ class EvaluationRunner:
     score: Loss | None
     minibatches: MinibatchSource
     losses: Losses = field(default_factory=Losses)
-    scores: dict[Part, Tensor] = field(default_factory=dict)
+    scores: dict[MicrobatchId, Tensor] = field(default_factory=dict)
 
     @property
     def reads_data(self) -> bool:
@@ -50,7 +50,7 @@ class EvaluationRunner:
             self.minibatches.passed(minibatch)
             self.minibatches.wait_for(minibatch)
 
-    def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
+    def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""
         with torch.no_grad(), passes_in(self.trained.method.precision, self.trained.device):
             state = self.trained.weights_and_buffers()

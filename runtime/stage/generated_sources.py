@@ -15,7 +15,7 @@ from torch.fx import graph_module
 
 
 @contextmanager
-def sources_forgotten() -> Iterator[None]:
+def discarded_fx_sources() -> Iterator[None]:
     """Forget the text of the code that graphs get inside; the graphs work as before."""
     kept: dict[str, str] = graph_module._loader.eval_cache
     before = set(kept)

@@ -21,7 +21,7 @@ class Gradients(ABC):
     """What the backwards of a stage found for its next update.
 
     Args:
-        weights: the parameters; :meth:`hand_over` leaves the gradient of an update in their
+        weights: the parameters; :meth:`assign_gradients` leaves the gradient of an update in their
             ``grad``.
     """
 
@@ -50,7 +50,7 @@ class Gradients(ABC):
         """Return the gradients so far, of the weights that have any."""
 
     @abstractmethod
-    def hand_over(self, divisor: float) -> None:
+    def assign_gradients(self, divisor: float) -> None:
         """Give the optimizer the sums over ``divisor`` and begin anew.
 
         Args:
@@ -89,7 +89,7 @@ class SingleGradients(Gradients):
         """Return what the backward found."""
         return [gradient for gradient in self._found if gradient is not None]
 
-    def hand_over(self, divisor: float) -> None:
+    def assign_gradients(self, divisor: float) -> None:
         """Give the optimizer what the backward found, over ``divisor``."""
         for index, weight in enumerate(self._weights):
             # What is divided needs no room next to its quotient.
@@ -278,7 +278,7 @@ class SharedGradients(Gradients):
         """Return the sums of the weights that have any."""
         return [p for p, reached in zip(self._parts, self._reached, strict=True) if reached]
 
-    def hand_over(self, divisor: float) -> None:
+    def assign_gradients(self, divisor: float) -> None:
         """Give the optimizer the sums over ``divisor`` and begin anew."""
         for bucket in self._buckets:
             bucket.flat.div_(divisor)

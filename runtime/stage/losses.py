@@ -8,7 +8,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from drlpp.schedule.actions import Part
+from drlpp.schedule.actions import MicrobatchId
 
 _MOST_ON_DEVICE = 64
 
@@ -22,12 +22,12 @@ class Losses:
     """
 
     def __init__(self) -> None:
-        self.not_finite: tuple[Part, float] | None = None
-        self._known: dict[Part, float] = {}
-        self._pending: dict[Part, Tensor] = {}
+        self.not_finite: tuple[MicrobatchId, float] | None = None
+        self._known: dict[MicrobatchId, float] = {}
+        self._pending: dict[MicrobatchId, Tensor] = {}
         self._told = 0
 
-    def add(self, part: Part, loss: Tensor) -> None:
+    def add(self, part: MicrobatchId, loss: Tensor) -> None:
         """Note a loss, a single number."""
         if loss.device.type == "cpu":
             self._note(part, loss.item())
@@ -36,14 +36,14 @@ class Losses:
         if len(self._pending) >= _MOST_ON_DEVICE:
             self._read()
 
-    def new(self) -> dict[Part, float]:
+    def new(self) -> dict[MicrobatchId, float]:
         """Return the losses that were noted since the last time."""
         self._read()
         found = dict(islice(self._known.items(), self._told, None))
         self._told = len(self._known)
         return found
 
-    def take(self) -> dict[Part, float]:
+    def take(self) -> dict[MicrobatchId, float]:
         """Return all losses; from now on others are collected."""
         self._read()
         taken, self._known = self._known, {}
@@ -57,7 +57,7 @@ class Losses:
                 self._note(part, value)
             self._pending.clear()
 
-    def _note(self, part: Part, value: float) -> None:
+    def _note(self, part: MicrobatchId, value: float) -> None:
         self._known[part] = value
         if self.not_finite is None and not math.isfinite(value):
             self.not_finite = part, value

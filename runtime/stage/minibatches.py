@@ -9,17 +9,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from drlpp.runtime.device.devices import PROCESSOR, hurried, moved
-from drlpp.schedule.actions import Part
+from drlpp.runtime.device.devices import CPU, to_device, to_device_async
+from drlpp.schedule.actions import MicrobatchId
 
 
 class MinibatchSource(Protocol):
     """Gives a stage its inputs and targets."""
 
-    def input(self, index: int, part: Part) -> Tensor:
+    def input(self, index: int, part: MicrobatchId) -> Tensor:
         """Return one of the model's inputs for (minibatch, microbatch)."""
 
-    def targets(self, part: Part) -> Tensor:
+    def targets(self, part: MicrobatchId) -> Tensor:
         """Return the targets for (minibatch, microbatch)."""
 
     def wait_for(self, minibatch: int) -> None:
@@ -49,24 +49,24 @@ class Minibatches:
     labels: Tensor
     order: Tensor | None = None
     microbatches: int = 1
-    device: torch.device = PROCESSOR
+    device: torch.device = CPU
 
     def on(self, device: torch.device) -> Minibatches:
         """Return it on a device: all samples now if every minibatch has all, else as they come."""
         if self.order is not None:
             return replace(self, device=device)
-        samples, labels = moved((tuple(self.samples), self.labels), device)
+        samples, labels = to_device((tuple(self.samples), self.labels), device)
         return replace(self, samples=samples, labels=labels, device=device)
 
-    def inputs(self, part: Part) -> tuple[Tensor, ...]:
+    def inputs(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         """Return the model's inputs for (minibatch, microbatch)."""
         return tuple(self._take(tensor, part) for tensor in self.samples)
 
-    def input(self, index: int, part: Part) -> Tensor:
+    def input(self, index: int, part: MicrobatchId) -> Tensor:
         """Return one of the model's inputs for (minibatch, microbatch)."""
         return self._take(self.samples[index], part)
 
-    def targets(self, part: Part) -> Tensor:
+    def targets(self, part: MicrobatchId) -> Tensor:
         """Return the targets for (minibatch, microbatch)."""
         return self._take(self.labels, part)
 
@@ -76,10 +76,10 @@ class Minibatches:
     def passed(self, through: int) -> None:
         """Do nothing: all minibatches are kept."""
 
-    def _take(self, tensor: Tensor, part: Part) -> Tensor:
+    def _take(self, tensor: Tensor, part: MicrobatchId) -> Tensor:
         minibatch, microbatch = part
         if self.order is not None:
             tensor = tensor[self.order[minibatch % len(self.order)]]
         if self.microbatches > 1 and tensor.numel():
             tensor = tensor.chunk(self.microbatches)[microbatch]
-        return hurried(tensor, self.device)
+        return to_device_async(tensor, self.device)

@@ -12,12 +12,12 @@ from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST
 from drlpp.capturing.autograd_functions import CapturedFunction
-from drlpp.runtime.device.devices import PROCESSOR, device_among
+from drlpp.runtime.device.devices import CPU, device_among
 from drlpp.runtime.stage.randomness import seeded
 from drlpp.schedule.method import Precision
 
 
-def passes_in(precision: Precision, device: torch.device = PROCESSOR) -> torch.autocast:
+def passes_in(precision: Precision, device: torch.device = CPU) -> torch.autocast:
     """Run the operators inside in this precision."""
     reduced = torch.float16 if precision == "float16" else torch.bfloat16
     return torch.autocast(device.type, reduced, enabled=precision != "float32")

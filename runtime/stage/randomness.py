@@ -19,12 +19,12 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
 from drlpp.runtime.device.devices import device_among
-from drlpp.schedule.actions import Part
+from drlpp.schedule.actions import MicrobatchId
 
 _pass_key = ""
 
 
-def begin_pass(seed: int, part: Part) -> None:
+def begin_pass(seed: int, part: MicrobatchId) -> None:
     """Say which minibatch and microbatch the random operators that follow belong to."""
     global _pass_key
     _pass_key = f"{seed} {part}"

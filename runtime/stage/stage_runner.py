@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
 from drlpp.errors import NotFinite
-from drlpp.runtime.device.devices import PROCESSOR, moved
+from drlpp.runtime.device.devices import CPU, to_device
 from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.runtime.stage.gradients import (
     Gradients,
@@ -34,7 +34,7 @@ from drlpp.runtime.weights.optimizers import (
     state_on,
 )
 from drlpp.runtime.weights.policies import Stash, build_policy
-from drlpp.schedule.actions import Part
+from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -91,7 +91,7 @@ class StageRunner:
     seed: int = 0
     first_minibatch: int = 0
     optimizer_state: OptimizerState = field(default_factory=dict)
-    device: torch.device = PROCESSOR
+    device: torch.device = CPU
 
     def __post_init__(self) -> None:
         self.names = self.program.weight_names
@@ -108,7 +108,7 @@ class StageRunner:
             self.policy.load_state([state_on(self.device, state) for state in policy_state])
         self._gradients: Gradients = SingleGradients(weights)
         self._squared_norm: float | None = None
-        self._in_flight: dict[Part, _InFlight] = {}
+        self._in_flight: dict[MicrobatchId, _InFlight] = {}
         self._plan = RunPlan({}, ())
         self.losses = Losses()
         self.peak_weight_bytes = 0
@@ -156,7 +156,7 @@ class StageRunner:
         if self.reads_data:
             self.minibatches.wait_for(minibatch)
 
-    def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
+    def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``.
 
         Args:
@@ -187,7 +187,7 @@ class StageRunner:
         self._in_flight[part] = passed
         return outputs
 
-    def recompute(self, part: Part) -> None:
+    def recompute(self, part: MicrobatchId) -> None:
         """Perform the forward pass of ``part`` once more, with the weights of its backward.
 
         So a stashed version is used again, a prediction is that for the backward, and PipeMare's
@@ -199,12 +199,12 @@ class StageRunner:
         with self.policy.backward_weights(self._use(part)) as weights:
             passed.outputs, passed.loss = self._call(part, passed.received, weights, buffers)
 
-    def _use(self, part: Part) -> WeightUse:
+    def _use(self, part: MicrobatchId) -> WeightUse:
         return self._plan.uses[part]
 
     def _call(
         self,
-        part: Part,
+        part: MicrobatchId,
         received: Received,
         weights: Sequence[Tensor],
         buffers: Mapping[str, Tensor],
@@ -230,7 +230,7 @@ class StageRunner:
         return as_sent(self.program, outputs), loss
 
     def backward(
-        self, part: Part, gradients: Mapping[int, Tensor], *, last: bool = False
+        self, part: MicrobatchId, gradients: Mapping[int, Tensor], *, last: bool = False
     ) -> dict[StageOutput, Tensor]:
         """Perform the backward pass of ``part`` and add to the gradients of the next update.
 
@@ -299,7 +299,7 @@ class StageRunner:
             self.skipped_updates += 1
         else:
             divisor = contributions * self.method.applied_loss_scale
-            self._gradients.hand_over(divisor)
+            self._gradients.assign_gradients(divisor)
             if self.method.clip_norm and squared_norm is not None:
                 self._clip(squared_norm**0.5 / divisor)
             self.policy.update()
@@ -367,7 +367,7 @@ class StageRunner:
 
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
         """Begin a run that continues where :meth:`in_flight_state` was taken."""
-        state = moved(state, self.device)
+        state = to_device(state, self.device)
         self.policy.load_versions(state["stashed"])
         self.begin(plan)
         self._gradients.load_state(state["gradients"])
@@ -381,7 +381,7 @@ class StageRunner:
             self._in_flight[part] = passed
 
     def _replay(
-        self, part: Part, received: Received, weights: Sequence[Tensor] | None
+        self, part: MicrobatchId, received: Received, weights: Sequence[Tensor] | None
     ) -> tuple[Sequence[Tensor], Tensor | None]:
         """Repeat a forward that was made before, with the weights that it had then."""
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from drlpp.runtime.device.devices import hurried
+from drlpp.runtime.device.devices import to_device_async
 from drlpp.runtime.ipc.commands import Reading, Stream
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
-from drlpp.schedule.actions import Part
+from drlpp.schedule.actions import MicrobatchId
 from drlpp.specs.data import Samples
 
 _POLL_SECONDS = 0.002
@@ -56,11 +56,11 @@ class StreamedMinibatches:
         self._chunks: dict[int, list[tuple[Tensor, ...]]] = {}
         self._oldest_needed = 0
 
-    def input(self, index: int, part: Part) -> Tensor:
+    def input(self, index: int, part: MicrobatchId) -> Tensor:
         """Return one of the model's inputs for (minibatch, microbatch)."""
         return self._take(self._minibatch(part)[index], part)
 
-    def targets(self, part: Part) -> Tensor:
+    def targets(self, part: MicrobatchId) -> Tensor:
         """Return the targets for (minibatch, microbatch)."""
         return self._take(self._minibatch(part)[-1], part)
 
@@ -83,13 +83,13 @@ class StreamedMinibatches:
     def _place(self, minibatch: int) -> tuple[int, int]:
         return divmod(minibatch - self.stream.first, self.stream.chunk_minibatches)
 
-    def _minibatch(self, part: Part) -> tuple[Tensor, ...]:
+    def _minibatch(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         self.wait_for(part[0])
         chunk, index = self._place(part[0])
         return self._chunks[chunk][index]
 
-    def _take(self, tensor: Tensor, part: Part) -> Tensor:
+    def _take(self, tensor: Tensor, part: MicrobatchId) -> Tensor:
         tensor = in_memory(tensor)
         if self._microbatches > 1 and tensor.numel():
             tensor = tensor.chunk(self._microbatches)[part[1]]
-        return hurried(tensor, self._device)
+        return to_device_async(tensor, self._device)

@@ -13,7 +13,7 @@ from drlpp.errors import InvalidFile, NotFinite
 from drlpp.io.documents import Record
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.training.training_reports import EpochReport
-from drlpp.schedule.actions import Part
+from drlpp.schedule.actions import MicrobatchId
 
 
 class TrainingCheckpoint(Record):
@@ -42,7 +42,7 @@ class TrainingCheckpoint(Record):
     epochs: list[EpochReport]
     began: int = Field(ge=0)
     position: int = Field(ge=0)
-    losses: dict[Part, float]
+    losses: dict[MicrobatchId, float]
     data: tuple[tuple[Tensor, ...], str]
     evaluated: bool = True
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from drlpp.errors import InvalidFile, StorageFailure
-from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.runtime.training.training_reports import EpochReport
 
@@ -40,7 +40,7 @@ def write_evaluation(path: Path, report: EpochReport) -> None:
         StorageFailure: the disk is full or cannot be written; ``path`` is as it was.
     """
     try:
-        with telling_of_storage(path):
+        with reporting_disk_errors(path):
             write_document(path, EvaluationFile(**asdict(report)))
     except InvalidFile as error:
         raise StorageFailure(str(error)) from None

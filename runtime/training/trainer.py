@@ -37,8 +37,8 @@ from drlpp.runtime.training.training_failures import (
     with_way_on,
 )
 from drlpp.runtime.training.training_log import TrainingLog
-from drlpp.runtime.training.training_reports import EpochReport, Observer, ProgressReport
-from drlpp.schedule.actions import Part
+from drlpp.runtime.training.training_reports import EpochReport, ProgressReport, TrainerCallbacks
+from drlpp.schedule.actions import MicrobatchId
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -88,7 +88,7 @@ class _Progress:
     reports: list[EpochReport] = field(default_factory=list)
     began: int = 0
     position: int = 0
-    losses: dict[Part, float] = field(default_factory=dict)
+    losses: dict[MicrobatchId, float] = field(default_factory=dict)
     evaluated: bool = True
 
 
@@ -113,7 +113,7 @@ class Trainer:
         data: TrainingData,
         folder: Path,
         plan: TrainingPlan,
-        observer: Observer,
+        observer: TrainerCallbacks,
     ) -> None:
         self.session = session
         self.data = data
@@ -299,7 +299,7 @@ class Trainer:
             self._progress = _Progress(self._progress.reports, began, began + cut, losses)
             self._save(deployment)
 
-        live: dict[Part, float] = {}
+        live: dict[MicrobatchId, float] = {}
 
         def tell(progress: Progress) -> None:
             through = began + progress.through
@@ -352,7 +352,7 @@ class Trainer:
                 f"{most} of its updates; a loss_scale below {scale:g} may help"
             )
 
-    def _log(self, log: TrainingLog, epoch: int, losses: Mapping[Part, float]) -> None:
+    def _log(self, log: TrainingLog, epoch: int, losses: Mapping[MicrobatchId, float]) -> None:
         """Write about minibatches of an epoch."""
         first = (epoch - 1) * self._count
         means = {first + minibatch: loss for minibatch, loss in _mean_losses(losses).items()}
@@ -381,21 +381,21 @@ class Trainer:
         return mean_loss(found.losses, samples, batch_size), score
 
 
-def _losses(results: Mapping[int, RunResult], began: int) -> dict[Part, float]:
+def _losses(results: Mapping[int, RunResult], began: int) -> dict[MicrobatchId, float]:
     """Return the loss of every part, numbered from the beginning of the epoch."""
-    losses: dict[Part, float] = {}
+    losses: dict[MicrobatchId, float] = {}
     for result in results.values():
         losses |= _numbered(result.losses, began)
     return losses
 
 
-def _numbered(losses: Mapping[Part, float], began: int) -> dict[Part, float]:
+def _numbered(losses: Mapping[MicrobatchId, float], began: int) -> dict[MicrobatchId, float]:
     return {
         (minibatch + began, microbatch): loss for (minibatch, microbatch), loss in losses.items()
     }
 
 
-def _mean_losses(losses: Mapping[Part, float]) -> dict[int, float]:
+def _mean_losses(losses: Mapping[MicrobatchId, float]) -> dict[int, float]:
     """Return every minibatch's mean over its parts; their number may change on resuming."""
     parts: dict[int, list[float]] = {}
     for (minibatch, _), loss in losses.items():

@@ -27,7 +27,7 @@ from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer, TrainingPlan
 from drlpp.runtime.training.training_data import LoadedData, TrainingData
-from drlpp.runtime.training.training_reports import EpochReport, Observer
+from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
 from drlpp.specs.data import Data, Loaders, check_data, load_data
@@ -110,7 +110,7 @@ class PipelineTrainer:
         resume: bool = False,
         seed: int = 0,
         trust: str | Iterable[str] = (),
-        observer: Observer | None = None,
+        observer: TrainerCallbacks | None = None,
     ) -> None:
         _check_kind("method", method, Method, 'drlpp.schedule.method.choose_method("stash")')
         _check_kind("optimizer", optimizer, OptimizerSpec, 'OptimizerSpec.parse("adam", lr=0.001)')
@@ -121,7 +121,7 @@ class PipelineTrainer:
             'LearningRateSchedule.parse("cosine"); a rate is an option of the optimizer',
         )
         _check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
-        _check_kind("observer", observer, Observer, "Observer(on_epoch=print)")
+        _check_kind("observer", observer, TrainerCallbacks, "TrainerCallbacks(on_epoch=print)")
         _check_count("synchronous_epochs", synchronous_epochs, least=0)
         _check_count("checkpoint_every", checkpoint_every, least=0)
         if workers is not None:
@@ -156,7 +156,7 @@ class PipelineTrainer:
         self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.resume = resume
         self.seed = seed
-        self.observer = observer or Observer()
+        self.observer = observer or TrainerCallbacks()
         self.captured = capture(self.document.model, seed=seed)
         self._plan = _planned(self.document, self.captured, self.method, given)
         self.placement = self._plan.placement

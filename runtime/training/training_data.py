@@ -15,7 +15,7 @@ from drlpp.errors import InvalidInput
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch
 from drlpp.runtime.loading.held_out import evaluation_order
-from drlpp.runtime.loading.loader_state import generators_of, undisturbed
+from drlpp.runtime.loading.loader_state import generators_of, preserve_rng_state
 from drlpp.runtime.loading.loaders import Loader, Unpacker, iterate, known_samples
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.data import Loaders, Samples
@@ -177,7 +177,7 @@ class LoadedData(TrainingData):
     def _whole_held_out(self) -> Generator[Samples]:
         assert self._held_out is not None
         waiting: list[Samples] = []
-        with undisturbed(self._held_out):
+        with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
                 waiting.append(self._unpack(batch))
                 if sum(map(len, waiting)) >= self.batch_size:
@@ -269,7 +269,7 @@ class LoadedData(TrainingData):
 
     def _check_first(self, loader: Loader, *, one_by_one: bool) -> None:
         """Raise an error if the first minibatch does not fit, before any worker starts."""
-        with undisturbed(loader):
+        with preserve_rng_state(loader):
             batch = next(iterate(loader, epoch_seed(self._seed, 0)), None)
         if batch is None:
             raise InvalidInput("a loader gives no minibatch at all; at least one is needed")
@@ -299,7 +299,7 @@ class LoadedData(TrainingData):
                 "the training loader is read once to count its minibatches; where it never ends, "
                 "say how many make an epoch (minibatches, or --minibatches)"
             )
-            with undisturbed(self._train):
+            with preserve_rng_state(self._train):
                 count = sum(1 for _ in self._whole(epoch=1))
         if not count:
             raise InvalidInput(
@@ -316,7 +316,7 @@ class LoadedData(TrainingData):
             return known
         self._note("the held-out loader is read once to count its samples")
         count = 0
-        with undisturbed(self._held_out):
+        with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
                 count += len(self._unpack(batch))
                 if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):

@@ -10,7 +10,7 @@ from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.disk_errors import reporting_disk_errors
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.session.run_timeline import timeline_of
 from drlpp.runtime.training.training_reports import EpochReport
@@ -44,7 +44,7 @@ class TrainingLog:
             self._board = SummaryWriter(str(folder), purge_step=first or None)
 
     def _writing(self) -> AbstractContextManager[None]:
-        return telling_of_storage(self._folder)
+        return reporting_disk_errors(self._folder)
 
     def _write(self, values: Mapping[str, float], step: int) -> None:
         with self._writing():

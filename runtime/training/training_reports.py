@@ -40,7 +40,7 @@ OTHER_PLACEMENT = (
 
 
 @dataclass(frozen=True)
-class Observer:
+class TrainerCallbacks:
     """Hears how training goes: when it begins, every few minibatches, and after every epoch.
 
     ``on_other_placement`` is called if a checkpoint of another placement or method is resumed,

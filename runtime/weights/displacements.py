@@ -27,7 +27,7 @@ PolicyState = list[dict[str, Tensor]]
 """What a policy knows about every weight of a stage in addition to its value."""
 
 
-class Displacement(ABC):
+class WeightShift(ABC):
     """Moves the weights of ``optimizer`` by a number of updates, and back.
 
     Args:
@@ -90,7 +90,7 @@ class Displacement(ABC):
         """Take over what :meth:`state` gave."""
 
 
-class OptimizerRule(Displacement):
+class OptimizerRule(WeightShift):
     """PipeOptim where the optimizer's state gives the direction of its update (Table I)."""
 
     def move_(self, lead: int, rate_sum: float) -> None:
@@ -106,7 +106,7 @@ class OptimizerRule(Displacement):
 _PIECE = 65536
 
 
-class LastStep(Displacement):
+class LastStep(WeightShift):
     """PipeOptim for any other optimizer: ΔW_t = (W_{t−1} − W_t) / lr, its last step.
 
     W_{t−1} is kept, and its storage serves to cache W_t while the weights are moved, so that no
@@ -168,7 +168,7 @@ class LastStep(Displacement):
             self._rate = state[0]["rate"].item()
 
 
-class SmoothedGradient(Displacement):
+class SmoothedGradient(WeightShift):
     """SpecTrain: along the smoothed gradients m of SGD with momentum (pipeoptim eq. 6).
 
     For an optimizer of another kind its own first moment is taken, or the last gradient where it
@@ -203,7 +203,7 @@ class SmoothedGradient(Displacement):
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
 
-class AdamStep(Displacement):
+class AdamStep(WeightShift):
     """XPipe: along Adam's step whatever the optimizer (pipeoptim eq. 6).
 
     The moments are the optimizer's own if it is Adam or AdamW; otherwise they are kept here, with
@@ -259,14 +259,14 @@ class AdamStep(Displacement):
                 moments.update({key: value.clone() for key, value in known.items()})
 
 
-class Trajectory(Displacement):
+class Trajectory(WeightShift):
     """PipeMare's discrepancy correction, T2 (pipemare §3.2): back along the weights' trajectory.
 
     δ_{t+1} = γ · δ_t + (1 − γ) · (W_{t+1} − W_t) follows the weights, and the backward uses
     W_{t+s} − s · δ for the W_t of its forward. γ = D^(1/s), for the stage's s in steady state.
 
     Args:
-        weights, optimizer: as in :class:`Displacement`.
+        weights, optimizer: as in :class:`WeightShift`.
         decay: γ.
     """
 

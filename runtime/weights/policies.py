@@ -22,15 +22,15 @@ from torch.optim import Optimizer
 from drlpp.runtime.device.clocks import Clock, ProcessorClock, Span
 from drlpp.runtime.weights.displacements import (
     AdamStep,
-    Displacement,
     LastStep,
     OptimizerRule,
     PolicyState,
     SmoothedGradient,
     Trajectory,
+    WeightShift,
 )
 from drlpp.runtime.weights.update_rules import has_rule
-from drlpp.schedule.actions import Part
+from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
 
@@ -57,7 +57,7 @@ class WeightPolicy(ABC):
         self._version = 0
 
     def begin(
-        self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
+        self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
     ) -> None:
         """Prepare for a run.
 
@@ -162,7 +162,7 @@ class Vanilla(WeightPolicy):
             self.optimizer.step()
 
 
-class Displaced(Vanilla):
+class PredictedWeights(Vanilla):
     """Passes use weights that are predicted, or corrected, from the newest; two versions at most.
 
     With :class:`~drlpp.runtime.weights.displacements.OptimizerRule` or ``LastStep`` this is
@@ -172,7 +172,7 @@ class Displaced(Vanilla):
     """
 
     def __init__(
-        self, weights: Sequence[Tensor], optimizer: Optimizer, displacement: Displacement
+        self, weights: Sequence[Tensor], optimizer: Optimizer, displacement: WeightShift
     ) -> None:
         super().__init__(weights, optimizer)
         self.displacement = displacement
@@ -253,7 +253,7 @@ class Stash(WeightPolicy):
         self._pending: Counter[int] = Counter()
 
     def begin(
-        self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
+        self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
     ) -> None:
         """Prepare for a run; older versions that it still needs are kept."""
         super().begin(uses, rates, version)
@@ -325,7 +325,7 @@ class Weightless(WeightPolicy):
         self.predictions = []
 
     def begin(
-        self, uses: Mapping[Part, WeightUse], rates: Sequence[float], version: int = 0
+        self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
     ) -> None:
         """Do nothing: there is nothing to prepare."""
 
@@ -353,12 +353,12 @@ def build_policy(
     """
     if optimizer is None:
         return Weightless()
-    displacement: type[Displacement]
+    displacement: type[WeightShift]
     match method.policy:
         case "spectrain":
-            return Displaced(weights, optimizer, SmoothedGradient(weights, optimizer))
+            return PredictedWeights(weights, optimizer, SmoothedGradient(weights, optimizer))
         case "xpipe":
-            return Displaced(weights, optimizer, AdamStep(weights, optimizer))
+            return PredictedWeights(weights, optimizer, AdamStep(weights, optimizer))
         case "2bw" | "stash-vertical":
             return Stash(weights, optimizer)
         case "sync":
@@ -369,10 +369,10 @@ def build_policy(
             return Stash(weights, optimizer)
         case "pipeoptim":
             displacement = OptimizerRule if has_rule(optimizer) else LastStep
-            return Displaced(weights, optimizer, displacement(weights, optimizer))
+            return PredictedWeights(weights, optimizer, displacement(weights, optimizer))
         case "pipemare" if method.correction_decay:
             decay = method.correction_decay ** (1 / delay)
-            return Displaced(weights, optimizer, Trajectory(weights, optimizer, decay))
+            return PredictedWeights(weights, optimizer, Trajectory(weights, optimizer, decay))
         case "vanilla" | "pipemare":
             return Vanilla(weights, optimizer)
     raise NotImplementedError(f"the workers have no implementation of policy {method.policy}")

@@ -23,7 +23,7 @@ from drlpp.schedule.actions import (
     Backward,
     Forward,
     Message,
-    Part,
+    MicrobatchId,
     Receive,
     Recompute,
     Send,
@@ -42,7 +42,7 @@ class Runner(Protocol):
     def wait_for(self, minibatch: int) -> None:
         """Return when what the stage needs of a minibatch is there."""
 
-    def forward(self, part: Part, received: Received) -> Sequence[Tensor]:
+    def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:
         """Perform a forward and return the outputs of the stage."""
 
 
@@ -105,7 +105,7 @@ class Executor:
             case Send(message, _):
                 self.mailbox.send(action, self._outgoing.pop(message))
 
-    def _forward(self, part: Part) -> None:
+    def _forward(self, part: MicrobatchId) -> None:
         program = self.runner.program
         received: dict[StageOutput, Tensor] = {}
         for source, contents in program.receives.items():
@@ -129,7 +129,7 @@ class TrainingExecutor(Executor):
 
     runner: StageRunner
     everyone: dist.ProcessGroup
-    _summed_next: frozenset[Part] = frozenset()
+    _summed_next: frozenset[MicrobatchId] = frozenset()
 
     def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
         """Perform all actions, and time what predictions of weights take."""
@@ -158,7 +158,7 @@ class TrainingExecutor(Executor):
             case _:
                 super().perform(action)
 
-    def _backward(self, part: Part) -> None:
+    def _backward(self, part: MicrobatchId) -> None:
         program = self.runner.program
         gradients: dict[int, Tensor] = {}
         for target, contents in program.sends.items():
@@ -178,10 +178,10 @@ class TrainingExecutor(Executor):
                 self._outgoing[message] = tensors
 
 
-def _last_before_sums(actions: Sequence[Action]) -> frozenset[Part]:
+def _last_before_sums(actions: Sequence[Action]) -> frozenset[MicrobatchId]:
     """Return the parts whose backward is the last before gradients are summed over the replicas."""
-    found: set[Part] = set()
-    last: Part | None = None
+    found: set[MicrobatchId] = set()
+    last: MicrobatchId | None = None
     for action in actions:
         match action:
             case Backward(minibatch, microbatch):

@@ -22,15 +22,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drlpp.runtime.device.devices import Accelerator
-from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.commands import OperatorTimes, ProfileOperators, StageTimes, Working
 from drlpp.runtime.ipc.run_plan import RunPlan
-from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
-from drlpp.runtime.weights.policies import Displaced
+from drlpp.runtime.weights.policies import PredictedWeights
 from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC, WeightUse
@@ -64,11 +64,11 @@ def time_operators(
         replicas: the group of the workers that measure at the same time, to sum gradients with.
         tell: called now and then, between what is timed.
     """
-    with sources_forgotten():
+    with discarded_fx_sources():
         each, parts, whole, loss = pickle.loads(command.programs)
     device = accelerator.device
     for graph in (*(program.function for program in (*each, *parts, whole)), loss):
-        retarget(graph, device)
+        move_graph_to_device(graph, device)
     minibatches = minibatches.on(device)
     clock = _clock(accelerator)
     on_pass = SignsOfLife(tell).now_and_then
@@ -271,7 +271,7 @@ def _train_one(
 def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) -> list[float]:
     """Return seconds of displacing all weights and moving them back, after an update."""
     policy = runner.policy
-    if not isinstance(policy, Displaced):
+    if not isinstance(policy, PredictedWeights):
         return []
     _train_one([runner], 0, stopwatch, None)
     use = WeightUse(1, 1, stashed=1, forward_lead=1)

@@ -24,7 +24,7 @@ from drlpp.errors import (
     StorageFailure,
     WorkerLost,
 )
-from drlpp.runtime.comm.agreement import check_agreement
+from drlpp.runtime.comm.agreement import verify_message_plan
 from drlpp.runtime.comm.connections import Connections
 from drlpp.runtime.comm.link_timing import answer_messages, time_messages
 from drlpp.runtime.comm.mailbox import Mailbox, broken_connection, build_group
@@ -36,15 +36,15 @@ from drlpp.runtime.comm.transport import (
     build_sum_group,
 )
 from drlpp.runtime.device.devices import (
-    PROCESSOR,
+    CPU,
     Accelerator,
     Processor,
     accelerator_of,
     is_out_of_memory,
-    moved,
+    to_device,
 )
 from drlpp.runtime.device.emulation import computing_on
-from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.commands import (
     NOTHING_READ,
@@ -65,11 +65,11 @@ from drlpp.runtime.ipc.commands import (
     RunResult,
     TimeLink,
 )
-from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.ipc.transport_choice import Backend
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
-from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageProgram
@@ -84,7 +84,7 @@ _PROGRESS_INTERVAL_SECONDS = 0.25
 class Worker:
     """The state of a worker between commands."""
 
-    def __init__(self, post: Post, channel: Channel, store: dist.Store) -> None:
+    def __init__(self, post: WorkerSpec, channel: Channel, store: dist.Store) -> None:
         self._worker = post.worker
         self._place = post.place
         self._address = post.address
@@ -196,17 +196,17 @@ class Worker:
         self._inbox, self._restored = {}, None
         # Graphs and autograd's hooks refer to themselves.
         gc.collect()
-        self._accelerator.give_back_memory()
+        self._accelerator.empty_cache()
 
     def _deploy(self, command: Deploy) -> Deployed:
         begin = time.perf_counter()
         # The old stage first: two stages of a large model may not fit.
         self._release()
         device = self._accelerator.device
-        with sources_forgotten():
+        with discarded_fx_sources():
             program, loss = pickle.loads(command.stage)
-            retarget(program.function, device)
-            retarget(loss, device)
+            move_graph_to_device(program.function, device)
+            move_graph_to_device(loss, device)
         state, optimizer_state = self._state, {}
         if command.checkpoint_file:
             checkpoint = self._load(command.checkpoint_file)
@@ -280,10 +280,10 @@ class Worker:
         assert self._runner is not None
         assert self._connections is not None
         assert command.evaluation is not None
-        with sources_forgotten():
+        with discarded_fx_sources():
             program, loss, score = pickle.loads(command.evaluation)
             for graph in (program.function, loss, score):
-                retarget(graph, self._accelerator.device)
+                move_graph_to_device(graph, self._accelerator.device)
         self._connections.share_buffers(self._runner.buffers.values())
         minibatches = self._minibatches(command)
         runner = EvaluationRunner(program, self._runner, loss, score, minibatches)
@@ -295,20 +295,20 @@ class Worker:
             speed=self._speed,
         )
         found = self._executed(executor, command.actions)
-        return replace(found, scores=moved(runner.scores, PROCESSOR))
+        return replace(found, scores=to_device(runner.scores, CPU))
 
     def _mailbox(self, command: Run, program: StageProgram) -> Mailbox:
         """Build the mailbox of a run that all workers agree on."""
         assert self._connections is not None
         assert self._deployed is not None
         workers, everyone = self._deployed.workers, self._connections.everyone
-        check_agreement(everyone, workers, self._worker, program, command.actions)
+        verify_message_plan(everyone, workers, self._worker, program, command.actions)
         return Mailbox(self._connections.links, program, command.actions, command.posted)
 
     def _executed(self, executor: Executor, actions: Sequence[Action]) -> RunResult:
         assert self._runner is not None
         assert self._connections is not None
-        self._accelerator.forget_peak_memory()
+        self._accelerator.reset_peak_memory()
         with computing_on(self._core):
             times = executor.run(actions)
         return RunResult(
@@ -381,7 +381,7 @@ class Worker:
         elif restored is None:
             self._runner.begin(command.plan)
         else:
-            inbox = moved(restored["inbox"], self._accelerator.device)
+            inbox = to_device(restored["inbox"], self._accelerator.device)
             self._inbox = {Message(*key): tensors for key, tensors in inbox}
             self._runner.load_in_flight_state(restored["stage"], command.plan)
 
@@ -413,4 +413,4 @@ class Worker:
                 "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
                 "buffers": self._runner.buffers,
             }
-        write_tree(self._folder / file, moved(stage, PROCESSOR))
+        write_tree(self._folder / file, to_device(stage, CPU))

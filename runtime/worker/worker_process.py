@@ -19,14 +19,14 @@ import torch
 from drlpp.errors import StorageFailure
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.commands import Stop
-from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.session_folder import remove_files_of_dead_controller
 from drlpp.runtime.ipc.store import join_store
 from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.worker.worker import Worker
 
 
-def worker_main(post: Post, channel: Channel) -> None:
+def worker_main(post: WorkerSpec, channel: Channel) -> None:
     """Run a worker process until a command stops it, or until the controller is gone."""
     watch = settle(Path(channel.folder), post.limits)
     torch.set_num_threads(1)

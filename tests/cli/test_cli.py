@@ -13,7 +13,7 @@ import torch
 import typer
 
 from drlpp.capturing.capture import capture
-from drlpp.cli.command_line import run_program, told_how_to_go_on
+from drlpp.cli.command_line import resume_hint_on_interrupt, run_program
 from drlpp.cli.main import main
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
@@ -144,7 +144,7 @@ def test_ctrl_c_says_how_to_go_on_where_one_can(
     how: str | None,
 ) -> None:
     def interrupted() -> None:
-        with told_how_to_go_on(how) if how else nullcontext():
+        with resume_hint_on_interrupt(how) if how else nullcontext():
             raise KeyboardInterrupt
 
     program: Callable[[], object] = interrupted

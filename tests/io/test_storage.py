@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from drlpp.errors import StorageFailure
-from drlpp.io.disk_errors import telling_of_storage
+from drlpp.io.disk_errors import reporting_disk_errors
 
 
 def test_a_full_disk_is_told_and_a_missing_file_is_not(tmp_path: Path) -> None:
     with (
         pytest.raises(StorageFailure, match=r"some\.file: cannot be written \(No space left"),
-        telling_of_storage(Path("some.file")),
+        reporting_disk_errors(Path("some.file")),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(FileNotFoundError), telling_of_storage(tmp_path):
+    with pytest.raises(FileNotFoundError), reporting_disk_errors(tmp_path):
         (tmp_path / "nothing").read_text()
 
 

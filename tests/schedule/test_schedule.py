@@ -103,12 +103,12 @@ def test_messages_take_the_ways_of_the_pipeline(schedule: Schedule) -> None:
     gradients = {
         (receiver, sender)
         for sender, receiver in taken
-        if schedule.kind == "forward" and (receiver, sender) in pipeline.ways
+        if schedule.kind == "forward" and (receiver, sender) in pipeline.routes
     }
-    assert taken <= set(pipeline.ways)
+    assert taken <= set(pipeline.routes)
     everything = math.lcm(*(len(workers) for workers in pipeline.stages))
     if schedule.minibatches * schedule.microbatches >= everything:
-        assert taken | gradients == set(pipeline.ways)
+        assert taken | gradients == set(pipeline.routes)
 
 
 def _ways_taken(schedule: Schedule) -> set[tuple[int, int]]:

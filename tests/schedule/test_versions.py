@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.actions import Part, Update
+from drlpp.schedule.actions import MicrobatchId, Update
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import build_schedule
@@ -102,7 +102,7 @@ def test_what_is_steady_is_known_without_a_schedule(
 
 def _uses(
     pipeline: Pipeline, minibatches: int, **method: object
-) -> dict[int, dict[Part, WeightUse]]:
+) -> dict[int, dict[MicrobatchId, WeightUse]]:
     chosen = Method.model_validate(method)
     return weight_uses(chosen.schedule_for(pipeline, minibatches), chosen)
 

@@ -1,4 +1,4 @@
-"""A launch without ``torchrun``: keepers in threads of this process, with real workers."""
+"""A launch without ``torchrun``: host agents in threads of this process, with real workers."""
 
 import socket
 import threading
@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch.distributed as dist
 
 from drlpp.runtime.hosts import launch
-from drlpp.runtime.hosts.launch import Controller, Launch, keep_workers
+from drlpp.runtime.hosts.launch import Controller, Launch, serve_host
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 TOKEN = b"a secret of at least sixteen bytes"
@@ -18,34 +18,34 @@ TOKEN = b"a secret of at least sixteen bytes"
 @contextmanager
 def launched(
     nodes: list[int],
-    keeper_token: bytes = TOKEN,
-    before_keepers: Callable[[Controller], None] = lambda _: None,
+    host_agent_token: bytes = TOKEN,
+    before_host_agents: Callable[[Controller], None] = lambda _: None,
     limits: TimeLimits = DEFAULT_TIME_LIMITS,
 ) -> Iterator[Controller]:
     """Sessions of this process have one worker for each entry, on the node of that number."""
     store = dist.HashStore()
     first = Launch(0, len(nodes), nodes[0], controller="127.0.0.1", token=TOKEN, limits=limits)
     controller = Controller(first, store)
-    before_keepers(controller)
-    keepers = [
+    before_host_agents(controller)
+    host_agents = [
         threading.Thread(
-            target=keep_workers,
-            args=(replace(first, rank=rank, node=node, token=keeper_token), store),
+            target=serve_host,
+            args=(replace(first, rank=rank, node=node, token=host_agent_token), store),
         )
         for rank, node in enumerate(nodes)
         if rank
     ]
-    for keeper in keepers:
-        keeper.start()
+    for host_agent in host_agents:
+        host_agent.start()
     launch._controller = controller
     try:
         yield controller
     finally:
         launch._controller = None
         controller.close()
-        for keeper in keepers:
-            keeper.join(30)
-            assert not keeper.is_alive()
+        for host_agent in host_agents:
+            host_agent.join(30)
+            assert not host_agent.is_alive()
 
 
 def connect(controller: Controller) -> socket.socket:

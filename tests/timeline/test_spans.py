@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drlpp.cli.timeline.timeline_sources import Recording
+from drlpp.cli.timeline.timeline_sources import TimelineRun
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import Action, AllReduce, Backward, Forward, Receive, Send, Update
@@ -103,7 +103,7 @@ def test_spans_are_the_whole_timeline(pipeline: Pipeline, minibatches: int, kind
         assert use.utilisation + use.bubble == pytest.approx(1)
 
     hosts = dict.fromkeys(pipeline.workers, "localhost")
-    recording = Recording("", "s", timeline, schedule, window, hosts)
+    recording = TimelineRun("", "s", timeline, schedule, window, hosts)
     trace = trace_of(timeline, pipeline, host_of=hosts, window=recording.bounds)
     found = checked(trace)
     for use in time_use(spans, *recording.bounds):
@@ -122,7 +122,7 @@ def test_the_bubble_of_gpipe(stages: int, microbatches: int) -> None:
     window = Window.plan(pipeline, 5, method)
     schedule = method.schedule_for(pipeline, window.minibatches)
     timeline = play(schedule, lambda worker, action: action.units)
-    recording = Recording("", "", timeline, schedule, window, {})
+    recording = TimelineRun("", "", timeline, schedule, window, {})
     for use in time_use(spans_of(timeline), *recording.bounds):
         assert use.bubble == pytest.approx((stages - 1) / (microbatches + stages - 1))
 
@@ -145,7 +145,7 @@ def test_shares_of_a_simulation_are_its_utilisation(data: st.DataObject) -> None
     )
     found = simulate(Workload.of(profile), cluster, placement, minibatches=4)
     hosts = dict.fromkeys(found.pipeline.workers, "localhost")
-    recording = Recording("", "s", found.timeline, found.schedule, found.plan.window, hosts)
+    recording = TimelineRun("", "s", found.timeline, found.schedule, found.plan.window, hosts)
     assert recording.bounds == pytest.approx((found.completions[0], found.completions[-1]))
     for use in time_use(spans_of(found.timeline), *recording.bounds):
         assert use.utilisation == pytest.approx(found.utilisation[use.worker])

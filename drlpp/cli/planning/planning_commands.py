@@ -63,10 +63,10 @@ def profile_model(
     """Measure what every operator of a model costs on a worker, and the link between workers."""
     from drlpp.cli.tables import describe
     from drlpp.io.documents import write_document
-    from drlpp.runtime import ClusterSession, usual_workers
+    from drlpp.runtime import ClusterSession, default_num_workers
 
     reference = model_reference(model, size, model_option)
-    workers = workers or usual_workers(on_this_machine=2)
+    workers = workers or default_num_workers(on_this_machine=2)
     with (
         said_if_long(f"profiling {reference}"),
         ClusterSession(

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from drlpp.cli.timeline.timeline_sources import Recording
+from drlpp.cli.timeline.timeline_sources import TimelineRun
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import replacing, write_atomically
 from drlpp.io.formatting import seconds_text
@@ -36,7 +36,7 @@ def check_ending(path: Path) -> None:
         )
 
 
-def write_timeline(path: Path, recording: Recording, title: str) -> None:
+def write_timeline(path: Path, recording: TimelineRun, title: str) -> None:
     """Write a picture, a trace, or the schedule's actions, as the ending of ``path`` says.
 
     Raises:
@@ -63,7 +63,7 @@ def write_timeline(path: Path, recording: Recording, title: str) -> None:
         figure.savefig(temporary, format=ending[1:], dpi=150)
 
 
-def time_use_table(recording: Recording, title: str) -> RenderableType:
+def time_use_table(recording: TimelineRun, title: str) -> RenderableType:
     """Show for every worker the share of the window that each kind takes.
 
     Its utilisation and bubble are shown as well.

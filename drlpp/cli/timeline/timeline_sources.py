@@ -24,7 +24,7 @@ from drlpp.timeline.timeline import TimedAction, play
 
 
 @dataclass(frozen=True)
-class Recording:
+class TimelineRun:
     """The timeline of a placement.
 
     Attributes:
@@ -55,7 +55,7 @@ class Recording:
 
 def from_schedule(
     path: Path, document: PlacementFile, method: Method, minibatches: int
-) -> Recording:
+) -> TimelineRun:
     """Lay out a schedule in units.
 
     Every forward takes 1 and every backward 2, and messages arrive at once.
@@ -73,7 +73,7 @@ def from_schedule(
     def units(worker: int, action: Action) -> float:
         return action.units
 
-    return Recording(
+    return TimelineRun(
         source="schedule (a forward takes 1, a backward 2)",
         unit="",
         timeline=play(schedule, units),
@@ -91,7 +91,7 @@ def from_simulator(
     *,
     profile: Path,
     cluster: Cluster,
-) -> Recording:
+) -> TimelineRun:
     """Simulate what a profile predicts.
 
     Raises:
@@ -109,7 +109,7 @@ def from_simulator(
     # The cluster is not the file's own.
     plan.placement.validate_for(costs.graph, cluster.accelerators)
     played = simulate(Workload.of(costs, method), cluster, plan.placement, method, minibatches)
-    return Recording(
+    return TimelineRun(
         source="simulated",
         unit="s",
         timeline=played.timeline,
@@ -127,7 +127,7 @@ def from_run(
     *,
     speeds: Sequence[float] | None = None,
     timeout_seconds: float | None = None,
-) -> Recording:
+) -> TimelineRun:
     """Measure on workers of this machine, as many as the placement's cluster has.
 
     Raises:
@@ -151,7 +151,7 @@ def from_run(
             raise RunFailure(f"the placement failed when it ran: {outcome.reason}")
         timeline, hosts = session.timeline, session.host_of
     window = plan.window(minibatches)
-    return Recording(
+    return TimelineRun(
         source="as it ran",
         unit="s",
         timeline=timeline,

@@ -267,7 +267,7 @@ class Recalibration:
         afresh = evolve if self._searches % 2 else anneal
         for run in (
             evolve(problem, evaluations, screened, [*known, *candidates], surrogate.key),
-            afresh(problem, evaluations, screened, likeness=surrogate.key),
+            afresh(problem, evaluations, screened, key=surrogate.key),
         ):
             expected.update(zip(run.placements, run.seconds, strict=True))
         ranked = sorted(expected, key=lambda placement: expected[placement])

@@ -52,11 +52,11 @@ class SearchRun:
         )
 
 
-Likeness = Callable[[Placement], Hashable]
+Key = Callable[[Placement], Hashable]
 """A key that is equal for placements that a search need not tell apart."""
 
 
-def itself(placement: Placement) -> Hashable:
+def identity(placement: Placement) -> Hashable:
     """Return the placement: it is like no other."""
     return placement
 
@@ -64,12 +64,12 @@ def itself(placement: Placement) -> Hashable:
 class Recorder:
     """Evaluates placements, as many distinct ones as allowed, and remembers them."""
 
-    def __init__(self, evaluate: Objective, evaluations: int, likeness: Likeness = itself) -> None:
+    def __init__(self, evaluate: Objective, evaluations: int, key: Key = identity) -> None:
         if evaluations < 1:
             raise InvalidInput(f"{evaluations} evaluations allowed; a search needs at least 1")
         self._evaluate = evaluate
         self._allowed = evaluations
-        self._likeness = likeness
+        self._likeness = key
         self._requests = 0
         self._stale = 0
         self._found: dict[Hashable, tuple[Placement, float]] = {}

@@ -14,7 +14,7 @@ import random
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.planners.problem.objective import AnalyticObjective, Objective
 from drlpp.planners.problem.problem import PlanningProblem, Solution
-from drlpp.planners.search.evaluations import Likeness, Recorder, SearchRun, itself
+from drlpp.planners.search.evaluations import Key, Recorder, SearchRun, identity
 from drlpp.planners.search.moves import PlacementState, neighbour
 
 _FIRST_TEMPERATURE = 0.1
@@ -33,7 +33,7 @@ def anneal(
     problem: PlanningProblem,
     evaluations: int = 2000,
     evaluate: Objective | None = None,
-    likeness: Likeness = itself,
+    key: Key = identity,
 ) -> SearchRun:
     """Anneal from GPipe's even split.
 
@@ -48,7 +48,7 @@ def anneal(
         InvalidInput: for less than one evaluation.
     """
     draw = random.Random(problem.seed)
-    record = Recorder(evaluate or AnalyticObjective(problem), evaluations, likeness)
+    record = Recorder(evaluate or AnalyticObjective(problem), evaluations, key)
     state = PlacementState.of(gpipe(problem).placement, problem)
     value = record(state.placement())
     while record.goes_on:

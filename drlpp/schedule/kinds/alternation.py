@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from drlpp.schedule.actions import Backward, Computation, Forward, Part
+from drlpp.schedule.actions import Backward, Computation, Forward, MicrobatchId
 from drlpp.schedule.kinds.kind import Share
 
 
-def alternate(parts: Sequence[Part], most_in_flight: int) -> Iterator[list[Computation]]:
+def alternate(parts: Sequence[MicrobatchId], most_in_flight: int) -> Iterator[list[Computation]]:
     """Yield steps that end with one backward each.
 
     At most ``most_in_flight`` parts are in flight.

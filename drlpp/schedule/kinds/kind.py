@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from drlpp.schedule.actions import Computation, Part, Update
+from drlpp.schedule.actions import Computation, MicrobatchId, Update
 from drlpp.schedule.pipeline import Pipeline
 
 
@@ -27,7 +27,7 @@ class Share:
     microbatches: int
     together: int
 
-    def parts(self, first: int = 0, through: int | None = None) -> list[Part]:
+    def parts(self, first: int = 0, through: int | None = None) -> list[MicrobatchId]:
         """Return the worker's parts of the minibatches from ``first`` until ``through``.
 
         Replicas take turns (:func:`replica_of`), so that nobody has to coordinate.
@@ -38,7 +38,7 @@ class Share:
         numbers = range(begin, through * self.microbatches, self.replicas)
         return [divmod(number, self.microbatches) for number in numbers]
 
-    def updates(self) -> Iterator[tuple[list[Part], Update]]:
+    def updates(self) -> Iterator[tuple[list[MicrobatchId], Update]]:
         """Yield every update of the stage, with the worker's own parts of it.
 
         In the last round a replica may have no part; it still joins in the update.
@@ -49,7 +49,7 @@ class Share:
             yield self.parts(first, through), Update(version, contributions, through)
 
 
-def replica_of(part: Part, microbatches: int, replicas: int) -> int:
+def replica_of(part: MicrobatchId, microbatches: int, replicas: int) -> int:
     """Return the replica that takes a part, by round-robin."""
     minibatch, microbatch = part
     return (minibatch * microbatches + microbatch) % replicas

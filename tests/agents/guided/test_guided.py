@@ -24,7 +24,7 @@ from drlpp.agents import (
 )
 from drlpp.costs.profile import Profile
 from drlpp.costs.synthetic_profiles import generate
-from drlpp.envs import Declared, MeasurementMemory, PlacementEnv
+from drlpp.envs import CostPrior, MeasurementMemory, PlacementEnv
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
@@ -47,7 +47,7 @@ def problem(operators: int = 16) -> tuple[Profile, SimulatedCluster]:
 def environment(path: Path | None = None) -> PlacementEnv:
     profile, measurer = problem()
     # Agents are told that all accelerators are equal.
-    declared = Declared.of(profile, local_cluster(4, LINK))
+    declared = CostPrior.of(profile, local_cluster(4, LINK))
     return PlacementEnv(MeasurementMemory(measurer, 30, path), declared=declared)
 
 
@@ -68,7 +68,7 @@ def test_undeclared_speeds_are_found_and_no_planner_is_better() -> None:
     best = env.memory.best()
     assert best is not None
     profile, measurer = problem()
-    told = Declared.of(profile, measurer.cluster).problem
+    told = CostPrior.of(profile, measurer.cluster).problem
     for name in ("exact", "pipedream", "data-parallel"):
         for known in (told, env.declared.problem):
             planned = measurer.measure(PLANNERS[name](known).placement)
@@ -173,7 +173,7 @@ class FailingCluster(SimulatedCluster):
 def test_placements_that_fail_are_learned_from() -> None:
     profile, measurer = problem()
     failing = FailingCluster(profile, measurer.cluster)
-    env = PlacementEnv(MeasurementMemory(failing), declared=Declared.of(profile, measurer.cluster))
+    env = PlacementEnv(MeasurementMemory(failing), declared=CostPrior.of(profile, measurer.cluster))
     learn(env, 40)
     best = env.memory.best()
     assert best is not None

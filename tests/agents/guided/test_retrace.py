@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drlpp.agents import PlacementContext, retrace
-from drlpp.agents.guided.idle import with_everyone
+from drlpp.agents.guided.idle import assign_idle_accelerators
 from drlpp.agents.paper.walk import CUT, Walk
 from drlpp.agents.transfer.context_batch import ContextBatch
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
@@ -86,8 +86,8 @@ def test_idle_accelerators_go_where_they_hurt_least() -> None:
             Stage(operators=(3, 4, 5), accelerators=(2,)),
         )
     )
-    filled = with_everyone(placement, 3, objective)
+    filled = assign_idle_accelerators(placement, 3, objective)
     options = [Placement.from_assignment((0, 0, 0, 1, 1, 1), (0, stage, 1)) for stage in (0, 1)]
     assert filled in options
     assert objective(filled) == min(map(objective, options))
-    assert with_everyone(filled, 3, objective) == filled
+    assert assign_idle_accelerators(filled, 3, objective) == filled

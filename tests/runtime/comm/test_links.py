@@ -14,7 +14,7 @@ from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measureme
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.comm import link_timing as links
-from drlpp.runtime.comm.link_timing import time_messages, ways_of
+from drlpp.runtime.comm.link_timing import routes_of, time_messages
 from drlpp.runtime.comm.transport import Links
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.session.link_measurement import time_ways
@@ -57,17 +57,17 @@ def test_stages_time_messages_both_ways(captured: CapturedModel, session: Cluste
 def test_replicas_time_their_ring(captured: CapturedModel, session: ClusterSession) -> None:
     """1F1B-RR: all replicas of a stage exchange messages with the next; three of them a ring."""
     links = measured(session, halves(captured, 0, 0, 0, 1)).links
-    ways = {(link.sender, link.receiver): link.bytes_ for link in links}
-    messages = {way for replica in range(3) for way in ((replica, 3), (3, replica))}
+    routes = {(link.sender, link.receiver): link.bytes_ for link in links}
+    messages = {route for replica in range(3) for route in ((replica, 3), (3, replica))}
     ring = {(0, 1), (1, 2), (2, 0)}
-    assert set(ways) == messages | ring
-    assert len(links) == len(ways)
-    assert {ways[way] for way in messages} == {ACTIVATION}
+    assert set(routes) == messages | ring
+    assert len(links) == len(routes)
+    assert {routes[route] for route in messages} == {ACTIVATION}
     # All gradients of a stage this small are one bucket, with a number for every parameter.
     stage = halves(captured, 0, 0, 0, 1).stages[0]
     parameters = sum(captured.graph.operators[op].parameter_bytes for op in stage.operators)
     layers = sum(captured.graph.operators[op].parameter_bytes > 0 for op in stage.operators)
-    assert {ways[way] for way in ring} == {-(-(parameters + 2 * layers * 4) // 3)}
+    assert {routes[route] for route in ring} == {-(-(parameters + 2 * layers * 4) // 3)}
     assert all(0 < link.seconds < 5 for link in links)
 
 
@@ -107,7 +107,7 @@ def test_ways_have_an_order_that_does_not_depend_on_answers() -> None:
 
     pipeline = Pipeline.straight(2, 1)
     results = {2: result({1: 5, 0: 7}), 1: result({2: 3}, 9), 0: result({2: 3}, 9)}
-    assert list(ways_of(pipeline, results)) == [
+    assert list(routes_of(pipeline, results)) == [
         (0, 2, 3),
         (1, 2, 3),
         (2, 0, 7),

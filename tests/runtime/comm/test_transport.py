@@ -138,8 +138,8 @@ def test_links_are_timed_and_profiled_as_they_are_used(
     with ClusterSession(captured, 3, device="cpu") as session:
         outcome = session.measure(placement, minibatches=4)
         assert isinstance(outcome, Measurement), outcome
-        ways = {(link.sender, link.receiver) for link in outcome.links}
-        assert ways == {(0, 2), (1, 2), (2, 0), (2, 1), (0, 1), (1, 0)}
+        routes = {(link.sender, link.receiver) for link in outcome.links}
+        assert routes == {(0, 2), (1, 2), (2, 0), (2, 1), (0, 1), (1, 0)}
         profile, cluster = session.profile(repeats=1)
     assert profile.device == "cpu"
     assert cluster.accelerators == 3
@@ -211,7 +211,7 @@ def test_groups_are_connected_in_an_order_that_all_workers_share(pipeline: Pipel
         device = torch.device("cpu")
         transport = Transport("nccl", directed=True)
         build_links(
-            transport, "d", everyone, pipeline.workers, pipeline.ways, worker, device, build
+            transport, "d", everyone, pipeline.workers, pipeline.routes, worker, device, build
         )
         stage = pipeline.stage_of(worker)
         if len(pipeline.stages[stage]) > 1:
@@ -229,7 +229,7 @@ def test_groups_are_connected_in_an_order_that_all_workers_share(pipeline: Pipel
         for names in orders.values():
             if names and names[0] in ready:
                 names.pop(0)
-    expected = {f"d/{sender}-to-{receiver}" for sender, receiver in pipeline.ways}
+    expected = {f"d/{sender}-to-{receiver}" for sender, receiver in pipeline.routes}
     assert {name for _, name in log if name.startswith("d/")} == expected
 
 

@@ -19,7 +19,7 @@ from drlpp.runtime.device.devices import (
     accelerator_of,
     device_among,
     is_out_of_memory,
-    moved,
+    to_device,
 )
 from drlpp.runtime.stage import randomness
 
@@ -172,11 +172,11 @@ def test_other_errors_are_no_lack_of_memory(error: Exception) -> None:
 def test_moving_keeps_the_shape_of_what_is_moved() -> None:
     value = torch.ones(3)
     tree = {(1, 0): [value, None, 2.0], "of": {"weights": (value, "text")}}
-    there = moved(tree, torch.device("meta"))
+    there = to_device(tree, torch.device("meta"))
     assert there[1, 0][0].device.type == "meta"  # type: ignore[index]
     assert there[1, 0][1:] == [None, 2.0]  # type: ignore[index]
     assert there["of"]["weights"][0].is_meta  # type: ignore[index, call-overload]
-    assert moved(tree, torch.device("cpu"))[1, 0][0] is value  # type: ignore[index]
+    assert to_device(tree, torch.device("cpu"))[1, 0][0] is value  # type: ignore[index]
 
 
 def test_an_operator_works_where_its_arguments_say() -> None:

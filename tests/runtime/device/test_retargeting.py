@@ -17,7 +17,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
-from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from tests.support.tiny_models import MODELS, tiny
@@ -79,7 +79,7 @@ def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -
     programs = cut_stages(captured, even(captured, min(3, len(captured.graph))), graph)
     programs = pickle.loads(pickle.dumps(programs))
     for program in programs:
-        retarget(program.function, device)
+        move_graph_to_device(program.function, device)
     state = captured.state | captured.constants
     sent: dict[StageOutput, Tensor] = {}
 
@@ -105,7 +105,7 @@ def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -
         results = [value(result) for result in programs[-1].results]
         if captured.loss is not None:
             loss = pickle.loads(pickle.dumps(portable(captured.loss)))
-            retarget(loss, device)
+            move_graph_to_device(loss, device)
             results.append(loss(*results, fake(captured.task.targets)))
     return [*results, *sent.values()]
 
@@ -116,7 +116,7 @@ def test_models_of_the_zoo_stay_on_the_gpu(name: str) -> None:
     for evaluation in (False, True):
         graph = captured.evaluation if evaluation else None
         (program,) = cut_stages(captured, even(captured, 1), graph)
-        retarget(program.function, GPU)
+        move_graph_to_device(program.function, GPU)
         assert devices_in(program.function) <= {"cuda"}
         # Statistics are updated by a copy, which even fake tensors make on the GPU itself.
         normalizes = any("batch_norm" in str(node.target) for node in program.function.graph.nodes)
@@ -143,7 +143,7 @@ def test_factories_that_name_no_device_get_one() -> None:
     like = graph.call_function(torch.ops.aten.zeros_like.default, (made,))
     graph.output((made, like))
     module = fx.GraphModule(nn.Module(), graph)
-    retarget(module, torch.device("meta"))
+    move_graph_to_device(module, torch.device("meta"))
     assert all(tensor.is_meta for tensor in module())
     kwargs: list[Any] = [n.kwargs for n in module.graph.nodes if isinstance(n.target, OpOverload)]
     assert kwargs == [{"device": torch.device("meta")}, {}]
@@ -153,6 +153,6 @@ def test_on_a_processor_a_graph_stays_as_it_is() -> None:
     captured = maker()
     (program,) = cut_stages(captured, even(captured, 1))
     before = program.function.code
-    retarget(program.function, torch.device("cpu"))
+    move_graph_to_device(program.function, torch.device("cpu"))
     assert program.function.code == before
-    retarget(None, GPU)
+    move_graph_to_device(None, GPU)

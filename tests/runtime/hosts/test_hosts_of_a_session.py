@@ -19,7 +19,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, TimeLimits, run_reference
-from drlpp.runtime.hosts import keeper as keeper_module
+from drlpp.runtime.hosts import host_agent as host_agent_module
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -96,9 +96,9 @@ def test_worker_of_another_host_is_replaced(
     session.use_samples(captured.task.inputs, captured.task.targets)
     assert isinstance(session.measure(placement, 4), Measurement)
     before = session.process_ids
-    # These keepers are threads, so their workers are processes of this machine.
+    # These host agents are threads, so their workers are processes of this machine.
     os.kill(before[3], signal.SIGKILL)
-    # Whether the keeper has noticed before the session starts to measure, or not.
+    # Whether the host agent has noticed before the session starts to measure, or not.
     with warnings.catch_warnings(record=True) as told:
         assert isinstance(session.measure(placement, 4), Measurement)
     assert all(re.match(r"worker 3 (\(.*\) )?was killed", str(t.message)) for t in told)
@@ -119,7 +119,7 @@ def test_host_that_is_gone_ends_the_session_with_a_reason(captured: CapturedMode
     placement = placements(captured)["straight"]
     with launched([0, 1, 1, 2]) as controller, ClusterSession(captured) as session:
         session.measure(placement, 4)
-        _, connection = controller.keepers()[2]
+        _, connection = controller.host_agents()[2]
         with socket.socket(fileno=os.dup(connection.fileno())) as peer:
             peer.shutdown(socket.SHUT_RDWR)
         for _ in range(2):
@@ -135,17 +135,19 @@ def test_silent_host_is_lost_in_time(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = TimeLimits(host_silence_seconds=1, end_seconds=0.4)
-    carry_out = keeper_module.Keeper._carry_out
+    carry_out = host_agent_module.HostAgent._carry_out
     silent = False
     monkeypatch.setattr(
-        keeper_module.Keeper, "_carry_out", lambda *args: None if silent else carry_out(*args)
+        host_agent_module.HostAgent,
+        "_carry_out",
+        lambda *args: None if silent else carry_out(*args),
     )
     with launched([0, 1]), ClusterSession(captured, time_limits=limits) as session:
         session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)), 4)
         silent = True
         os.kill(session.process_ids[1], signal.SIGKILL)
         placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
-        # That the worker has died may be noticed before that its keeper is silent.
+        # That the worker has died may be noticed before that its host agent is silent.
         with suppress(WorkerLost, HostLost):
             session.deploy(placement)
         with pytest.raises(HostLost, match="no answer within 1 s"):

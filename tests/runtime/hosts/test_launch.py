@@ -15,15 +15,15 @@ from drlpp.errors import HostLost, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, leave_launch
+from drlpp.runtime import ClusterSession, shutdown_multihost
 from drlpp.runtime.hosts import launch as launch_module
 from drlpp.runtime.hosts import launch_store
 from drlpp.runtime.hosts.launch import (
     Controller,
     Launch,
-    join_launch,
-    keep_workers,
-    usual_workers,
+    default_num_workers,
+    init_multihost,
+    serve_host,
 )
 from drlpp.runtime.hosts.session_hosts import hosts_for
 from drlpp.runtime.ipc.time_limits import TimeLimits
@@ -58,12 +58,12 @@ def test_stranger_that_says_nothing_does_not_hold_up_the_others(
             ClusterSession(captured)
 
 
-def test_keeper_with_another_token_is_told(
+def test_host_agent_with_another_token_is_told(
     captured: CapturedModel, capfd: pytest.CaptureFixture[str]
 ) -> None:
     limits = TimeLimits(gathering_seconds=2)
     with (
-        launched([0, 1], keeper_token=b"some other secret of length", limits=limits),
+        launched([0, 1], host_agent_token=b"some other secret of length", limits=limits),
         pytest.raises(
             HostLost, match=r"ranks \[1\] .* from 127\.0\.0\.1 was turned away, .* DRLPP_TOKEN"
         ),
@@ -110,7 +110,7 @@ def test_a_launch_has_one_session_at_a_time(captured: CapturedModel) -> None:
 
 def test_more_workers_than_processes_are_refused(captured: CapturedModel) -> None:
     with launched([0, 0]):
-        assert usual_workers() == 2
+        assert default_num_workers() == 2
         with pytest.raises(InvalidInput, match="torchrun has started 2 processes"):
             ClusterSession(captured, workers=3)
 
@@ -119,24 +119,24 @@ def test_launch_needs_a_token_and_to_be_joined(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert Launch.from_environment() is None
-    join_launch()
-    assert usual_workers() == 4
+    init_multihost()
+    assert default_num_workers() == 4
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GROUP_RANK", "0")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(InvalidInput, match="DRLPP_TOKEN is not set"):
-        join_launch()
+        init_multihost()
     monkeypatch.setenv("DRLPP_TOKEN", "short")
     with pytest.raises(InvalidInput, match="DRLPP_TOKEN is too short"):
-        join_launch()
+        init_multihost()
     # What is read from /dev/urandom is no text.
     monkeypatch.setenv("DRLPP_TOKEN", os.fsdecode(b"\xff\xfe" * 10))
     assert (found := Launch.from_environment()) is not None
     assert found.token == b"\xff\xfe" * 10
     monkeypatch.setenv("DRLPP_TOKEN", "0123456789abcdef")
     with pytest.raises(InvalidInput, match="call drlpp"):
-        usual_workers()
+        default_num_workers()
     # Each process would train alone, on its own host.
     with pytest.raises(InvalidInput, match="call drlpp"):
         hosts_for(2, tmp_path)
@@ -149,19 +149,19 @@ def test_the_others_learn_the_exit_code_of_a_program(
     store = dist.HashStore()
     first = Launch(rank=0, size=2, node=0, controller="127.0.0.1", token=b"a secret" * 2)
     codes: list[int] = []
-    keeper = threading.Thread(
-        target=lambda: codes.append(keep_workers(replace(first, rank=1), store))
+    host_agent = threading.Thread(
+        target=lambda: codes.append(serve_host(replace(first, rank=1), store))
     )
     monkeypatch.delattr(sys, "last_value", raising=False)
     monkeypatch.setattr(launch_module, "_controller", Controller(first, store))
-    keeper.start()
+    host_agent.start()
     try:
         controller = launch_module.controller()
         assert controller is not None
-        controller.keepers()
+        controller.host_agents()
     finally:
-        leave_launch(exit_code)
-        keeper.join(30)
+        shutdown_multihost(exit_code)
+        host_agent.join(30)
     assert codes == [exit_code or 0]
 
 

@@ -8,7 +8,7 @@ import pytest
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, RunOptions
-from drlpp.runtime.hosts import keeper as keeper_module
+from drlpp.runtime.hosts import host_agent as host_agent_module
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Samples
 from tests.support.forked import order, placements, samples
@@ -34,13 +34,13 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
     monkeypatch.setattr("drlpp.runtime.session.worker_group.chunk_minibatches", lambda bytes_: 1)
     captured = capture(ModelReference.named("tests.support.models:forked"))
     written: list[Path] = []
-    write = keeper_module.write_file
+    write = host_agent_module.write_file
 
     def noting(path: Path, chunks: Iterator[bytes]) -> None:
         write(path, chunks)
         written.append(path)
 
-    monkeypatch.setattr(keeper_module, "write_file", noting)
+    monkeypatch.setattr(host_agent_module, "write_file", noting)
     with launched([0, 0, 1, 1]), ClusterSession(captured) as session:
         session.use_samples(*samples())
         found = []

@@ -1,4 +1,4 @@
-"""What somebody between a controller and a keeper, who does not know the token, can do: nothing."""
+"""Somebody between a controller and a host agent who does not know the token can do nothing."""
 
 import socket
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
-from drlpp.runtime.ipc.handshake import SignedConnection, greet_controller, welcome_keeper
+from drlpp.runtime.ipc.handshake import SignedConnection, greet_controller, welcome_host_agent
 
 TOKEN = b"a secret of at least sixteen bytes"
 ADDRESS = "10.0.0.1", 4000
@@ -18,19 +18,19 @@ GREETING_BYTES, ANSWER_BYTES, PROOF_BYTES = 52, 64, 32
 
 @dataclass
 class Between:
-    """Somebody who stands between a keeper and a controller, and passes on what he likes."""
+    """Somebody who stands between a host agent and a controller, and passes on what he likes."""
 
-    keeper: socket.socket
+    host_agent: socket.socket
     controller: socket.socket
-    keepers_end: Future[SignedConnection]
+    host_agents_end: Future[SignedConnection]
     controllers_end: Future[tuple[int, SignedConnection]]
 
     def forward(self) -> tuple[bytes, bytes]:
-        """The whole handshake, unchanged; what the keeper has said."""
-        greeting = _exactly(self.keeper, GREETING_BYTES)
+        """The whole handshake, unchanged; what the host agent has said."""
+        greeting = _exactly(self.host_agent, GREETING_BYTES)
         self.controller.sendall(greeting)
-        self.keeper.sendall(_exactly(self.controller, ANSWER_BYTES))
-        proof = _exactly(self.keeper, PROOF_BYTES)
+        self.host_agent.sendall(_exactly(self.controller, ANSWER_BYTES))
+        proof = _exactly(self.host_agent, PROOF_BYTES)
         self.controller.sendall(proof)
         return greeting, proof
 
@@ -43,27 +43,29 @@ def _exactly(peer: socket.socket, count: int) -> bytes:
 
 @contextmanager
 def between(
-    keepers_token: bytes = TOKEN,
-    keepers_address: tuple[str, int] = ADDRESS,
+    host_agents_token: bytes = TOKEN,
+    host_agents_address: tuple[str, int] = ADDRESS,
     rank: int = 1,
     patience: float = 20,
 ) -> Iterator[Between]:
-    """A keeper and a controller that are about to meet."""
-    keeper, to_keeper = socket.socketpair()
+    """A host agent and a controller that are about to meet."""
+    host_agent, to_host_agent = socket.socketpair()
     controller, to_controller = socket.socketpair()
-    for end in (to_keeper, to_controller):
+    for end in (to_host_agent, to_controller):
         end.settimeout(20)
     with ThreadPoolExecutor() as threads:
         try:
             yield Between(
-                to_keeper,
+                to_host_agent,
                 to_controller,
-                threads.submit(greet_controller, keeper, keepers_address, keepers_token, rank),
-                threads.submit(welcome_keeper, controller, ADDRESS, TOKEN, patience),
+                threads.submit(
+                    greet_controller, host_agent, host_agents_address, host_agents_token, rank
+                ),
+                threads.submit(welcome_host_agent, controller, ADDRESS, TOKEN, patience),
             )
         finally:
             # Whoever still waits gives up.
-            for end in (to_keeper, to_controller):
+            for end in (to_host_agent, to_controller):
                 end.close()
 
 
@@ -71,17 +73,17 @@ def test_both_ends_meet_and_talk() -> None:
     with between(rank=7) as man:
         man.forward()
         rank, at_controller = man.controllers_end.result(20)
-        at_keeper = man.keepers_end.result(20)
+        at_host_agent = man.host_agents_end.result(20)
         assert rank == 7
         for message in (b"first", b"", b"x" * 100_000):
-            at_keeper.send_bytes(message)
-            man.controller.sendall(_exactly(man.keeper, 4 + 32 + len(message)))
+            at_host_agent.send_bytes(message)
+            man.controller.sendall(_exactly(man.host_agent, 4 + 32 + len(message)))
             assert at_controller.recv_bytes() == message
         at_controller.send_bytes(b"back")
-        assert not at_keeper.poll(0)
-        man.keeper.sendall(_exactly(man.controller, 4 + 32 + 4))
-        assert at_keeper.poll(20)
-        assert at_keeper.recv_bytes() == b"back"
+        assert not at_host_agent.poll(0)
+        man.host_agent.sendall(_exactly(man.controller, 4 + 32 + 4))
+        assert at_host_agent.poll(20)
+        assert at_host_agent.recv_bytes() == b"back"
 
 
 @pytest.mark.parametrize("meddling", ["change", "repeat", "leave out", "turn around", "make"])
@@ -90,11 +92,11 @@ def test_what_is_said_after_the_handshake_is_signed(meddling: str) -> None:
     with between() as man:
         man.forward()
         _, at_controller = man.controllers_end.result(20)
-        at_keeper = man.keepers_end.result(20)
+        at_host_agent = man.host_agents_end.result(20)
         at_controller.send_bytes(b"one")
         at_controller.send_bytes(b"two")
         one, two = (_exactly(man.controller, 39) for _ in range(2))
-        ends = [at_keeper]
+        ends = [at_host_agent]
         match meddling:
             case "change":
                 said = [one[:-1] + b"E"]
@@ -107,7 +109,7 @@ def test_what_is_said_after_the_handshake_is_signed(meddling: str) -> None:
             case _:
                 said, ends = [one], [at_controller]
         for message in said:
-            (man.keeper if ends[0] is at_keeper else man.controller).sendall(message)
+            (man.host_agent if ends[0] is at_host_agent else man.controller).sendall(message)
         for _ in said[1:]:
             ends[0].recv_bytes()
         with pytest.raises(OSError, match="somebody in between"):
@@ -115,32 +117,32 @@ def test_what_is_said_after_the_handshake_is_signed(meddling: str) -> None:
 
 
 def test_a_controller_without_the_token_learns_nothing() -> None:
-    with between(keepers_token=b"another secret") as man:
-        man.controller.sendall(_exactly(man.keeper, GREETING_BYTES))
-        man.keeper.sendall(_exactly(man.controller, ANSWER_BYTES))
+    with between(host_agents_token=b"another secret") as man:
+        man.controller.sendall(_exactly(man.host_agent, GREETING_BYTES))
+        man.host_agent.sendall(_exactly(man.controller, ANSWER_BYTES))
         with pytest.raises(AuthenticationError):
-            man.keepers_end.result(20)
+            man.host_agents_end.result(20)
         # No proof, before or after.
-        man.keeper.setblocking(False)
+        man.host_agent.setblocking(False)
         with pytest.raises(BlockingIOError):
-            man.keeper.recv(1)
+            man.host_agent.recv(1)
         man.controller.close()
         with pytest.raises(AuthenticationError):
             man.controllers_end.result(20)
 
 
 def test_a_proof_holds_for_one_address_and_one_rank() -> None:
-    with between(keepers_address=("10.0.0.1", 4001)) as man:
-        man.controller.sendall(_exactly(man.keeper, GREETING_BYTES))
-        man.keeper.sendall(_exactly(man.controller, ANSWER_BYTES))
+    with between(host_agents_address=("10.0.0.1", 4001)) as man:
+        man.controller.sendall(_exactly(man.host_agent, GREETING_BYTES))
+        man.host_agent.sendall(_exactly(man.controller, ANSWER_BYTES))
         with pytest.raises(AuthenticationError):
-            man.keepers_end.result(20)
+            man.host_agents_end.result(20)
     with between(rank=1) as man:
-        greeting = _exactly(man.keeper, GREETING_BYTES)
+        greeting = _exactly(man.host_agent, GREETING_BYTES)
         man.controller.sendall(greeting[:16] + (2).to_bytes(4, "big") + greeting[20:])
-        man.keeper.sendall(_exactly(man.controller, ANSWER_BYTES))
+        man.host_agent.sendall(_exactly(man.controller, ANSWER_BYTES))
         with pytest.raises(AuthenticationError):
-            man.keepers_end.result(20)
+            man.host_agents_end.result(20)
 
 
 def test_a_proof_holds_once_and_in_one_direction() -> None:
@@ -164,13 +166,13 @@ def test_a_proof_holds_once_and_in_one_direction() -> None:
 def test_one_connection_of_the_controller_does_not_prove_another() -> None:
     """The same greeting on both, and what one of them answers as the proof of the other."""
     with between() as one, between() as other:
-        greeting = _exactly(one.keeper, GREETING_BYTES)
+        greeting = _exactly(one.host_agent, GREETING_BYTES)
         one.controller.sendall(greeting)
         other.controller.sendall(greeting)
         answer = _exactly(one.controller, ANSWER_BYTES)
         _exactly(other.controller, ANSWER_BYTES)
-        one.keeper.sendall(answer)
-        other.controller.sendall(_exactly(one.keeper, PROOF_BYTES))
+        one.host_agent.sendall(answer)
+        other.controller.sendall(_exactly(one.host_agent, PROOF_BYTES))
         with pytest.raises(AuthenticationError):
             other.controllers_end.result(20)
 

@@ -22,13 +22,13 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts import launch as launch_module
-from drlpp.runtime.hosts.launch import Controller, Launch, keep_workers
+from drlpp.runtime.hosts.launch import Controller, Launch, serve_host
 from drlpp.runtime.hosts.launch_store import tell_port
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from tests.support.launched import connect, launched
 
 TOKEN = b"a secret" * 3
-KEEPER = Launch(rank=1, size=3, node=1, controller="127.0.0.1", token=TOKEN)
+HOST_AGENT = Launch(rank=1, size=3, node=1, controller="127.0.0.1", token=TOKEN)
 
 
 @dataclass
@@ -58,31 +58,33 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
 
 def _join(one: socket.socket, other: socket.socket) -> list[threading.Thread]:
     """Let two hear each other until both have said all that they have to say for now."""
-    ways = [threading.Thread(target=_pass_on, args=way) for way in ((one, other), (other, one))]
-    for way in ways:
-        way.start()
-    for way in ways:
-        way.join()
-    return ways
+    routes = [
+        threading.Thread(target=_pass_on, args=route) for route in ((one, other), (other, one))
+    ]
+    for route in routes:
+        route.start()
+    for route in routes:
+        route.join()
+    return routes
 
 
 @contextmanager
 def _stranger(ranks: tuple[int, ...], store: dist.Store) -> Iterator[list[socket.socket]]:
-    """Has written its own port into the store, and is lent what keepers of these ranks say to it.
+    """Write an own port into the store, and yield what host agents of these ranks say to it.
 
     They have to end by themselves, with the exit code of a failure.
     """
     codes: list[int] = []
 
     def keep(rank: int) -> None:
-        codes.append(keep_workers(replace(KEEPER, rank=rank), store))
+        codes.append(serve_host(replace(HOST_AGENT, rank=rank), store))
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
         tell_port(store, server.getsockname()[1])
-        keepers = [threading.Thread(target=keep, args=(rank,)) for rank in ranks]
-        for keeper in keepers:
-            keeper.start()
+        host_agents = [threading.Thread(target=keep, args=(rank,)) for rank in ranks]
+        for host_agent in host_agents:
+            host_agent.start()
         peers = [server.accept()[0] for _ in ranks]
         for peer in peers:
             peer.settimeout(1)
@@ -90,16 +92,16 @@ def _stranger(ranks: tuple[int, ...], store: dist.Store) -> Iterator[list[socket
             yield peers
         for peer in peers:
             peer.close()
-        for keeper in keepers:
-            keeper.join(30)
-            assert not keeper.is_alive()
+        for host_agent in host_agents:
+            host_agent.join(30)
+            assert not host_agent.is_alive()
     assert codes == [1] * len(ranks)
 
 
-def test_a_stranger_between_two_keepers_runs_no_code(
+def test_a_stranger_between_two_host_agents_runs_no_code(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It has one keeper answer what another asks, as multiprocessing's challenge allows."""
+    """It has one host agent answer what another asks, as multiprocessing's challenge allows."""
     trap = pickle.dumps(_Trap(tmp_path / "ran"))
     with _stranger((1, 2), dist.HashStore()) as (first, second):
         _say(first, b"#CHALLENGE#" + bytes(20))
@@ -118,7 +120,7 @@ def test_a_stranger_between_two_keepers_runs_no_code(
 
 
 @pytest.mark.parametrize("ranks", [(1, 2), (1, 1)])
-def test_keepers_do_not_take_each_other_for_the_controller(
+def test_host_agents_do_not_take_each_other_for_the_controller(
     ranks: tuple[int, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with _stranger(ranks, dist.HashStore()) as (first, second):
@@ -134,10 +136,10 @@ def test_keepers_do_not_take_each_other_for_the_controller(
     )
 
 
-def test_a_keeper_that_hears_itself_is_no_controller() -> None:
-    with _stranger((1,), dist.HashStore()) as (keeper,):
-        keeper.sendall(keeper.recv(4096))
-        keeper.sendall(bytes(64))
+def test_a_host_agent_that_hears_itself_is_no_controller() -> None:
+    with _stranger((1,), dist.HashStore()) as (host_agent,):
+        host_agent.sendall(host_agent.recv(4096))
+        host_agent.sendall(bytes(64))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_whatever_stands_in_the_store_costs_a_line(
         def get(self, key: str) -> bytes:
             return place
 
-    assert keep_workers(KEEPER, Written()) == 1
+    assert serve_host(HOST_AGENT, Written()) == 1
     (line,) = capfd.readouterr().err.splitlines()
     assert "torchrun's store, which anyone can write to, has port" in line
     assert len(line) < 200
@@ -160,21 +162,21 @@ def test_a_relay_at_another_port_of_the_controllers_host_is_turned_away() -> Non
     """It forwards every byte to the real controller."""
     store = dist.HashStore()
     limits = TimeLimits(gathering_seconds=2)
-    controller = Controller(replace(KEEPER, rank=0, size=2, limits=limits), store)
+    controller = Controller(replace(HOST_AGENT, rank=0, size=2, limits=limits), store)
     failures: list[HostLost] = []
 
     def gather() -> None:
         try:
-            controller.keepers()
+            controller.host_agents()
         except HostLost as error:
             failures.append(error)
 
     gathering = threading.Thread(target=gather)
     try:
-        with _stranger((1,), store) as (keeper,), connect(controller) as to_controller:
+        with _stranger((1,), store) as (host_agent,), connect(controller) as to_controller:
             to_controller.settimeout(1)
             gathering.start()
-            _join(keeper, to_controller)
+            _join(host_agent, to_controller)
         gathering.join()
     finally:
         controller.close()
@@ -185,7 +187,7 @@ def test_a_relay_at_another_port_of_the_controllers_host_is_turned_away() -> Non
 def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """More of them than the controller deals with at a time, and before the keepers."""
+    """More of them than the controller deals with at a time, and before the host agents."""
     monkeypatch.setattr(launch_module, "_MOST_HANDSHAKES", 2)
     captured = capture(ModelReference.named("tests.support.models:forked"))
     placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
@@ -196,7 +198,7 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
 
     limits = TimeLimits(handshake_seconds=1)
     with (
-        launched([0, 0], before_keepers=come, limits=limits),
+        launched([0, 0], before_host_agents=come, limits=limits),
         ClusterSession(captured) as session,
     ):
         assert isinstance(session.measure(placement, 4), Measurement)

@@ -15,7 +15,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, PipelineTrainer, RunOptions, TimeLimits
-from drlpp.runtime.session.feed import Feed
+from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
 from tests.support.loading import data_for, placement_file
@@ -99,8 +99,8 @@ def test_a_worker_that_hangs_is_noticed_while_data_is_there(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = data_for(captured)
-    monkeypatch.setattr(Feed, "heard", lambda feed, worker, reading: None)
-    monkeypatch.setattr("drlpp.runtime.session.feed._AHEAD", -1)
+    monkeypatch.setattr(MinibatchStreamer, "heard", lambda feed, worker, reading: None)
+    monkeypatch.setattr("drlpp.runtime.session.minibatch_streamer._AHEAD", -1)
     with ClusterSession(captured, 2, method=STASH) as session:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
         session.worker_group.limits = TimeLimits(answer_seconds=1.5)

@@ -13,8 +13,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, InvalidInput
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import ClusterSession, Observer, PipelineTrainer, ProgressReport, RunOptions
-from drlpp.runtime.session.feed import Feed
+from drlpp.runtime import (
+    ClusterSession,
+    PipelineTrainer,
+    ProgressReport,
+    RunOptions,
+    TrainerCallbacks,
+)
+from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
 from tests.support import gathering
@@ -90,7 +96,7 @@ def test_small_minibatches_are_left_out_of_training_and_that_is_said(
     batches = [list(range(8 * i, 8 * i + 8)) for i in range(4)]
     batches.insert(2, [90, 91, 92])
     notes: list[str] = []
-    observer = Observer(on_note=notes.append)
+    observer = TrainerCallbacks(on_note=notes.append)
     document = placement_file(captured, 0, 1, method=STASH)
     dataset = TensorDataset(data.train.inputs[0], data.train.targets)
     loader = DataLoader(dataset, batch_sampler=batches)
@@ -114,7 +120,9 @@ def test_the_last_small_minibatch_is_told_without_reading(
     notes: list[str] = []
     document = placement_file(captured, 0)
     loader = DataLoader(TensorDataset(data.train.inputs[0][:21], data.train.targets[:21]), 8)
-    trainer = PipelineTrainer(document, out=tmp_path, observer=Observer(on_note=notes.append))
+    trainer = PipelineTrainer(
+        document, out=tmp_path, observer=TrainerCallbacks(on_note=notes.append)
+    )
     assert trainer.fit(loader, epochs=1).epochs[0].score is None
     assert len(notes) == 1
     assert notes[0].startswith("the last minibatch of 5 samples is left out of every epoch")
@@ -314,19 +322,19 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     monkeypatch.setattr("drlpp.runtime.session.worker_group.chunk_minibatches", lambda bytes_: 1)
     folders: list[Path] = []
     counts: list[int] = []
-    advance, close = Feed.advance, Feed.close
+    advance, close = MinibatchStreamer.advance, MinibatchStreamer.close
 
-    def counting(feed: Feed) -> bool:
+    def counting(feed: MinibatchStreamer) -> bool:
         counts.append(len(list(feed.files.folder.glob("stream-*"))))
         return advance(feed)
 
-    def closing(feed: Feed) -> None:
+    def closing(feed: MinibatchStreamer) -> None:
         close(feed)
         folders.append(feed.files.folder)
         assert not list(feed.files.folder.glob("*stream-*"))
 
-    monkeypatch.setattr(Feed, "advance", counting)
-    monkeypatch.setattr(Feed, "close", closing)
+    monkeypatch.setattr(MinibatchStreamer, "advance", counting)
+    monkeypatch.setattr(MinibatchStreamer, "close", closing)
     stream = DataLoader(Endless(data_for(captured)), batch_size=8)
     document = placement_file(captured, 0, 0, 1, method=STASH)
     trainer = PipelineTrainer(document, out=tmp_path, checkpoint_every=100)
@@ -338,7 +346,7 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
 def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) -> None:
     seen: list[ProgressReport] = []
     stream = DataLoader(Endless(data_for(captured)), batch_size=8)
-    observer = Observer(on_progress=seen.append)
+    observer = TrainerCallbacks(on_progress=seen.append)
     # Reports come every quarter of a second, in which fast workers are done.
     for attempt in count():
         if seen:

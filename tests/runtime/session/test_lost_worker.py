@@ -20,7 +20,7 @@ from drlpp.errors import OutOfMemory, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measurement
-from drlpp.runtime import ClusterSession, Observer, PipelineTrainer, ProgressReport
+from drlpp.runtime import ClusterSession, PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
 from tests.support.loading import data_for
@@ -209,7 +209,7 @@ def test_a_training_that_loses_a_worker_says_which_and_where_it_goes_on(
         document,
         out=tmp_path,
         checkpoint_every=checkpoint_every,
-        observer=Observer(on_progress=strike),
+        observer=TrainerCallbacks(on_progress=strike),
     )
     # So long that it cannot end before the worker does.
     (inputs,), targets = data_for(captured).train

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cli.timeline.timeline_sources import Recording
+from drlpp.cli.timeline.timeline_sources import TimelineRun
 from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
@@ -83,7 +83,7 @@ def test_timeline_is_the_schedule_as_it_ran(
     window = Window.plan(pipeline, 5, session.method)
     schedule = session.method.schedule_for(pipeline, window.minibatches)
     hosts = dict.fromkeys((0, 1), "localhost")
-    recording = Recording("", "s", session.timeline, schedule, window, hosts)
+    recording = TimelineRun("", "s", session.timeline, schedule, window, hosts)
     begin, end = recording.bounds
     assert isinstance(outcome, Measurement)
     assert end - begin == pytest.approx(outcome.seconds_per_minibatch * outcome.minibatches)
@@ -125,16 +125,16 @@ def test_an_evaluation_is_no_silence(
 ) -> None:
     with ClusterSession(captured, workers=2) as session:
         deployment = session.deploy(straight(captured, 0, 1))
-        heard: list[int] = []
+        on_request: list[int] = []
         command = session.worker_group.command
 
         def listening(commands, on_progress=None, feed=None):  # type: ignore[no-untyped-def]
-            return command(commands, lambda progress: heard.append(progress.through), feed)
+            return command(commands, lambda progress: on_request.append(progress.through), feed)
 
         monkeypatch.setattr(session.worker_group, "command", listening)
-        while not heard:
+        while not on_request:
             session.evaluate(deployment, 1000, RunOptions())
-    assert 0 < heard[0] <= 1000
+    assert 0 < on_request[0] <= 1000
 
 
 def test_a_worker_that_a_placement_leaves_idle_gives_up_its_stage(

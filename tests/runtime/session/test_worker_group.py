@@ -10,8 +10,8 @@ import pytest
 from drlpp.errors import HostLost, RunFailure, TrialTimeout
 from drlpp.runtime.hosts.host import Event, WorkerHost
 from drlpp.runtime.ipc.commands import Release
-from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from tests.support.hosted import hosted
 
 
@@ -27,11 +27,11 @@ class SilentHost(WorkerHost):
         self._connection = connection
         self._cut_off = cut_off
         self._restarts = restarts
-        self.posts: list[Post] = []
+        self.posts: list[WorkerSpec] = []
 
     process_ids = property(lambda self: [1])  # type: ignore[assignment]
 
-    def start(self, posts: Sequence[Post]) -> None:
+    def start(self, posts: Sequence[WorkerSpec]) -> None:
         self.posts = list(posts)
 
     def finish_start(self) -> None: ...

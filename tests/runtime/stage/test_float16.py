@@ -20,9 +20,9 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import (
     ClusterSession,
     Minibatches,
-    Observer,
     PipelineTrainer,
     RunOptions,
+    TrainerCallbacks,
     run_reference,
 )
 from drlpp.runtime.ipc.commands import RunResult
@@ -332,7 +332,7 @@ def _trainer(
 ) -> PipelineTrainer:
     method = Method(policy="stash", precision="float16", loss_scale=scale)
     document = file_of(captured, in_a_row(captured.graph, 0, 1), method=method, optimizer=SGD)
-    observer = Observer(on_note=notes.append)
+    observer = TrainerCallbacks(on_note=notes.append)
     return PipelineTrainer(document, out=tmp_path, checkpoint_every=2, observer=observer)
 
 

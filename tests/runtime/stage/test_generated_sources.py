@@ -15,7 +15,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import deployment_commands
 from drlpp.runtime.ipc.transport_choice import Transport
-from drlpp.runtime.stage.generated_sources import sources_forgotten
+from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -41,7 +41,7 @@ def test_a_deployment_keeps_no_sources() -> None:
         in_flight=False,
     )
     assert kept() == before
-    with sources_forgotten():
+    with discarded_fx_sources():
         program, _ = pickle.loads(commands[0].stage)
     assert kept() == before
     assert program.function.graph.nodes
@@ -57,7 +57,7 @@ def test_other_sources_stay_and_errors_do_not_hide() -> None:
     before = kept()
     traced = []
 
-    @sources_forgotten()
+    @discarded_fx_sources()
     def trace_and_fail() -> None:
         traced.append(fx.symbolic_trace(Doubling()))
         raise ZeroDivisionError

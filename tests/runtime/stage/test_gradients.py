@@ -142,7 +142,7 @@ def test_nothing_is_sent_before_the_last_contribution() -> None:
         assert value is not None
         torch.testing.assert_close(sent[:9], value.flatten(), rtol=1e-12, atol=0)
     gradients.finish_sum()
-    gradients.hand_over(3)
+    gradients.assign_gradients(3)
     _assert_gradients(weights, [None if value is None else value / 3 for value in wanted])
 
 
@@ -186,8 +186,8 @@ def _replicas(
             torch.linalg.vector_norm(value).item() ** 2 for value in wanted if value is not None
         )
         assert ours.squared_norm() == pytest.approx(squared, rel=1e-12)
-        ours.hand_over(total)
-        theirs.hand_over(total)
+        ours.assign_gradients(total)
+        theirs.assign_gradients(total)
         _assert_gradients(weights, [None if value is None else value / total for value in wanted])
 
 
@@ -230,7 +230,7 @@ def test_element_types_do_not_share_a_bucket() -> None:
     )
     _backward(gradients, weights, loss, last=True)
     gradients.finish_sum()
-    gradients.hand_over(1)
+    gradients.assign_gradients(1)
     assert [tensor.dtype for tensor in sums.sent] == [torch.float32, torch.float64]
     _assert_gradients(weights, values)
 
@@ -239,7 +239,7 @@ def test_the_last_gradient_stays_while_the_next_is_collected() -> None:
     weights = _weights()
     gradients = SharedGradients(weights, keep_last=True)
     first = _backward(gradients, weights, _loss(weights, 1, []), last=False)
-    gradients.hand_over(1)
+    gradients.assign_gradients(1)
     _backward(gradients, weights, _loss(weights, 2, []), last=False)
     _assert_gradients(weights, first)
 
@@ -249,14 +249,14 @@ def test_a_discarded_gradient_leaves_the_last_one() -> None:
     single, kept = SingleGradients(weights), SharedGradients(weights, keep_last=True)
     for gradients in (single, kept):
         gradients.add([torch.full_like(weight, 6.0) for weight in weights])
-        gradients.hand_over(4)
+        gradients.assign_gradients(4)
         gradients.add([torch.full_like(weight, torch.inf) for weight in weights])
         assert gradients.squared_norm() == torch.inf
         gradients.discard()
         _assert_gradients(weights, [torch.full_like(weight, 1.5) for weight in weights])
         # Nothing of it is in the next sum.
         gradients.add([torch.full_like(weight, 8.0) for weight in weights])
-        gradients.hand_over(1)
+        gradients.assign_gradients(1)
         _assert_gradients(weights, [torch.full_like(weight, 8.0) for weight in weights])
 
 
@@ -265,7 +265,7 @@ def test_a_discarded_gradient_in_buckets_is_nowhere() -> None:
     weights = _weights()
     gradients = SharedGradients(weights)
     gradients.add([torch.ones_like(weight) for weight in weights])
-    gradients.hand_over(1)
+    gradients.assign_gradients(1)
     gradients.add([torch.full_like(weight, torch.inf) for weight in weights])
     gradients.discard()
     _assert_gradients(weights, [None] * len(weights))
@@ -276,6 +276,6 @@ def test_one_tensor_for_two_weights_is_divided_once() -> None:
     shared = torch.ones(3, 3, dtype=torch.float64)
     gradients = SingleGradients(weights)
     gradients.add([shared] * len(weights))
-    gradients.hand_over(1024.0)
+    gradients.assign_gradients(1024.0)
     _assert_gradients(weights, [shared / 1024] * len(weights))
     assert bool((shared == 1).all())

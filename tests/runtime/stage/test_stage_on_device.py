@@ -15,7 +15,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
-from drlpp.runtime.device.retargeting import retarget
+from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.runtime.stage import stage_runner
 from drlpp.runtime.stage.gradients import SharedGradients
@@ -65,8 +65,8 @@ def runner_on(
     alone = Placement.from_assignment([0] * len(captured.graph), (0,))
     (program,) = pickle.loads(pickle.dumps(cut_stages(captured, alone)))
     loss = pickle.loads(pickle.dumps(portable(captured.loss)))
-    retarget(program.function, device)
-    retarget(loss, device)
+    move_graph_to_device(program.function, device)
+    move_graph_to_device(loss, device)
     runner = StageRunner(
         program=program,
         state=captured.state | captured.constants,

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import EarlyStopping, EpochReport, Observer, PipelineTrainer
+from drlpp.runtime import EarlyStopping, EpochReport, PipelineTrainer, TrainerCallbacks
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.killing import killed_after_saving
 from tests.support.loading import DATA, data_for, loaders_for, placement_file, same
@@ -134,7 +134,7 @@ def test_the_weights_of_the_best_epoch_are_looked_for_before_training_goes_on(
     elif damaged is not None:
         torch.save(damaged, best)
     seen: list[EpochReport] = []
-    observer = Observer(on_epoch=seen.append)
+    observer = TrainerCallbacks(on_epoch=seen.append)
     again = PipelineTrainer(document, resume=True, observer=observer, **options)
     with pytest.raises(InvalidFile, match=r"best.pt: the weights of the best epoch so far cannot"):
         again.fit(DATA, epochs=2)

@@ -11,7 +11,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.runtime.deploying.run_commands import run_commands
 from drlpp.runtime.ipc.commands import Run
 from drlpp.runtime.session import session as session_module
-from drlpp.schedule.actions import Backward, Forward, Part, Update
+from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
 from drlpp.schedule.method import Method
 from tests.support.killing import killed_after_saving
 from tests.support.loading import placement_file, train
@@ -41,7 +41,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[int, Run]]:
 
 def differences(run: Run) -> list[int]:
     """s of every minibatch on a worker, counted in what it does: a run that is not cut."""
-    versions: dict[Part, int] = {}
+    versions: dict[MicrobatchId, int] = {}
     version, found = 0, []
     for action in run.actions:
         match action:

@@ -16,8 +16,8 @@ from drlpp.runtime import (
     ClusterSession,
     EarlyStopping,
     EpochReport,
-    Observer,
     PipelineTrainer,
+    TrainerCallbacks,
     TrainingResult,
 )
 from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
@@ -82,7 +82,7 @@ def test_a_held_out_sample_that_cannot_be_read_costs_no_epoch(
         DataError,
         match=r"evaluating epoch 2, which is saved.* held-out samples raised .* sample 17",
     ):
-        fit("parts", observer=Observer(on_epoch=spoil))
+        fit("parts", observer=TrainerCallbacks(on_epoch=spoil))
     held_out.bad = False
     run, runs = ClusterSession.run, []
 
@@ -92,7 +92,7 @@ def test_a_held_out_sample_that_cannot_be_read_costs_no_epoch(
 
     monkeypatch.setattr(ClusterSession, "run", count)
     told: list[EpochReport] = []
-    rest = fit("parts", resume=True, observer=Observer(on_epoch=told.append))
+    rest = fit("parts", resume=True, observer=TrainerCallbacks(on_epoch=told.append))
     assert len(runs) == len(whole.epochs) - 2
     assert [report.epoch for report in told] == [report.epoch for report in whole.epochs[1:]]
     assert known(rest) == known(whole)
@@ -138,7 +138,7 @@ def test_an_epoch_without_held_out_data_is_whole(captured: CapturedModel, tmp_pa
     loader = loaders_for(data_for(captured))[0]
     for resume in (False, True):
         told: list[EpochReport] = []
-        observer = Observer(on_epoch=told.append)
+        observer = TrainerCallbacks(on_epoch=told.append)
         trainer = PipelineTrainer(document, out=tmp_path, resume=resume, observer=observer)
         assert [r.score for r in trainer.fit(loader, epochs=1).epochs] == [None]
         assert len(told) == (not resume)

@@ -14,7 +14,7 @@ import torch
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import StorageFailure
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import ClusterSession, Observer
+from drlpp.runtime import ClusterSession, TrainerCallbacks
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_state_dict
 from tests.support.loading import train
 from tests.support.pipelines import in_a_row
@@ -148,7 +148,7 @@ def test_what_an_observer_cannot_write_is_its_own(
     def plot(*report: object) -> None:
         raise refused
 
-    observer = Observer(**{told: plot})
+    observer = TrainerCallbacks(**{told: plot})
     with pytest.raises(PermissionError) as raised:
         train(file_of(captured, in_a_row(captured.graph, 0)), out=tmp_path, observer=observer)
     assert raised.value is refused

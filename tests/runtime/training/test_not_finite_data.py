@@ -13,7 +13,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, NotFinite
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
-from drlpp.runtime import Observer, PipelineTrainer
+from drlpp.runtime import PipelineTrainer, TrainerCallbacks
 from drlpp.runtime.loading.finite_data import bad_samples, is_finite
 from drlpp.specs.data import Data, Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -96,7 +96,7 @@ def train(
     model = captured(masked)
     document = file_of(model, in_a_row(model.graph, 0, 1), optimizer=optimizer)
     notes: list[str] = []
-    observer = Observer(on_note=notes.append)
+    observer = TrainerCallbacks(on_note=notes.append)
     trainer = PipelineTrainer(document, out=out, observer=observer, **options)  # type: ignore
     if loaded:
         trainer.fit(*in_order(data), epochs=epochs)

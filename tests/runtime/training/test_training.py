@@ -9,7 +9,7 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput, TrialTimeout
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import Observer
+from drlpp.runtime import TrainerCallbacks
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.schedule.method import Method
@@ -191,7 +191,7 @@ def test_training_goes_on_with_another_method(
     with killed_after_saving(1):
         train(document, out=tmp_path, method=first, **options)
     told = []
-    observer = Observer(on_other_placement=lambda: told.append(True))
+    observer = TrainerCallbacks(on_other_placement=lambda: told.append(True))
     result = train(document, out=tmp_path, method=then, resume=True, observer=observer, **options)
     assert told == [True]
     assert [report.epoch for report in result.epochs] == [1, 2]
@@ -251,7 +251,7 @@ def test_more_synchronous_epochs_than_there_are_is_noted(
     captured: CapturedModel, tmp_path: Path, epochs: int, noted: bool
 ) -> None:
     notes: list[str] = []
-    observer = Observer(on_note=notes.append)
+    observer = TrainerCallbacks(on_note=notes.append)
     document = placement_file(captured, 0)
     train(document, out=tmp_path, epochs=epochs, synchronous_epochs=2, observer=observer)
     told = "synchronous_epochs is 2, but training ends after 1: every epoch flushes before every"

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import Observer, PipelineTrainer, ProgressReport
+from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.specs.learning_rate import LearningRateSchedule
 from tests.support.killing import killed_after_saving
 from tests.support.loading import DATA, data_for, loaders_for, placement_file
@@ -82,7 +82,7 @@ def test_minibatches_are_written_as_training_goes_on_and_taken_back_on_resuming(
     # Reports come every quarter of a second, in which fast workers are done.
     for attempt in count():
         out = tmp_path / str(attempt)
-        trainer = PipelineTrainer(document, out=out, observer=Observer(on_progress=stop))
+        trainer = PipelineTrainer(document, out=out, observer=TrainerCallbacks(on_progress=stop))
         with suppress(_Stopped):
             trainer.fit(data, epochs=2, minibatches=1500)
             continue

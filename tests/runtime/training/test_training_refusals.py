@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput, InvalidPlacement
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import ClusterSession, Observer, PipelineTrainer
+from drlpp.runtime import ClusterSession, PipelineTrainer, TrainerCallbacks
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.specs.data import Data, Samples, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
@@ -43,7 +43,7 @@ def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: 
         ({"optimizer": "adam"}, r"optimizer is 'adam'; .* OptimizerSpec\.parse"),
         ({"learning_rate": 0.1}, r"learning_rate is 0\.1; .* an option of the optimizer"),
         ({"early_stopping": 3}, r"early_stopping is 3; .* EarlyStopping\(patience=3\)"),
-        ({"observer": print}, r"observer is .*; .* Observer\("),
+        ({"observer": print}, r"observer is .*; .* TrainerCallbacks\("),
         ({"workers": "1"}, "workers is '1'; a whole number"),
     ],
 )
@@ -205,7 +205,7 @@ def test_no_other_training_comes_into_the_folder_of_one_that_runs(
                 train(document, out=tmp_path, epochs=1, seed=1, resume=resume)
             refused.append(resume)
 
-    train(document, out=tmp_path, epochs=1, observer=Observer(on_begin=another))
+    train(document, out=tmp_path, epochs=1, observer=TrainerCallbacks(on_begin=another))
     assert refused == [False, True]
     train(document, out=tmp_path, epochs=2, resume=True)
 

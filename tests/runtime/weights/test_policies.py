@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from drlpp.runtime.weights.displacements import LastStep, OptimizerRule, Trajectory
 from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.runtime.weights.policies import Displaced, Stash, Vanilla, WeightPolicy
+from drlpp.runtime.weights.policies import PredictedWeights, Stash, Vanilla, WeightPolicy
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -49,9 +49,9 @@ def _policy(kind: str, weights: list[Tensor]) -> WeightPolicy:
         case "stash":
             return Stash(weights, optimizer)
         case "pipeoptim":
-            return Displaced(weights, optimizer, OptimizerRule(weights, optimizer))
+            return PredictedWeights(weights, optimizer, OptimizerRule(weights, optimizer))
         case _:
-            return Displaced(weights, optimizer, Trajectory(weights, optimizer, 0.5))
+            return PredictedWeights(weights, optimizer, Trajectory(weights, optimizer, 0.5))
 
 
 PART = (0, 0)
@@ -219,7 +219,7 @@ def test_stash_keeps_only_versions_that_are_in_use() -> None:
 def test_last_step_predicts_along_the_step_and_holds_two_versions() -> None:
     weights = [torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)]
     optimizer = build_optimizer(SGD, weights)
-    policy = Displaced(weights, optimizer, LastStep(weights, optimizer))
+    policy = PredictedWeights(weights, optimizer, LastStep(weights, optimizer))
     policy.begin({}, [0.5, 0.25, 0.125])
     steps = []
     for _ in range(2):
@@ -242,7 +242,7 @@ def test_prediction_is_table_1_for_adam(name: str) -> None:
     spec = OptimizerSpec.parse(name, lr=0.1, betas=(0.8, 0.9), eps=0.01, weight_decay=0.0)
     weights = [torch.tensor([1.0, -2.0], requires_grad=True)]
     optimizer = build_optimizer(spec, weights)
-    policy = Displaced(weights, optimizer, OptimizerRule(weights, optimizer))
+    policy = PredictedWeights(weights, optimizer, OptimizerRule(weights, optimizer))
     gradients = [torch.tensor([0.5, -1.0]), torch.tensor([-0.25, 2.0])]
     first = second = torch.zeros(2)
     for gradient in gradients:

@@ -1,6 +1,6 @@
 """What runs on every rank of a ``torchrun`` launch but the first: it keeps workers of a session.
 
-A keeper computes nothing itself, so it always listens: it starts workers, passes commands on to
+A host agent computes nothing itself, so it always listens: it starts workers, passes commands on to
 them and their answers back, keeps the host's copies of the session's files, and ends its workers
 when the controller is gone. Only its worker dies in a trial that fails, so ``torchrun`` never has
 to restart anything. The controller's side of it is :mod:`drlpp.runtime.hosts.remote_host`.
@@ -20,20 +20,20 @@ from typing import Any
 from drlpp.errors import RunFailure, StorageFailure
 from drlpp.io.disk_errors import is_storage_error
 from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted
-from drlpp.runtime.hosts.keeper_messages import (
+from drlpp.runtime.hosts.host_protocol import (
     Clock,
     Close,
+    Dispatch,
     Fetch,
-    Hello,
+    Handshake,
     Kill,
-    Leave,
     Open,
     Publish,
     Remove,
     Reply,
     Request,
+    Shutdown,
     Start,
-    Tell,
     chunks_of,
     place_of,
     receive_message,
@@ -47,7 +47,7 @@ from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.time_limits import TimeLimits
 
 
-class Keeper:
+class HostAgent:
     """Keeps the workers of one rank.
 
     Args:
@@ -57,7 +57,7 @@ class Keeper:
     """
 
     def __init__(
-        self, hello: Hello, connection: SignedConnection, interrupts: Connection | None = None
+        self, hello: Handshake, connection: SignedConnection, interrupts: Connection | None = None
     ) -> None:
         self._hello = hello
         self._connection = connection
@@ -91,7 +91,7 @@ class Keeper:
                 if self._connection not in ready:
                     continue
                 number, request = receive_message(self._connection)
-                if isinstance(request, Leave):
+                if isinstance(request, Shutdown):
                     return request.exit_code
                 self._carry_out(number, request)
         finally:
@@ -110,7 +110,7 @@ class Keeper:
                 self._host.kill()
 
     def _carry_out(self, number: int, request: Request) -> None:
-        if isinstance(request, Tell):
+        if isinstance(request, Dispatch):
             # A worker that has ended takes no command; that it has is on its way.
             if self._host and self._host.process_ids:
                 self._pass_on(self._host, request)
@@ -122,7 +122,7 @@ class Keeper:
             reply = Reply(number, problem=str(error), storage=storage)
         send_message(self._connection, reply)
 
-    def _pass_on(self, host: LocalHost, request: Tell) -> None:
+    def _pass_on(self, host: LocalHost, request: Dispatch) -> None:
         try:
             host.send(request.worker, request.command)
         except StorageFailure as error:

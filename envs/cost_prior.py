@@ -18,7 +18,7 @@ _USUAL_LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=5e-5)
 
 
 @dataclass(frozen=True)
-class Declared:
+class CostPrior:
     """A planning problem that may be wrong, and how placements will be run.
 
     Attributes:
@@ -44,7 +44,7 @@ class Declared:
         return cls(problem, method)
 
     @classmethod
-    def guessed(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:
+    def from_sizes(cls, graph: OpGraph, accelerators: int, method: Method = DEFAULT_METHOD) -> Self:
         """Declare a graph and a number of accelerators, for those who know no more.
 
         Sizes stand for costs.

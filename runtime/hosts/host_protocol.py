@@ -1,8 +1,8 @@
-"""What a controller and its keepers say to each other, and how it travels.
+"""What a controller and its host agents say to each other, and how it travels.
 
 Every request has a number and every reply that of its request, so that one which comes late, after
-its controller has given up on it, is not taken for another's. Files travel in chunks: to a keeper
-once it has said that it is ready for them, so that it says nothing else until it has all of them.
+its controller has given up on it, is not taken for another's. Files travel in chunks: to a host
+agent once it is ready for them, so that it says nothing else until it has all of them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 from drlpp.runtime.ipc.commands import Command
 from drlpp.runtime.ipc.handshake import SignedConnection
-from drlpp.runtime.ipc.post import Post
 from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
 
 _CHUNK_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Hello:
-    """Who a keeper is.
+class Handshake:
+    """Who a host agent is.
 
     Attributes:
         rank: of its process in the launch; the number of its worker.
@@ -46,7 +46,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Open:
-    """Begin a session with a new folder, or with that of another keeper of the same host."""
+    """Begin a session with a new folder, or with that of another host agent of the same host."""
 
     folder: str | None
     limits: TimeLimits
@@ -56,11 +56,11 @@ class Open:
 class Start:
     """Start the workers."""
 
-    posts: Sequence[Post]
+    posts: Sequence[WorkerSpec]
 
 
 @dataclass(frozen=True)
-class Tell:
+class Dispatch:
     """Give a worker a command; there is no reply to it."""
 
     worker: int
@@ -105,13 +105,13 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Leave:
+class Shutdown:
     """End the process with an exit code; there will be no more sessions, and no reply."""
 
     exit_code: int
 
 
-Request = Open | Start | Tell | Publish | Fetch | Remove | Clock | Kill | Close | Leave
+Request = Open | Start | Dispatch | Publish | Fetch | Remove | Clock | Kill | Close | Shutdown
 
 
 @dataclass(frozen=True)

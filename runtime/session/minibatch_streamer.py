@@ -23,7 +23,7 @@ def chunk_minibatches(bytes_: int) -> int:
     return max(1, min(_MOST_MINIBATCHES, _CHUNK_BYTES // max(bytes_, 1)))
 
 
-class Feed:
+class MinibatchStreamer:
     """Writes the minibatches of a run into files, a few chunks ahead, and removes them again.
 
     The controller calls :meth:`advance` while it waits for answers, so that whatever gives
@@ -82,7 +82,7 @@ class Feed:
             self._written += 1
         return True
 
-    def heard(self, worker: int, reading: Reading) -> None:
+    def on_request(self, worker: int, reading: Reading) -> None:
         """Note what a worker wants to read; remove what no worker needs any more."""
         self._wanted = max(self._wanted, reading.wanted)
         self._needed[worker] = max(self._needed[worker], reading.oldest_needed)

@@ -24,7 +24,7 @@ class StoreAddress:
 
 
 @dataclass(frozen=True)
-class Post:
+class WorkerSpec:
     """What a worker is given when it starts.
 
     Attributes:

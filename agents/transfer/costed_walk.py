@@ -59,7 +59,7 @@ class RecordedWalk(PartitionWalk):
     record: WalkRecord = field(compare=False, repr=False)
 
 
-class StageLedger:
+class StageCostAccumulator:
     """Adds up what the partition in the making costs, operator by operator.
 
     A tensor enters a stage once, however many of its operators read it, and leaves it as long as
@@ -155,7 +155,7 @@ class RecordingWalk(Walk):
         super().__init__(context, partitions)
         assert context.costs is not None
         self._context = context
-        self._ledger = StageLedger(context.costs)
+        self._ledger = StageCostAccumulator(context.costs)
         self._rows: list[tuple[int, int, int, bool, int, int]] = []
         self._sums: list[_Sums] = []
         self._chosen_from: list[int] = []

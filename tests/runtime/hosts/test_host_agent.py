@@ -1,4 +1,4 @@
-"""What a controller and a keeper say to each other."""
+"""What a controller and a host agent say to each other."""
 
 import multiprocessing
 import os
@@ -14,27 +14,27 @@ from typing import Any
 import pytest
 
 from drlpp.errors import HostLost, RunFailure, StorageFailure
-from drlpp.runtime.hosts import keeper as keeper_module
+from drlpp.runtime.hosts import host_agent as host_agent_module
 from drlpp.runtime.hosts.host import Answered
-from drlpp.runtime.hosts.keeper_messages import (
+from drlpp.runtime.hosts.host_protocol import (
     Clock,
-    Hello,
-    Leave,
+    Handshake,
     Reply,
+    Shutdown,
     place_of,
 )
 from drlpp.runtime.hosts.remote_host import RemoteHost
 from drlpp.runtime.ipc.commands import Collect, Failed, Release, RunResult
-from drlpp.runtime.ipc.post import Post, StoreAddress
 from drlpp.runtime.ipc.store import open_store
 from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 from tests.support.hosted import hosted
 
 
 def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:
     ahead = 1000.0
     ours, theirs = multiprocessing.Pipe()
-    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    hello = Handshake(1, 1, "far", "10.0.0.2", "another machine", (0,))
     host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=False)
 
     def keep() -> None:
@@ -46,8 +46,8 @@ def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:
             theirs.send(Reply(number - 1, seconds=5.0))
             theirs.send(Reply(number, seconds=time.perf_counter() + ahead))
 
-    keeper = threading.Thread(target=keep)
-    keeper.start()
+    host_agent = threading.Thread(target=keep)
+    host_agent.start()
     begin = time.perf_counter()
     theirs.send(
         Answered(
@@ -64,7 +64,7 @@ def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:
     )
     (event,) = host.events([ours])
     ours.send((0, None))
-    keeper.join(10)
+    host_agent.join(10)
     assert isinstance(event, Answered)
     assert isinstance(event.answer, RunResult)
     assert event.answer.times == [pytest.approx((begin, begin + 2), abs=0.5)]
@@ -76,9 +76,9 @@ def test_a_large_answer_and_a_file_do_not_wait_for_each_other(
 ) -> None:
     """Both sides send more than the network holds between them."""
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
-    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
-    keeper = keeper_module.Keeper(hello, theirs)
-    serving = threading.Thread(target=keeper.serve)
+    hello = Handshake(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    host_agent = host_agent_module.HostAgent(hello, theirs)
+    serving = threading.Thread(target=host_agent.serve)
     serving.start()
     assert ours.recv() == hello
     host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=True)
@@ -88,13 +88,13 @@ def test_a_large_answer_and_a_file_do_not_wait_for_each_other(
     long = Answered(1, Failed("ModelError", "x" * 2**24))
     answers = [[long]]
     monkeypatch.setattr(
-        keeper_module.LocalHost, "events", lambda *_: answers.pop() if answers else []
+        host_agent_module.LocalHost, "events", lambda *_: answers.pop() if answers else []
     )
     host.publish(path)
     assert (folder / "chunk").read_bytes() == path.read_bytes()
     assert host.events([]) == [long]
     assert (tmp_path / host.fetch("chunk").name).read_bytes() == path.read_bytes()
-    ours.send_bytes(pickle.dumps((0, Leave(3))))
+    ours.send_bytes(pickle.dumps((0, Shutdown(3))))
     serving.join(30)
     assert not serving.is_alive()
     assert not folder.exists()
@@ -103,12 +103,12 @@ def test_a_large_answer_and_a_file_do_not_wait_for_each_other(
 def test_a_worker_that_does_not_die_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The keeper goes on, and ends as the controller wants it to."""
+    """The host agent goes on, and ends as the controller wants it to."""
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
-    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    hello = Handshake(1, 1, "far", "10.0.0.2", "another machine", (0,))
     codes: list[int] = []
-    keeper = keeper_module.Keeper(hello, theirs)
-    serving = threading.Thread(target=lambda: codes.append(keeper.serve()))
+    host_agent = host_agent_module.HostAgent(hello, theirs)
+    serving = threading.Thread(target=lambda: codes.append(host_agent.serve()))
     serving.start()
     ours.recv()
     host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=True)
@@ -116,39 +116,39 @@ def test_a_worker_that_does_not_die_is_told(
     def does_not_die(_host: object) -> None:
         raise HostLost("worker 1 (process 7) does not end")
 
-    monkeypatch.setattr(keeper_module.LocalHost, "kill", does_not_die)
+    monkeypatch.setattr(host_agent_module.LocalHost, "kill", does_not_die)
     folder = Path(host.open(None))
     for end in (host.kill, host.close):
         with pytest.raises(RunFailure, match=r"host far: worker 1 \(process 7\) does not end"):
             end()
     assert not folder.exists()
     host.open(None)
-    ours.send_bytes(pickle.dumps((0, Leave(3))))
+    ours.send_bytes(pickle.dumps((0, Shutdown(3))))
     serving.join(30)
     assert codes == [3]
     assert "rank 1: worker 1 (process 7) does not end" in capsys.readouterr().err
 
 
-def test_a_keeper_waits_as_long_as_the_session_wants(
+def test_a_host_agent_waits_as_long_as_the_session_wants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
-    hello = Hello(1, 1, "far", "10.0.0.2", "another machine", (0,))
-    serving = threading.Thread(target=keeper_module.Keeper(hello, theirs).serve)
+    hello = Handshake(1, 1, "far", "10.0.0.2", "another machine", (0,))
+    serving = threading.Thread(target=host_agent_module.HostAgent(hello, theirs).serve)
     serving.start()
     ours.recv()
     seen: list[TimeLimits] = []
 
-    class Noting(keeper_module.LocalHost):
+    class Noting(host_agent_module.LocalHost):
         def __init__(self, *arguments: Any, limits: TimeLimits) -> None:
             super().__init__(*arguments, limits=limits)
             seen.append(limits)
 
-    monkeypatch.setattr(keeper_module, "LocalHost", Noting)
+    monkeypatch.setattr(host_agent_module, "LocalHost", Noting)
     limits = TimeLimits(end_seconds=3)
     RemoteHost(hello, ours, "far", tmp_path, limits, shares_clock=True).open(None)
     assert seen == [limits]
-    ours.send_bytes(pickle.dumps((0, Leave(0))))
+    ours.send_bytes(pickle.dumps((0, Shutdown(0))))
     serving.join(30)
     assert not serving.is_alive()
 
@@ -164,43 +164,43 @@ def test_a_command_that_finds_no_room_and_an_interrupt_are_told(tmp_path: Path) 
     """Long commands travel by file, and somebody may have removed the folder of these."""
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
     interrupts, pressed = multiprocessing.Pipe(duplex=False)
-    hello = Hello(1, 1, "far", "127.0.0.1", "another machine", (0,))
-    keeper = keeper_module.Keeper(hello, theirs, interrupts)
-    serving = threading.Thread(target=keeper.serve)
+    hello = Handshake(1, 1, "far", "127.0.0.1", "another machine", (0,))
+    host_agent = host_agent_module.HostAgent(hello, theirs, interrupts)
+    serving = threading.Thread(target=host_agent.serve)
     serving.start()
     ours.recv()
     host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=True)
     for _ in range(2):
-        # The terminal sends it to the keeper, and torchrun does once more.
+        # The terminal sends it to the host agent, and torchrun does once more.
         pressed.send_bytes(b"Ctrl-C")
     host_folder = Path(host.open(None))
     store = open_store("127.0.0.1")
     group = hosted(host)
-    host.start([Post(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
+    host.start([WorkerSpec(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
     host.finish_start()
     with pytest.raises(KeyboardInterrupt, match="on host far"):
         group.command({1: Release()})
-    host.start([Post(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
+    host.start([WorkerSpec(1, 0, "127.0.0.1", StoreAddress("127.0.0.1", store.port, "token"))])
     host.finish_start()
     shutil.rmtree(host_folder)
     with pytest.raises(StorageFailure, match=r"host far: .*cannot be written"):
         group.command({1: Collect("x" * 4096, in_flight=False)})
     group.close()
-    ours.send_bytes(pickle.dumps((0, Leave(0))))
+    ours.send_bytes(pickle.dumps((0, Shutdown(0))))
     serving.join(30)
     assert not serving.is_alive()
 
 
-def test_a_keeper_without_a_session_says_so(tmp_path: Path) -> None:
+def test_a_host_agent_without_a_session_says_so(tmp_path: Path) -> None:
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
-    hello = Hello(1, 1, "far", "127.0.0.1", "another machine", (0,))
-    serving = threading.Thread(target=keeper_module.Keeper(hello, theirs).serve)
+    hello = Handshake(1, 1, "far", "127.0.0.1", "another machine", (0,))
+    serving = threading.Thread(target=host_agent_module.HostAgent(hello, theirs).serve)
     serving.start()
     ours.recv()
     host = RemoteHost(hello, ours, "far", tmp_path, shares_clock=True)
     host.start([])
     with pytest.raises(RunFailure, match="host far: no session has been opened here"):
         host.finish_start()
-    ours.send_bytes(pickle.dumps((0, Leave(0))))
+    ours.send_bytes(pickle.dumps((0, Shutdown(0))))
     serving.join(30)
     assert not serving.is_alive()

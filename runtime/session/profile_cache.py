@@ -10,7 +10,7 @@ from drlpp.runtime.session.session import ClusterSession
 from drlpp.specs.cluster import Cluster
 
 
-def kept_profile(session: ClusterSession, folder: Path) -> tuple[Profile, Cluster]:
+def load_or_measure_profile(session: ClusterSession, folder: Path) -> tuple[Profile, Cluster]:
     """Time operators and links on the workers, or take what an interrupted run has measured.
 
     Raises:
