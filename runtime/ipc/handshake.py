@@ -31,7 +31,7 @@ Role = Literal["controller", "host agent"]
 Address = tuple[str, int]
 
 _GREETING = struct.Struct("!16sI32s")
-_MAGIC = b"drlpp host agent 1\n\0"
+_MAGIC = b"drlpp remote 2\n\0"
 _NONCE_BYTES = _PROOF_BYTES = 32
 _LONGEST_BYTES = 2**30
 

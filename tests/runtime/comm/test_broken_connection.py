@@ -29,10 +29,10 @@ def _groups(timeout_seconds: float) -> list[dist.ProcessGroup]:
 
 
 @pytest.mark.parametrize("way", ["closed", "silent"])
-def test_what_gloo_says_is_a_lost_connection(route: str) -> None:
-    here, there = _groups(60 if route == "closed" else 0.5)
+def test_what_gloo_says_is_a_lost_connection(way: str) -> None:
+    here, there = _groups(60 if way == "closed" else 0.5)
     waiting = here.recv([torch.zeros(4)], 1, 0)
-    if route == "closed":
+    if way == "closed":
         del there
     with pytest.raises(RuntimeError) as caught:
         waiting.wait()

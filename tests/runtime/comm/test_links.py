@@ -91,7 +91,7 @@ def test_a_worker_that_is_lost_while_links_are_timed_fails_the_measurement(
         os.kill(session.process_ids[1], signal.SIGKILL)
         yield (0, 1, 100)
 
-    monkeypatch.setattr("drlpp.runtime.session.link_measurement.ways_of", lost)
+    monkeypatch.setattr("drlpp.runtime.session.link_measurement.routes_of", lost)
     with pytest.warns(UserWarning, match="is measured again"):
         outcome = session.measure(halves(captured, 0, 1), minibatches=4)
     assert isinstance(outcome, FailedMeasurement)

@@ -132,7 +132,7 @@ def test_tensors_from_nothing_are_made_on_the_gpu() -> None:
 
 def test_without_retargeting_they_would_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the tests above can fail."""
-    monkeypatch.setattr(sys.modules[__name__], "retarget", lambda module, device: None)
+    monkeypatch.setattr(sys.modules[__name__], "move_graph_to_device", lambda module, device: None)
     with pytest.raises(RuntimeError, match="on the same device"):
         run_on(GPU, maker(), evaluation=False)
 

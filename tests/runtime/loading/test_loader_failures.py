@@ -99,7 +99,7 @@ def test_a_worker_that_hangs_is_noticed_while_data_is_there(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = data_for(captured)
-    monkeypatch.setattr(MinibatchStreamer, "heard", lambda feed, worker, reading: None)
+    monkeypatch.setattr(MinibatchStreamer, "on_request", lambda feed, worker, reading: None)
     monkeypatch.setattr("drlpp.runtime.session.minibatch_streamer._AHEAD", -1)
     with ClusterSession(captured, 2, method=STASH) as session:
         deployment = session.deploy(in_a_row(captured.graph, 0, 1))
