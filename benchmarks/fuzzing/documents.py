@@ -64,7 +64,7 @@ _METHOD = Method(
 @cache
 def every_document() -> dict[str, Document]:
     """Return a document of every kind; a kind that is missing here is an error."""
-    reference = ModelReference.named("awd_lm", layers=3, dropout=0.5)
+    reference = ModelReference.named("awd_lm", sequence_length=3, dropout=0.5)
     graph = capture(reference, check=False).graph
     half = len(graph) // 2
     stages = [int(operator >= half) for operator in range(len(graph))]
