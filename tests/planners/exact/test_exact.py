@@ -221,7 +221,7 @@ def test_on_several_hosts_the_bound_holds(problem: PlanningProblem) -> None:
 
 
 @given(problem=problems(max_operators=6, max_accelerators=3, hosts=1, cores=True))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_too_many_downsets_give_a_placement_and_a_bound(problem: PlanningProblem) -> None:
     problem = without_limits(problem)
     whole = exact(problem)
@@ -267,7 +267,7 @@ def test_the_same_problem_gives_the_same_plan(data: st.DataObject, accelerators:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("hosts", [1, 3])
 @given(data=st.data())
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 def test_no_other_planner_is_faster(hosts: int, data: st.DataObject) -> None:
     _check_no_other_is_faster(hosts, data)
 
