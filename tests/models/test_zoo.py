@@ -239,7 +239,12 @@ def test_the_transformer_sees_no_later_token() -> None:
     [
         ("awd_lm", {"tied": True}, "encoder", "decoder"),
         ("bert48", {"tied": True, "layers": 1}, "embeddings.words", "words"),
-        ("transformer", {"shared_embeddings": "decoder", "layers": 1}, "target.tokens", "projection"),
+        (
+            "transformer",
+            {"shared_embeddings": "decoder", "layers": 1},
+            "target.tokens",
+            "projection",
+        ),
         ("transformer", {"shared_embeddings": "all", **ONE_VOCABULARY}, "source", "projection"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Captures of the zoo's small models that tests share: one in each process, as they take seconds."""
+"""Captures of the zoo's small models, which take seconds: one in each process for all tests."""
 
 from functools import cache
 
