@@ -73,7 +73,7 @@ def test_a_training_that_diverges_says_what_may_help_and_what_is_kept(
 ) -> None:
     fast = OptimizerSpec(name="sgd", options={"lr": 1e6, "momentum": 0.0})
     document = file_of(captured, in_a_row(captured.graph, 0, 1), optimizer=fast)
-    kept = rf"; {tmp_path}/checkpoint\S+ has finite weights, .*" if checkpoint_every else ""
+    kept = rf"; {tmp_path}/checkpoint\S+ has finite weights; .*" if checkpoint_every else ""
     with pytest.raises(
         NotFinite,
         match=r"^training diverged in epoch 1: the loss of minibatch \d+ is (nan|inf) \(counted "
