@@ -1,6 +1,7 @@
 """A checkpoint with minibatches in flight goes on bit for bit, in workers that never saw them."""
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.forked import POLICIES, order, placements, samples
+from tests.support.in_turns import in_turns
 
 MINIBATCHES = 14
 
@@ -95,15 +97,13 @@ def _assert_same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor])
 
 
 @pytest.mark.parametrize(
-    "shape",
+    ("method", "shape"),
     [
-        "straight",
-        "replicated",
-        pytest.param("replicated-last", marks=pytest.mark.slow),
-        "branching",
+        *product(METHODS, ["straight"]),
+        *in_turns(METHODS, ["replicated", "branching"]),
+        *(pytest.param(name, "replicated-last", marks=pytest.mark.slow) for name in METHODS),
     ],
 )
-@pytest.mark.parametrize("method", METHODS)
 def test_resuming_at_any_minibatch_changes_no_bit(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str
 ) -> None:
