@@ -10,10 +10,10 @@ import pytest
 
 
 def in_turns(*values: Iterable[Any], one_of: int = 2) -> list[Any]:
-    """Return every combination; one of so many is fast, all others are slow tests.
+    """Return every combination, of which one in ``one_of`` is fast and the others are slow tests.
 
-    Those are spread evenly: of any two parameters, one with at least ``one_of`` values has each
-    value of the other in a fast test.
+    The fast ones are spread evenly: every value of a parameter is in one of them, if another
+    parameter has at least ``one_of`` values.
     """
     return [
         pytest.param(
