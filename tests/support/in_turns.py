@@ -12,13 +12,17 @@ import pytest
 def in_turns(*values: Iterable[Any], one_of: int = 2) -> list[Any]:
     """Return every combination, of which one in ``one_of`` is fast and the others are slow tests.
 
-    The fast ones are spread evenly: every value of a parameter is in one of them, if another
-    parameter has at least ``one_of`` values.
+    Every value of every parameter is in a fast one.
     """
+    parameters = [list(of_parameter) for of_parameter in values]
+    indices = list(product(*(range(len(of_parameter)) for of_parameter in parameters)))
+    fast = [chosen for chosen in indices if sum(chosen) % one_of == 0]
+    for place, of_parameter in enumerate(parameters):
+        assert len({chosen[place] for chosen in fast}) == len(of_parameter), "too few are fast"
     return [
         pytest.param(
-            *(value for _, value in chosen),
-            marks=pytest.mark.slow if sum(index for index, _ in chosen) % one_of else (),
+            *(of_parameter[index] for of_parameter, index in zip(parameters, chosen, strict=True)),
+            marks=() if chosen in fast else pytest.mark.slow,
         )
-        for chosen in product(*map(enumerate, values))
+        for chosen in indices
     ]

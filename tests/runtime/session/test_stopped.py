@@ -162,6 +162,7 @@ def test_a_session_ends_although_the_fork_server_is_frozen(frozen_server: Cluste
     frozen_server.close()
 
 
+@pytest.mark.system
 def test_a_frozen_fork_server_is_replaced(
     captured: CapturedModel, frozen_server: ClusterSession
 ) -> None:
