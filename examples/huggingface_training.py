@@ -173,7 +173,7 @@ def main(
         Path | None, typer.Option(help="A placement.json; else one is planned.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("runs/reviews"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
 ) -> None:
     """Train a BERT of transformers on reviews."""
     if placement is None:

@@ -168,7 +168,7 @@ def main(
         Path | None, typer.Option(help="A placement.json; else one is planned.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("runs/digits"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
 ) -> None:
     """Train a residual network on handwritten digits."""
     model = ModelReference.named("examples.image_classification:digit_network")

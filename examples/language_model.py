@@ -212,7 +212,7 @@ def main(
         Path | None, typer.Option(help="A placement.json; else one is looked for.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("runs/python"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
 ) -> None:
     """Train a language model on Python's source."""
     if placement is None:

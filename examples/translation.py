@@ -251,7 +251,7 @@ def main(
         Path | None, typer.Option(help="A placement.json; else one is made by hand.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("runs/dates"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint.")] = False,
 ) -> None:
     """Train a translator of dates."""
     if placement is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
 from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
@@ -59,9 +61,10 @@ _METHOD = Method(
 )
 
 
+@cache
 def every_document() -> dict[str, Document]:
     """Return a document of every kind; a kind that is missing here is an error."""
-    reference = ModelReference.named("awd_lm", layers=3, dropout=0.5)
+    reference = ModelReference.named("awd_lm", sequence_length=3, dropout=0.5)
     graph = capture(reference, check=False).graph
     half = len(graph) // 2
     stages = [int(operator >= half) for operator in range(len(graph))]

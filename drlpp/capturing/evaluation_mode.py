@@ -35,8 +35,8 @@ def evaluation_graph(module: fx.GraphModule) -> fx.GraphModule:
             quiet = any(known.name == "dropout_p" for known in node.target._schema.arguments)
             if random and not switched and not quiet:
                 raise InvalidModel(
-                    f"{operator_type(node)} ({node.name}) draws random numbers, and whether the "
-                    "model does so in training only cannot be told; use nn.Dropout or "
+                    f"{operator_type(node)} ({node.name}) draws random numbers, and it is unknown "
+                    "whether the model does so in training only; use nn.Dropout or "
                     "F.dropout(…, training=self.training) to evaluate it in a pipeline"
                 )
     result.graph.eliminate_dead_code()

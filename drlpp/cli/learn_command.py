@@ -115,7 +115,7 @@ def learn(
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, if it has begun.")
+        bool, typer.Option("--resume", help="Continue the run in --out, if it has begun.")
     ] = False,
 ) -> None:
     """Learn the fastest placement of a model on live workers, and export it."""
@@ -153,7 +153,7 @@ def learn(
         open_run_folder(
             folder, "drlpp learn", settings, resume=resume, restarted=again, note=_tell
         ),
-        resume_hint_on_interrupt("the run goes on where it was by the same command with --resume"),
+        resume_hint_on_interrupt("the same command with --resume continues the run"),
     ):
         if reason := remember_trust(folder, [reference, optimizer_spec]):
             console.print(reason)
@@ -345,7 +345,7 @@ def _export_best_so_far(
     console.print(
         f"stopped {stopped}; the fastest so far is in {path} ({contender.configuration}, "
         f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with what a "
-        "user has without an agent). Go on with --resume"
+        "user has without an agent). Continue with --resume"
     )
 
 

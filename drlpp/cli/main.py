@@ -155,10 +155,10 @@ def train(
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results; else 'training' beside PLACEMENT.")
+        Path | None, typer.Option(help="Folder for results; else 'training' next to PLACEMENT.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the checkpoint, if any.")
+        bool, typer.Option("--resume", help="Continue from the checkpoint, if any.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of weights, order of samples and dropout.")] = 0,
     trust: TrustOption = [],  # noqa: B006

@@ -25,7 +25,7 @@ def main(
     out: Annotated[Path, typer.Option(help="File of weights to write.")],
     minutes: Annotated[float, typer.Option(min=0, help="Of training, on one core.")] = 35.0,
     seed: Annotated[int, typer.Option(help="Of weights and problems.")] = 0,
-    start: Annotated[Path | None, typer.Option(help="File of weights to go on from.")] = None,
+    start: Annotated[Path | None, typer.Option(help="File of weights to start from.")] = None,
     imitation: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the time, for imitating optima.")
     ] = 0.4,

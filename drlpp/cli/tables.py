@@ -128,7 +128,7 @@ def _(profile: Profile) -> RenderableType:
         table,
         f"{len(graph)} operators, {seconds_text(total)} per minibatch; a stage's passes take "
         f"{seconds_text(profile.forward_overhead_seconds + profile.backward_overhead_seconds)} "
-        "beside them",
+        "in addition",
         f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "
         f"prediction {seconds_text(profile.prediction_seconds_per_byte * 1e6)}",
         f"graph {graph.fingerprint}",

@@ -111,7 +111,7 @@ def train_and_report(
     time_left = TimeLeft()
     bar = progress.add_task("", epoch=1, epochs=epochs, total=None, state="")
     # The bar begins when training does, so that nothing precedes an error in what was given.
-    how = "training goes on where it was last saved by the same command with --resume"
+    how = "the same command with --resume continues training where it was last saved"
     with resume_hint_on_interrupt(how), ExitStack() as bar_shown:
         trainer = PipelineTrainer(
             path,

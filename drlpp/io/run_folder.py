@@ -144,7 +144,7 @@ def _check_same_run(
 ) -> None:
     if not resume:
         raise InvalidInput(
-            f"{folder} holds a run already ({record.command}); go on with it (--resume, in Python "
+            f"{folder} holds a run already ({record.command}); continue it (--resume, in Python "
             "resume=True), or give another folder (--out, out)"
         )
     if record.command != command:

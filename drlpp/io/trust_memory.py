@@ -60,7 +60,7 @@ def remember_trust(folder: Path, named: Iterable[ImportedByName]) -> str | None:
     except (OSError, RuntimeError, InvalidFile) as error:
         return (
             f"what is trusted for {folder} cannot be remembered ({error}); give --trust again to "
-            "go on with it"
+            "continue"
         )
     return None
 

@@ -115,7 +115,7 @@ class LearningRateSchedule(NamedClass):
         if minibatches > _MOST_RATES:
             raise InvalidInput(
                 f"a {self.what} is written down for every minibatch, of up to {_MOST_RATES}; this "
-                f"training has {minibatches}: take fewer epochs, or go on with another one"
+                f"training has {minibatches}: take fewer epochs, or continue in another one"
             )
         unit = minibatches_per_epoch if self.interval == "epoch" else 1
         begin = self.warm_up // unit

@@ -49,7 +49,7 @@ def write_checkpoint(path: Path, tree: object) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise StorageFailure(
             f"{path}: the checkpoint could not be written ({reason}); the last one is as it was, "
-            "so free some space and go on from there"
+            "so free some space and continue from there"
         ) from None
 
 

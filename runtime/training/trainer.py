@@ -205,8 +205,8 @@ class Trainer:
         if not self.checkpoint.exists():
             if (older := self.folder / "checkpoint.pt").exists():
                 raise InvalidFile(
-                    f"{older}: a checkpoint of an older drlpp, which this one cannot read; go on "
-                    "with that version, or begin in another folder"
+                    f"{older}: a checkpoint of an older drlpp, which this one cannot read; "
+                    "continue with that version, or begin in another folder"
                 )
             return None
         state = self.session.captured.state

@@ -43,7 +43,7 @@ def with_finite_weights(failure: NotFinite, checkpoint: Path) -> NotFinite:
     if not checkpoint.exists():
         return failure
     return NotFinite(
-        f"{failure}; {checkpoint} has finite weights, with which a resumed run goes on, with "
+        f"{failure}; {checkpoint} has finite weights; a resumed run starts from them, with "
         "another clip_norm or precision if you like, but with the same rates and epochs"
     )
 

@@ -145,11 +145,11 @@ def test_what_takes_long_is_compared_on_two_samples(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(capturing, "check_gradients", check)
     monkeypatch.setattr(capturing, "_two_samples_are_quicker", lambda *_: True)
-    captured = capture(tiny("resnet50"))
+    captured = capture(tiny("alexnet"))
     assert captured.task.batch_size == 4
     assert [task.batch_size for task in compared] == [2]
     monkeypatch.setattr(capturing, "_two_samples_are_quicker", lambda *_: False)
-    capture(tiny("resnet50"))
+    capture(tiny("alexnet"))
     assert [task.batch_size for task in compared] == [2, 4]
 
 

@@ -1,7 +1,7 @@
 """Every number of every document at its extremes: a result, or one readable line, in bounds.
 
-`python -m benchmarks.fuzzing numbers` says how. Each child process has a limit of memory, and each
-document one of time.
+`python -m benchmarks.fuzzing numbers` says how. Its process has a limit of memory, and each document
+one of time.
 """
 
 import json
@@ -17,22 +17,15 @@ from benchmarks.fuzzing.numbers import NUMBERS, fields_of, with_value
 from drlpp.io.documents import Document, Record, document_kinds
 
 ROOT = Path(__file__).parents[2]
-CHILDREN = (
-    ("run", "evaluation", "trust", "measurements", "comparison", "graph"),
-    ("hyperparameters", "guided-hyperparameters", "profile", "cluster"),
-    ("placement",),
-)
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kinds", CHILDREN)
-def test_numbers_at_their_extremes(kinds: tuple[str, ...]) -> None:
+def test_numbers_at_their_extremes() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.fuzzing", "numbers", *kinds],
+        [sys.executable, "-m", "benchmarks.fuzzing", "numbers"],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=590,
+        timeout=290,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
@@ -41,7 +34,6 @@ def test_numbers_at_their_extremes(kinds: tuple[str, ...]) -> None:
 def test_every_kind_is_tried() -> None:
     shipped = {k for k, one in document_kinds().items() if one.__module__.startswith("drlpp.")}
     assert shipped == set(every_document())
-    assert shipped | {"measurements"} == {kind for kinds in CHILDREN for kind in kinds}
 
 
 def test_fields_with_numbers_are_found_by_themselves() -> None:

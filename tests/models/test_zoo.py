@@ -20,9 +20,14 @@ from drlpp.models.zoo.bert import masked_accuracy, pretraining_loss
 from drlpp.models.zoo.classification import is_correct
 from drlpp.models.zoo.residual_lstm import ResidualLSTMLayer
 from drlpp.models.zoo.tokens import token_accuracy, token_loss
+from tests.support.captured_zoo import captured_in_float64
 from tests.support.tiny_models import MODELS, TINY, tiny
 
-ONE_VOCABULARY: dict[str, Option] = {"source_vocabulary": 11, "target_vocabulary": 11}
+ONE_VOCABULARY: dict[str, Option] = {
+    "source_vocabulary": 11,
+    "target_vocabulary": 11,
+    "layers": 1,
+}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +49,7 @@ ONE_VOCABULARY: dict[str, Option] = {"source_vocabulary": 11, "target_vocabulary
     ],
 )
 def test_captured_operators(name: str, operators: int, types: dict[str, int]) -> None:
-    captured = capture(tiny(name))
+    captured = captured_in_float64(name)
     found = [operator.type for operator in captured.graph.operators]
     assert len(found) == operators
     assert {type_: found.count(type_) for type_ in types} == types
@@ -57,7 +62,7 @@ def test_captured_operators(name: str, operators: int, types: dict[str, int]) ->
 
 @pytest.mark.parametrize("name", MODELS)
 def test_captured_models_compute_the_same(name: str) -> None:
-    captured = capture(tiny(name))
+    captured = captured_in_float64(name)
     module, inputs, targets = captured.task.module, captured.task.inputs, captured.task.targets
     assert targets is not None
     assert captured.task.loss is not None
@@ -77,19 +82,21 @@ def test_captured_models_compute_the_same(name: str) -> None:
     torch.testing.assert_close(gradients(captured.loss(*flat, targets)), wanted)
     evaluated = captured.evaluation(*inputs)
     torch.testing.assert_close(evaluated, module.eval()(*inputs))
+    module.train()
+    module.load_state_dict(state)
     assert captured.score is not None
     assert captured.score(*pytree.tree_leaves(evaluated), targets).shape == (4,)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_microbatches_have_the_same_graph(name: str) -> None:
-    captured = capture(tiny(name))
+    captured = captured_in_float64(name)
     part = capture_microbatch(captured, 2)
     assert part.graph.operators[-1].outputs[0].shape[0] == 2
 
 
 def test_source_and_target_of_gnmt_meet_at_the_attention() -> None:
-    captured = capture(tiny("gnmt4")).graph
+    captured = captured_in_float64("gnmt4").graph
     graph = captured.to_networkx()
     names = [operator.name for operator in captured.operators]
     source, target = names.index("encoder.embedding.embedding"), names.index("decoder.first.lstm")
@@ -145,7 +152,9 @@ def test_image_models_learn(name: str) -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert min(losses) < losses[0] / 2
+        if losses[-1] < losses[0] / 2:
+            return
+    pytest.fail(f"from {losses[0]} to no less than {min(losses)}")
 
 
 def test_googlenet_and_inception_add_the_losses_of_auxiliary_heads() -> None:
@@ -229,15 +238,20 @@ def test_the_transformer_sees_no_later_token() -> None:
     ("name", "options", "words", "projection"),
     [
         ("awd_lm", {"tied": True}, "encoder", "decoder"),
-        ("bert48", {"tied": True}, "embeddings.words", "words"),
-        ("transformer", {"shared_embeddings": "decoder"}, "target.tokens", "projection"),
+        ("bert48", {"tied": True, "layers": 1}, "embeddings.words", "words"),
+        (
+            "transformer",
+            {"shared_embeddings": "decoder", "layers": 1},
+            "target.tokens",
+            "projection",
+        ),
         ("transformer", {"shared_embeddings": "all", **ONE_VOCABULARY}, "source", "projection"),
     ],
 )
 def test_what_lies_between_tied_embeddings_cannot_be_cut(
     name: str, options: dict[str, Option], words: str, projection: str
 ) -> None:
-    captured = capture(tiny(name, **options))
+    captured = capture(tiny(name, **options), check=False)
     holders = {
         captured.operator_of[node.name]
         for node in captured.module.graph.nodes

@@ -1,14 +1,12 @@
 """Every model of the zoo can be cut anywhere, and trained in pieces."""
 
 import random
-from functools import cache
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.models.task import Task
 from drlpp.models.zoo import ZOO
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, run_reference
@@ -18,23 +16,12 @@ from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.captured_zoo import captured_in_float64, task_in_float64
 from tests.support.pipelines import assert_state, draw, in_a_row, train
 from tests.support.tiny_models import MODELS, tiny
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
 RANDOM_CUTS, STAGES = 3, 4
-
-
-def task_in_float64(name: str) -> Task:
-    """With batch normalisation over few values, rounding in float32 is not small."""
-    task = tiny(name).build()
-    inputs = tuple(x.double() if x.is_floating_point() else x for x in task.inputs)
-    return task._replace(module=task.module.double(), inputs=inputs)
-
-
-@cache
-def captured_in_float64(name: str) -> CapturedModel:
-    return capture(tiny(name), task_in_float64(name))
 
 
 def run(captured: CapturedModel, placement: Placement) -> list[Tensor]:
@@ -119,7 +106,8 @@ def test_two_minibatches_in_stages_equal_a_plain_loop(name: str) -> None:
             if isinstance(getattr(module, attribute, None), float):
                 setattr(module, attribute, 0.0)
     normalised = any(isinstance(module, nn.BatchNorm2d) for module in task.module.modules())
-    captured = capture(tiny(name), task)
+    # The captures that tests share are checked.
+    captured = capture(tiny(name), task, check=False)
     placement = cut_at(captured, *random_places(captured, STAGES - 1))
     method = Method(schedule="gpipe", policy="sync", microbatches=1 if normalised else 2)
     order = torch.stack([torch.arange(task.batch_size), torch.arange(task.batch_size).flip(0)])

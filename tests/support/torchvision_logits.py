@@ -36,16 +36,15 @@ def names_and_shapes(module: nn.Module) -> str:
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
+@torch.no_grad()
 def logits(name: str, module: nn.Module) -> Tensor:
     """What a classifier says of two images, with weights that depend on nothing but their names."""
     state = module.state_dict()
     for key, value in state.items():
         if value.is_floating_point():
             value.copy_(_weights(key, value))
-    module.load_state_dict(state)
     size = 299 if name == "inception_v3" else 224
-    with torch.no_grad():
-        found = module.eval()(_uniform("images", (2, 3, size, size)))
+    found = module.eval()(_uniform("images", (2, 3, size, size)))
     assert isinstance(found, Tensor | tuple)
     return found[0] if isinstance(found, tuple) else found
 
@@ -65,7 +64,9 @@ def _uniform(key: str, shape: tuple[int, ...]) -> Tensor:
     """Numbers between -1 and 1, the same with every version of numpy and torch."""
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8])
     numbers = numpy.random.default_rng(seed).random(shape)
-    return torch.from_numpy(2 * numbers - 1).float()
+    numbers *= 2
+    numbers -= 1
+    return torch.from_numpy(numbers).float()
 
 
 def _write() -> None:

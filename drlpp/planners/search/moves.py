@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement, Stage
@@ -77,9 +79,10 @@ def neighbour(
     state: PlacementState, problem: PlanningProblem, draw: random.Random
 ) -> PlacementState | None:
     """Return a state one random change away; None if there is none."""
-    moves = draw.choices(list(_MOVES), weights=list(_MOVES.values()), k=_DRAWS)
-    for move in moves:
-        found = move(state, problem, draw)
+    # All are drawn at first, as `choices` does, so that seeds lead to the searches they always did;
+    # mostly one is looked at.
+    for number in [draw.random() for _ in range(_DRAWS)]:
+        found = _KINDS[bisect_right(_UP_TO, number * _UP_TO[-1])](state, problem, draw)
         if found is not None and found != state:
             return found
     return None
@@ -253,3 +256,5 @@ _MOVES: dict[_Move, float] = {
     _swap_stages: 1,
     _drop_slower: 1,
 }
+_KINDS = tuple(_MOVES)
+_UP_TO = tuple(accumulate(_MOVES.values()))

@@ -199,8 +199,12 @@ def test_one_accelerator_leaves_nothing_to_choose() -> None:
 
 def test_threads_are_given_back() -> None:
     threads = torch.get_num_threads()
-    DRLPP("PlacementPolicy", environment(), **SMALL).learn(8)
-    assert torch.get_num_threads() == threads
+    torch.set_num_threads(2)
+    try:
+        DRLPP("PlacementPolicy", environment(), **SMALL).learn(8)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_the_callers_policy_arguments_are_left_alone() -> None:

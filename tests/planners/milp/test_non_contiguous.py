@@ -51,7 +51,7 @@ def exact_problems(draw: st.DrawFn) -> PlanningProblem:
 
 
 @given(problem=exact_problems())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=30)
 def test_it_is_the_best_of_all_assignments(problem: PlanningProblem) -> None:
     objective = AnalyticObjective(problem)
     best = best_assignment(problem)
@@ -65,7 +65,7 @@ def test_it_is_the_best_of_all_assignments(problem: PlanningProblem) -> None:
 
 
 @given(problem=problems(max_operators=4, max_accelerators=3))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=15)
 def test_its_bound_holds_on_all_links_and_with_all_memories(problem: PlanningProblem) -> None:
     problem = replace(problem, replicate=False)
     objective = AnalyticObjective(problem)
@@ -139,7 +139,11 @@ def _pair() -> tuple[Workload, Cluster]:
 
 
 @pytest.mark.parametrize(
-    ("name", "milliseconds"), [("bert24_training", 39.7895), ("bert_l-3_training", 54.2075)]
+    ("name", "milliseconds"),
+    [
+        pytest.param("bert24_training", 39.7895, marks=pytest.mark.slow),
+        ("bert_l-3_training", 54.2075),
+    ],
 )
 def test_published_instances(name: str, milliseconds: float) -> None:
     problem = PartitioningInstance.read(INSTANCES / f"{name}.json").problem()

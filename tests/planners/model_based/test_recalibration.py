@@ -59,7 +59,7 @@ def search(
 
 
 @given(seed=st.integers(0, 100))
-@settings(deadline=None, max_examples=4)
+@settings(deadline=None, max_examples=2)
 def test_proposals_are_valid_new_and_no_worse_than_planners(seed: int) -> None:
     profile = generate("layered", 14, seed)
     truth = SimulatedCluster(profile, local_cluster(3, SLOW))
@@ -72,10 +72,17 @@ def test_proposals_are_valid_new_and_no_worse_than_planners(seed: int) -> None:
         assert best <= outcome.seconds_per_minibatch * (1 + 1e-12)
 
 
-def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements() -> None:
-    profile = generate("blocks", 24, 1)
-    truth = SimulatedCluster(profile, local_cluster(4, SLOW))
-    declared = PlanningProblem(Workload.of(wrong(profile, 0)), local_cluster(4, DECLARED))
+@pytest.mark.parametrize(
+    ("operators", "accelerators", "measurements", "evaluations", "most"),
+    [(12, 3, 8, 80, 300), pytest.param(24, 4, 24, 600, 1500, marks=pytest.mark.slow)],
+)
+def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements(
+    operators: int, accelerators: int, measurements: int, evaluations: int, most: int
+) -> None:
+    profile = generate("blocks", operators, 1)
+    truth = SimulatedCluster(profile, local_cluster(accelerators, SLOW))
+    cluster = local_cluster(accelerators, DECLARED)
+    declared = PlanningProblem(Workload.of(wrong(profile, 0)), cluster)
 
     def seconds(placement: Placement) -> float:
         outcome = truth.measure(placement)
@@ -83,20 +90,23 @@ def test_a_wrong_profile_and_a_wrong_link_are_overcome_in_few_measurements() -> 
         return outcome.seconds_per_minibatch
 
     told = PlanningProblem(Workload.of(profile), truth.cluster)
-    thorough = min(evolve(told, 1500, seconds).seconds)
-    found = search(truth, declared, 24, Options())
+    thorough = min(evolve(told, most, seconds).seconds)
+    options = Options(evaluations=evaluations)
+    found = search(truth, declared, measurements, options)
     assert found.best(1)[0][1] <= thorough * 1.01
-    blind = search(truth, declared, 24, Options(calibrate=False, discrepancy=False))
+    options = Options(evaluations=evaluations, calibrate=False, discrepancy=False)
+    blind = search(truth, declared, measurements, options)
     assert found.best(1)[0][1] <= blind.best(1)[0][1] * (1 + 1e-12)
 
 
 def test_undeclared_speeds_are_found_as_well_as_if_they_were_told() -> None:
-    profile = generate("chain", 20, 2)
+    profile = generate("chain", 12, 2)
     speeds = [1.0, 1.0, 0.5, 0.5]
     truth = SimulatedCluster(profile, local_cluster(4, SLOW), speeds)
     workload = Workload.of(profile)
     told = PLANNERS["exact"](PlanningProblem(workload, truth.cluster)).placement
-    found = search(truth, PlanningProblem(workload, local_cluster(4, SLOW)), 16, Options())
+    declared = PlanningProblem(workload, local_cluster(4, SLOW))
+    found = search(truth, declared, 16, Options(evaluations=100))
     outcome = truth.measure(told)
     assert isinstance(outcome, Measurement)
     assert found.best(1)[0][1] <= outcome.seconds_per_minibatch * (1 + 1e-12)

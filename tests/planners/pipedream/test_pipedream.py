@@ -67,7 +67,7 @@ bandwidths = st.tuples(*[st.sampled_from([0.5, 2.0, 10.0])] * 3)
 @given(
     data=st.data(), shape=st.sampled_from(SHAPES), bandwidths=bandwidths, replicate=st.booleans()
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_the_optimum_of_its_formula(
     variant: Variant,
     data: st.DataObject,
@@ -105,7 +105,7 @@ def test_the_optimum_of_its_formula(
         in_flight_per_link=st.integers(0, 2),
     ),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_memory_is_a_constraint(
     variant: Variant,
     data: st.DataObject,
