@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -26,6 +28,7 @@ from drlpp.placement.placement_file import PlacementFile
 from tests.support import shell
 from tests.support.shell import Finished
 
+Result = TypeVar("Result")
 ROOT = Path(__file__).parent.parent
 MODEL = ["--model", "tests.support.models:perceptron", "--workers", "2", "--minibatches", "4"]
 
@@ -50,6 +53,15 @@ def measured(out: Path) -> list[str]:
     return path.read_text().splitlines()[1:] if path.exists() else []
 
 
+def once_measured(out: Path, placements: int, act: Callable[[], Result]) -> Result:
+    """Wait until a run has measured so many placements, and act."""
+    deadline = time.monotonic() + 60
+    while len(measured(out)) < placements:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return act()
+
+
 def start_until(out: Path, placements: int) -> subprocess.Popen[str]:
     """Start a run in a process of its own and wait until it has measured so many placements."""
     process = subprocess.Popen(
@@ -59,11 +71,11 @@ def start_until(out: Path, placements: int) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while len(measured(out)) < placements:
+
+    def still_runs() -> None:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+
+    once_measured(out, placements, still_runs)
     return process
 
 
@@ -181,6 +193,25 @@ def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
 
 def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
+    # Tests that run in the background ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(once_measured, out, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
+            printed = finish(out, 500)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "Go on with --resume" in printed
+    assert "Traceback" not in printed
+    read_document(out / "placement.json", PlacementFile)
+    known = measured(out)
+    finish(out, len(known) + 2, "--resume")
+    assert measured(out)[: len(known)] == known
+
+
+@pytest.mark.system
+def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
+    out = tmp_path / "run"
     process = start_until(out, 4)
     workers = workers_of(process.pid)
     assert workers
@@ -191,9 +222,6 @@ def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> N
     assert "Traceback" not in errors
     read_document(out / "placement.json", PlacementFile)
     wait_for_end_of(workers)
-    known = measured(out)
-    finish(out, len(known) + 2, "--resume")
-    assert measured(out)[: len(known)] == known
 
 
 @pytest.mark.parametrize("placements", [1, pytest.param(9, marks=pytest.mark.system)])
@@ -226,16 +254,12 @@ def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
     out = tmp_path / "run"
 
     def kill_a_worker() -> int:
-        deadline = time.monotonic() + 60
-        while len(measured(out)) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
         forkserver = max(workers_of(os.getpid()), key=lambda pid: len(workers_of(pid)))
         os.kill(max(workers_of(forkserver)), signal.SIGKILL)
         return len(measured(out))
 
     with ThreadPoolExecutor(1) as pool:
-        before = pool.submit(kill_a_worker)
+        before = pool.submit(once_measured, out, 2, kill_a_worker)
         done = run(out, 12)
     assert before.result() < 12
     assert done.code == 0, done.err
