@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import socket
 import sys
@@ -225,6 +227,8 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     for Ctrl-C. Under ``torchrun`` the program runs on the first process, and the others keep its
     workers.
     """
+    # At its end Python would look for cycles among all that torch has, for half a second to a second.
+    atexit.register(gc.freeze)
     launched = "TORCHELASTIC_RUN_ID" in os.environ
     warnings.showwarning = _printing_notes(warnings.showwarning)
     code = 0

@@ -1,0 +1,1 @@
+from tests.support.one_thread import _one_thread  # noqa: F401
