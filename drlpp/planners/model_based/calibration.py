@@ -187,7 +187,9 @@ class Calibration:
     ) -> None:
         in_flight = self.method.in_flight(pipeline_of(self.workload, placement))
         for usage in workers:
-            needed = float(self.memory.stage_bytes(works[usage.stage], in_flight[usage.stage]))
+            stage = usage.stage
+            replicas = len(placement.stages[stage].accelerators)
+            needed = float(self.memory.stage_bytes(works[stage], in_flight[stage], replicas))
             self._memory.append((needed, float(usage.peak_memory_bytes)))
 
     def fit(self) -> Calibrated:

@@ -117,7 +117,7 @@ class AnalyticObjective:
         replicas = numpy.array([len(stage.accelerators) for stage in placement.stages])
         memory = self._problem.memory
         in_flight = _in_flight(replicas, talks, memory.in_flight_per_link)
-        needed = memory.stage_bytes(work, in_flight)
+        needed = memory.stage_bytes(work, in_flight, replicas)
         return float((numpy.maximum(needed - limits, 0) / limits).sum())
 
 
