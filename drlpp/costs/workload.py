@@ -217,6 +217,7 @@ class Workload:
             kept_bytes=kept_bytes,
             incoming_bytes=incoming_bytes,
             outgoing_bytes=outgoing_bytes,
+            microbatches=self.microbatches,
         )
 
 
@@ -235,6 +236,7 @@ class StageWork:
         kept_bytes: from the forward to the backward pass of a minibatch.
         incoming_bytes: activations of earlier stages, gradients of later ones.
         outgoing_bytes: activations for later stages, gradients for earlier ones.
+        microbatches: parts of a minibatch, by which replicas take turns.
     """
 
     seconds: Array
@@ -244,3 +246,11 @@ class StageWork:
     kept_bytes: Array
     incoming_bytes: Array
     outgoing_bytes: Array
+    microbatches: int = 1
+
+    def updates_in_a_round(self, replicas: int) -> float:
+        """Return how many updates ``replicas`` make of as many minibatches.
+
+        That is one if every replica takes a minibatch, and more if they take microbatches.
+        """
+        return replicas / -(-replicas // self.microbatches)
