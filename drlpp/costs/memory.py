@@ -81,10 +81,7 @@ class MemoryModel:
         incoming = work.incoming_bytes / self.microbatches
         kept = work.kept_bytes / self.microbatches
         messages = incoming + work.outgoing_bytes / self.microbatches
-        if self.recomputes:
-            activations = kept + incoming * (in_flight - 1)
-        else:
-            activations = kept * in_flight
+        activations = kept + incoming * (in_flight - 1) if self.recomputes else kept * in_flight
         total: Array = work.parameter_bytes * copies + activations + messages
         return total
 

@@ -301,9 +301,7 @@ def test_what_looks_ahead_counts_updates_of_whole_minibatches() -> None:
     assert [uses[rank][9, 0].backward_lead for rank in range(6)] == [0, 0, 0, 0, 1, 1]
 
 
-@given(
-    pipelines(), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2), st.integers(1, 4)
-)
+@given(pipelines(), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2), st.integers(1, 4))
 @settings(deadline=None)
 def test_2bw_needs_two_versions_or_says_that_it_cannot(
     pipeline: Pipeline, accumulate: int, minibatches: int, per_link: int, microbatches: int
