@@ -9,7 +9,7 @@ from multiprocessing import util
 import pytest
 
 # Tests run side by side, one process for each core. Processes with several threads each would spend
-# most of their time waiting for cores. Set before torch and numpy are imported; children inherit it.
+# most of their time waiting for cores. Set before torch and numpy are imported, for children too.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 _AFTER_MULTIPROCESSING = -200

@@ -156,7 +156,10 @@ def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
         (["--policy", "sync", "--method-option", "schedule=1f1b"], "policy sync cannot run a 1-1"),
         (["--method-option", "policy=stash"], "policy is not an option of a method"),
         (["--method-option", "microbatch=2"], "a method has no option 'microbatch'; it has sched"),
-        (["--method-option", "microbatches=2"], "schedule 1f1b has no microbatches"),
+        (
+            ["--method-option", "microbatches=3"],
+            "samples cannot be divided into 3 equal microbatches",
+        ),
         (
             ["--method-option", "schedule=gpipe", "--method-option", "microbatches=3"],
             "samples cannot be divided into 3 equal microbatches",

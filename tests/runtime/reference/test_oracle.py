@@ -93,6 +93,19 @@ def test_asynchronous_weights_equal_the_reference(
 
 
 @pytest.mark.parametrize(
+    ("method", "shape", "microbatches"), in_turns(ASYNCHRONOUS, SHAPES, [2, 4])
+)
+def test_weights_of_divided_minibatches_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str, microbatches: int
+) -> None:
+    chosen, optimizer = ASYNCHRONOUS[method], OPTIMIZERS["adamw" if microbatches == 4 else "sgd"]
+    # 2BW's update takes what is in flight, now in microbatches.
+    accumulate = -(-chosen.accumulate // microbatches)
+    changed = {"microbatches": microbatches, "accumulate": accumulate}
+    _check(captured, session, shape, chosen.model_copy(update=changed), optimizer)
+
+
+@pytest.mark.parametrize(
     ("method", "shape", "optimizer"),
     in_turns(SYNCHRONOUS, [*SHAPES, "data-parallel"], ["sgd", "adam"]),
 )
@@ -152,6 +165,8 @@ OPTIONS = [
     Method(policy="xpipe", recompute=True),
     Method(policy="pipemare", correction_decay=0.2, recompute=True),
     Method(policy="vanilla", clip_norm=0.5),
+    Method(policy="pipeoptim", microbatches=2, accumulate=2, recompute=True, clip_norm=0.5),
+    Method(policy="stash", microbatches=4, in_flight_per_link=1),
     Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2, recompute=True),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4, clip_norm=0.5),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4, recompute=True),

@@ -25,6 +25,8 @@ METHODS = {
     "pipeoptim-accumulating": Method(policy="pipeoptim", accumulate=3),
     "pipemare": Method(policy="pipemare", annealing_minibatches=10, correction_decay=0.2),
     "deeper": Method(policy="stash", in_flight_per_link=1),
+    "microbatches": Method(policy="stash", microbatches=2),
+    "predicted-microbatches": Method(policy="pipeoptim", microbatches=4),
     "recomputing": Method(policy="pipeoptim", recompute=True),
     "gpipe": Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2),
 }

@@ -32,6 +32,7 @@ def captured() -> CapturedModel:
     [
         ((0, 1, 2), Method(policy="pipeoptim")),
         ((0, 0, 1), Method(policy="stash")),
+        ((0, 1, 2), Method(policy="pipeoptim", microbatches=2)),
         ((0, 1), Method(schedule="gpipe", policy="sync", microbatches=4)),
     ],
 )
@@ -73,6 +74,7 @@ def test_resumed_training_equals_uninterrupted_training(
         ((0, 0, 1), Method(policy="stash")),
         ((0, 1, 2), Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.1)),
         ((0, 1), Method(policy="2bw", accumulate=2)),
+        ((0, 0, 1), Method(policy="pipeoptim", microbatches=4, clip_norm=1.0)),
     ],
 )
 def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
