@@ -8,8 +8,8 @@ from multiprocessing import util
 
 import pytest
 
-# Tests run side by side, one process for each core. Processes with several threads each would spend
-# most of their time waiting for cores. Set before torch and numpy are imported, for children too.
+# Tests run side by side, one process for each core. Several threads in each would spend most of
+# their time waiting for cores. Set before torch and numpy are imported; children inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 _AFTER_MULTIPROCESSING = -200

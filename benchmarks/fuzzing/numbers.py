@@ -15,7 +15,7 @@ import resource
 import signal
 import tempfile
 import types
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import cache, partial
 from io import StringIO
 from pathlib import Path
@@ -42,6 +42,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners import plan
 from drlpp.planners.exact.incumbents import SEARCHES
+from drlpp.planners.problem.problem import Solution
 from drlpp.schedule.method import Method
 
 MOST_SECONDS = 10
@@ -216,7 +217,8 @@ def _plan(profile: Path, cluster: Path) -> None:
         method=Method(),
     )
     # Their numbers get no more extreme with every evaluation.
-    brief = {name: partial(search, evaluations=30) for name, search in SEARCHES.items()}
+    searches: Mapping[str, Callable[..., Solution]] = SEARCHES
+    brief = {name: partial(search, evaluations=30) for name, search in searches.items()}
     with patch("drlpp.planners.exact.exact.SEARCHES", brief):
         for planner in ("data-parallel", "gpipe", "pipedream", "exact"):
             try:

@@ -1,7 +1,7 @@
 """Every number of every document at its extremes: a result, or one readable line, in bounds.
 
-`python -m benchmarks.fuzzing numbers` says how. Its process has a limit of memory, and each
-document one of time.
+`python -m benchmarks.fuzzing numbers` says how. Its process has a limit of memory,
+and each document one of time.
 """
 
 import json
