@@ -227,7 +227,7 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     for Ctrl-C. Under ``torchrun`` the program runs on the first process, and the others keep its
     workers.
     """
-    # At its end Python would look for cycles among all that torch has, for half a second to a second.
+    # At its end Python would look for cycles among all that torch has, which takes a second.
     atexit.register(gc.freeze)
     launched = "TORCHELASTIC_RUN_ID" in os.environ
     warnings.showwarning = _printing_notes(warnings.showwarning)

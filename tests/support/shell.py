@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,17 +22,17 @@ class Finished(NamedTuple):
     err: str
 
 
-def finish(program: Callable[[], NoReturn | None], name: str, *arguments: object) -> Finished:
+def finish(program: Callable[[], None], name: str, *arguments: object) -> Finished:
     """Run the main function of a program."""
     out, err = io.StringIO(), io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
         redirect_stdout(out),
         redirect_stderr(err),
-        pytest.raises(SystemExit) as stop,
     ):
         patch.setattr(sys, "argv", [name, *map(str, arguments)])
-        program()
+        with pytest.raises(SystemExit) as stop:
+            program()
     return Finished(int(stop.value.code or 0), out.getvalue(), err.getvalue())
 
 
