@@ -7,7 +7,7 @@ ARGUMENTS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow lint bench clean
+.PHONY: train test test-system test-slow compatibility lint bench clean
 
 # The main job: learn a placement on this machine's CPU workers. A run that was interrupted goes on.
 train: $(VENV)/installed
@@ -16,8 +16,20 @@ train: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 -q
 
+# Whole programs, killed, stopped and started again: they wait more than they compute.
+test-system: $(VENV)/installed
+	$(BIN)/python -m pytest -n 3 -q -m 'system and not slow'
+
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -q -m slow
+
+# The tests with the oldest torch that is supported. From PyPI it comes with CUDA: 7 GB.
+OLDEST := .venv-oldest
+compatibility:
+	test -d $(OLDEST) || $(PYTHON) -m venv $(OLDEST)
+	grep -vE '^(torch|sympy|setuptools)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt 'torch==2.8.*' -e '.[dev]'
+	$(OLDEST)/bin/python -m pytest -n 2 -q
 
 # Type checkers and the contracts of imports do not follow the mapping of folders to packages; a tree
 # of links shows it to them.
@@ -40,4 +52,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .typecheck build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) $(OLDEST) .typecheck build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs

@@ -77,6 +77,7 @@ def test_a_command_that_fails_fails_the_test(
         play("here.md", tmp_path)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("document", QUICK)
 def test_quick_commands(document: str, tmp_path: Path) -> None:
     lay_out(tmp_path)

@@ -1,4 +1,7 @@
-"""The main job, end to end, as a user starts, interrupts, kills and resumes it."""
+"""The main job, end to end, as a user starts, interrupts, kills and resumes it.
+
+In this process, except where what is tested is how a process ends.
+"""
 
 import json
 import os
@@ -9,37 +12,40 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from drlpp.cli import learn_command
+from drlpp.cli import main as drlpp_command
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, RIVALS
 from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
+from tests.support import shell
+from tests.support.shell import Finished
 
+Result = TypeVar("Result")
 ROOT = Path(__file__).parent.parent
 MODEL = ["--model", "tests.support.models:perceptron", "--workers", "2", "--minibatches", "4"]
 
 
-def command(out: Path, budget: int, *more: str) -> list[str]:
-    job = ["--out", str(out), "--budget", str(budget), "--rounds", "3"]
-    job += ["--finalists", "2", "--repetitions", "1"]
-    return [sys.executable, str(ROOT / "train_agent.py"), *MODEL, *job, *more]
+def arguments(out: Path, budget: int, *more: str) -> list[str]:
+    job = ["--out", str(out), "--budget", str(budget), "--rounds", "1"]
+    return [*MODEL, *job, "--finalists", "1", "--repetitions", "1", *more]
 
 
-def run(
-    out: Path, budget: int, *more: str, timeout: float = 60
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(out, budget, *more), cwd=ROOT, capture_output=True, text=True, timeout=timeout
-    )
+def run(out: Path, budget: int, *more: str) -> Finished:
+    return shell.finish(learn_command.main, "train_agent.py", *arguments(out, budget, *more))
 
 
 def finish(out: Path, budget: int, *more: str) -> str:
-    done = run(out, budget, *more, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    done = run(out, budget, *more)
+    assert done.code == 0, done.err
+    return done.out
 
 
 def measured(out: Path) -> list[str]:
@@ -47,16 +53,29 @@ def measured(out: Path) -> list[str]:
     return path.read_text().splitlines()[1:] if path.exists() else []
 
 
-def start_until(out: Path, budget: int, placements: int) -> subprocess.Popen[str]:
-    """Start a run and wait until it has measured so many placements."""
-    process = subprocess.Popen(
-        command(out, budget), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def once_measured(out: Path, placements: int, act: Callable[[], Result]) -> Result:
+    """Wait until a run has measured so many placements, and act."""
     deadline = time.monotonic() + 60
     while len(measured(out)) < placements:
-        assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    return act()
+
+
+def start_until(out: Path, placements: int) -> subprocess.Popen[str]:
+    """Start a run in a process of its own and wait until it has measured so many placements."""
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "train_agent.py"), *arguments(out, 500)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def still_runs() -> None:
+        assert process.poll() is None, process.communicate()
+
+    once_measured(out, placements, still_runs)
     return process
 
 
@@ -85,9 +104,18 @@ def wait_for_end_of(processes: set[int]) -> None:
         time.sleep(0.1)
 
 
-def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    printed = finish(out, 6, "--finalists", "3", "--resume")
+COMPLETE = (6, "--rounds", "3", "--finalists", "3", "--resume")
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run that has ended, and what it printed."""
+    out = tmp_path_factory.mktemp("complete") / "run"
+    return out, finish(out, *COMPLETE)
+
+
+def test_a_run_learns_compares_and_exports(complete: tuple[Path, str]) -> None:
+    out, printed = complete
     assert " ".join(printed.split()).count("holds nothing to resume yet: the run begins") == 1
     assert len(measured(out)) == 6
     assert "for 6 placements: measuring" in printed
@@ -125,7 +153,7 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     assert list((out / "tensorboard").rglob("events.out.tfevents*"))
     # Resuming a run that is complete measures nothing and says the same.
     before = (out / "comparison.json").read_text()
-    again = finish(out, 6, "--finalists", "3", "--resume")
+    again = finish(out, *COMPLETE)
     assert "the run begins" not in again
     # Printed lines wrap where the path is long.
     assert f"found by {exported.found_by}" in " ".join(again.split())
@@ -133,25 +161,21 @@ def test_a_run_learns_compares_and_exports(tmp_path: Path) -> None:
     assert len(measured(out)) == 6
 
 
-def test_the_model_that_was_named_is_trusted_in_the_runs_folder(tmp_path: Path) -> None:
-    out, copy = tmp_path / "run", tmp_path / "copy"
-    finish(out, 1)
-    shutil.copytree(out, copy)
-
-    def train(placement: Path) -> subprocess.CompletedProcess[str]:
-        program = [sys.executable, "-c", "from drlpp.cli.main import main; main()", "train"]
+def test_the_model_that_was_named_is_trusted_in_the_runs_folder(
+    complete: tuple[Path, str], tmp_path: Path
+) -> None:
+    def train(placement: Path) -> Finished:
         data = ["--data", "tests.support.models:separable", "--epochs", "1"]
-        return subprocess.run(
-            [*program, str(placement), *data], cwd=ROOT, capture_output=True, text=True, timeout=60
-        )
+        return shell.finish(drlpp_command.main, "drlpp", "train", placement, *data)
 
-    done = train(out / "placement.json")
-    assert done.returncode == 0, done.stderr
-    assert "imports tests.support.models:perceptron (model), as" in done.stdout
+    done = train(complete[0] / "placement.json")
+    assert done.code == 0, done.err
+    assert "imports tests.support.models:perceptron (model), as" in done.out
     # As somebody else would get it, or send it back.
+    copy = shutil.copytree(complete[0], tmp_path / "copy")
     done = train(copy / "placement.json")
-    assert done.returncode == 2
-    assert "--trust tests" in done.stderr
+    assert done.code == 2
+    assert "--trust tests" in done.err
 
 
 def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
@@ -163,13 +187,32 @@ def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
     assert comparison.contenders[0].found_by == "mine"
     agent.write_text(text.replace("partition: 1", "partition: 2"))
     done = run(out, 3, "--agent", str(agent), "--resume")
-    assert done.returncode == 2
-    assert "it cannot be resumed with" in done.stderr
+    assert done.code == 2
+    assert "it cannot be resumed with" in done.err
 
 
 def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start_until(out, 500, 4)
+    # Tests that run in the background ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(once_measured, out, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
+            printed = finish(out, 500)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "Go on with --resume" in printed
+    assert "Traceback" not in printed
+    read_document(out / "placement.json", PlacementFile)
+    known = measured(out)
+    finish(out, len(known) + 2, "--resume")
+    assert measured(out)[: len(known)] == known
+
+
+@pytest.mark.system
+def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start_until(out, 4)
     workers = workers_of(process.pid)
     assert workers
     process.send_signal(signal.SIGINT)
@@ -179,15 +222,12 @@ def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> N
     assert "Traceback" not in errors
     read_document(out / "placement.json", PlacementFile)
     wait_for_end_of(workers)
-    known = measured(out)
-    finish(out, len(known) + 2, "--resume")
-    assert measured(out)[: len(known)] == known
 
 
-@pytest.mark.parametrize("placements", [1, 9])
+@pytest.mark.parametrize("placements", [1, pytest.param(9, marks=pytest.mark.system)])
 def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements: int) -> None:
     out = tmp_path / "run"
-    process = start_until(out, 500, placements)
+    process = start_until(out, placements)
     workers = workers_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)
@@ -202,38 +242,44 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
 
 def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    finish(out, 5, "--repetitions", "3")
+    finish(out, 3, "--repetitions", "3")
     runs = Counter(json.dumps(json.loads(line)["placement"]) for line in measured(out))
-    assert list(runs.values()) == [3] * 5
-    done = run(out, 6, "--resume")
-    assert done.returncode == 2
-    assert "holds a run with repetitions = 3" in done.stderr
+    assert list(runs.values()) == [3] * 3
+    done = run(out, 4, "--resume")
+    assert done.code == 2
+    assert "holds a run with repetitions = 3" in done.err
 
 
 def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start_until(out, 30, 2)
-    forkserver = max(workers_of(process.pid), key=lambda pid: len(workers_of(pid)))
-    victim = max(workers_of(forkserver))
-    os.kill(victim, signal.SIGKILL)
-    printed, errors = process.communicate(timeout=100)
-    assert process.returncode == 0, errors
-    assert "Warning" not in errors
+
+    def kill_a_worker() -> int:
+        forkserver = max(workers_of(os.getpid()), key=lambda pid: len(workers_of(pid)))
+        os.kill(max(workers_of(forkserver)), signal.SIGKILL)
+        return len(measured(out))
+
+    with ThreadPoolExecutor(1) as pool:
+        before = pool.submit(once_measured, out, 2, kill_a_worker)
+        done = run(out, 12)
+    assert before.result() < 12
+    assert done.code == 0, done.err
+    assert "Warning" not in done.err
     # Between two measurements it is replaced without a word.
-    assert printed.count("is measured again") <= 1
+    assert done.out.count("is measured again") <= 1
     outcomes = [json.loads(line)["outcome"] for line in measured(out)]
+    assert len(outcomes) == 12
     assert all(outcome["outcome"] == "measured" for outcome in outcomes)
     assert (out / "placement.json").exists()
 
 
 def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:
     done = run(tmp_path / "run", 5, "--timeout", "1e-6")
-    assert done.returncode == 1
-    assert "give a longer time limit (--timeout, timeout_seconds)" in done.stderr
+    assert done.code == 1
+    assert "give a longer time limit (--timeout, timeout_seconds)" in done.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("wrong", "message"),
     [
         (["--agent", "alphazero"], "agent 'alphazero' is unknown; there are drl-pp, guided, tuned"),
         (["--agent", "nowhere.yaml"], "nowhere.yaml: no such file"),
@@ -244,12 +290,12 @@ def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_folder(
-    tmp_path: Path, arguments: list[str], message: str
+    tmp_path: Path, wrong: list[str], message: str
 ) -> None:
     out = tmp_path / "run"
-    done = run(out, 5, *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("train_agent.py: error: ")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+    done = run(out, 5, *wrong)
+    assert done.code == 2
+    assert done.err.startswith("train_agent.py: error: ")
+    assert message in done.err
+    assert done.err.count("\n") == 1
     assert not out.exists()

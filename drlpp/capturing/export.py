@@ -26,6 +26,7 @@ from drlpp.capturing.dropped import noticing_dropped
 from drlpp.capturing.function_capture import insert_functions, recorded_functions
 from drlpp.capturing.unlifting import unlift
 from drlpp.errors import InvalidModel
+from drlpp.torch_versions import copy_where_a_view_does_not_fit
 
 _HINT = (
     "torch.export has to see the same operators whatever the values of the tensors are, and "
@@ -71,6 +72,7 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Ex
     graph.eliminate_dead_code(lambda node: node.op != "call_module" and node.is_impure())
     _replace_in_place(graph)
     _check_shapes(graph, what)
+    copy_where_a_view_does_not_fit(graph)
     notes = [*dropped.notes, *map(_constant_note, with_gradients)]
     return Exported(fx.GraphModule(root, graph), tuple(notes))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import socket
 import sys
@@ -103,7 +105,8 @@ MethodOptions = Annotated[
     typer.Option(
         "--method-option",
         metavar="KEY=VALUE",
-        help=f"schedule ({', '.join(training_kinds())}), microbatches, accumulate, "
+        help=f"schedule ({', '.join(training_kinds())}), microbatches (parts of a minibatch), "
+        "accumulate (minibatches of an update: as many times fewer updates), "
         "in_flight_per_link (beyond NOAM), recompute, precision (float32, bfloat16, float16), "
         "loss_scale (float16), clip_norm, annealing_minibatches (PipeMare's T1), correction_decay "
         "(T2); may be repeated.",
@@ -225,6 +228,8 @@ def run_program(program: Callable[[], object], name: str) -> NoReturn:
     for Ctrl-C. Under ``torchrun`` the program runs on the first process, and the others keep its
     workers.
     """
+    # At its end Python would look for cycles among all that torch has, for up to a second.
+    atexit.register(gc.freeze)
     launched = "TORCHELASTIC_RUN_ID" in os.environ
     warnings.showwarning = _printing_notes(warnings.showwarning)
     code = 0

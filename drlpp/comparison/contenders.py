@@ -63,7 +63,7 @@ class Contender(Record):
         if self.placement is None:
             count = self.threads
             return "one GPU" if count is None else "1 thread" if count == 1 else f"{count} threads"
-        if not self.method.schedule_kind.takes_microbatches:
+        if not self.method.flushes and self.method.microbatches == 1:
             return self.placement.configuration
         return f"{self.placement.configuration}, M = {self.method.microbatches}"
 

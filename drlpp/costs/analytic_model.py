@@ -113,7 +113,8 @@ def predict(
         seconds = StageSeconds.of(work, group, costs)
         busy_seconds = float(StageSeconds.busy(work, len(stage.accelerators)))
         busy |= {a: busy_seconds / cluster.speeds[a] for a in stage.accelerators}
-        needed = float(memory.stage_bytes(work, in_flight[index]))
+        replicas = len(stage.accelerators)
+        needed = float(memory.stage_bytes(work, in_flight[index], replicas))
         limits = [cluster.memory_bytes[accelerator] for accelerator in stage.accelerators]
         smallest = min((limit for limit in limits if limit is not None), default=None)
         stages.append(

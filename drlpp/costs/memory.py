@@ -11,21 +11,25 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """How the memory of a stage follows from its work and the minibatches it has in flight.
+    """How the memory of a stage follows from its work and the parts it has in flight.
 
     Attributes:
         weight_copies: tensors as large as the weights, these, their gradients and the optimizer's
             state included.
-        stashes: one more version of the weights for every further minibatch in flight.
-        recomputes: only what a stage received is kept for the minibatches that wait.
+        stashes: every version of the weights is kept that a part in flight has met.
+        recomputes: only what a stage received is kept for the parts that wait.
         in_flight_per_link: how many there are beyond NOAM
             (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
+        microbatches: parts of a minibatch.
+        accumulate: minibatches whose gradients make one update.
     """
 
     weight_copies: float
     stashes: bool = False
     recomputes: bool = False
     in_flight_per_link: int = 0
+    microbatches: int = 1
+    accumulate: int = 1
 
     @classmethod
     def of(cls, method: Method, optimizer: OptimizerSpec) -> MemoryModel:
@@ -34,25 +38,50 @@ class MemoryModel:
 
     @classmethod
     def with_state(cls, method: Method, state_copies: float = 1.0) -> MemoryModel:
-        """Return the same for an optimizer with ``state_copies`` state elements for each weight."""
+        """Return the same for an optimizer with ``state_copies`` state elements for each weight.
+
+        Of a schedule that flushes, a whole minibatch counts for every part that an asynchronous one
+        would have in flight.
+        """
         return cls(
             weight_copies=2 + state_copies + method.policy_facts.copies,
             stashes=method.policy_facts.stashes,
             recomputes=method.recompute,
             in_flight_per_link=method.in_flight_per_link,
+            microbatches=1 if method.flushes else method.microbatches,
+            accumulate=1 if method.flushes else method.accumulate,
         )
 
-    def stage_bytes(self, work: StageWork, in_flight: Array | int) -> Array:
-        """Return the bytes on each replica of a stage with ``in_flight`` minibatches in flight.
+    @property
+    def parts_of_update(self) -> int:
+        """How many make one update of a stage with no more replicas than these."""
+        return self.microbatches * self.accumulate
 
-        Messages that come in or go out are held once.
+    def older_versions(
+        self, in_flight: Array | int, replicas: Array | int | None = None
+    ) -> Array | int:
+        """Return how many versions besides the newest a stage stashes: its s in steady state.
+
+        Without the number of ``replicas`` it is the bound that holds for any: one for each part in
+        flight beyond the first.
         """
-        copies = self.weight_copies + self.stashes * (in_flight - 1)
-        messages = work.incoming_bytes + work.outgoing_bytes
-        if self.recomputes:
-            activations = work.kept_bytes + work.incoming_bytes * (in_flight - 1)
-        else:
-            activations = work.kept_bytes * in_flight
+        if replicas is None:
+            return in_flight - 1
+        together = -(-replicas // self.parts_of_update) * self.parts_of_update
+        return -(-(in_flight - 1) * replicas // together)
+
+    def stage_bytes(
+        self, work: StageWork, in_flight: Array | int, replicas: Array | int | None = None
+    ) -> Array:
+        """Return the bytes on each of a stage's replicas with ``in_flight`` parts in flight.
+
+        Messages of a part that come in or go out are held once.
+        """
+        copies = self.weight_copies + self.stashes * self.older_versions(in_flight, replicas)
+        incoming = work.incoming_bytes / self.microbatches
+        kept = work.kept_bytes / self.microbatches
+        messages = incoming + work.outgoing_bytes / self.microbatches
+        activations = kept + incoming * (in_flight - 1) if self.recomputes else kept * in_flight
         total: Array = work.parameter_bytes * copies + activations + messages
         return total
 

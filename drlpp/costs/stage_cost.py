@@ -10,6 +10,10 @@ W its parameter bytes, B the bandwidth and λ the latency of the slowest link th
   minibatches on every replica, as T and S do.
 * **all-reduce**: one ring all-reduce a round, in which a replica sends 2(m − 1) messages of W/m
   bytes: 2(m − 1) (W / (m B) + λ) / m.
+
+  With M microbatches in a minibatch, by which the replicas take turns, an update is of k = ⌈m / M⌉
+  minibatches instead of m, so U and the all-reduce count m / k times a round. T has M times what a
+  pass takes besides its operators, and M times S whatever m is.
 * **messages**: what an accelerator receives and what it sends, each in its own direction:
   max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other.
 
@@ -68,9 +72,10 @@ class StageSeconds:
         """Return the parts of the cost by the formulas above."""
         m = group.replicas
         shared = work.sharing_seconds if m > 1 else 0.0
-        compute = (work.seconds + shared + work.update_seconds) / (m * group.speed)
+        updates = work.updates_in_a_round(m)
+        compute = (work.seconds + shared + updates * work.update_seconds) / (m * group.speed)
         ring = work.parameter_bytes / (m * group.ring.bandwidth_bytes_per_second)
-        ring = 2 * (m - 1) * (ring + group.ring.latency_seconds) / m
+        ring = updates * (2 * (m - 1) * (ring + group.ring.latency_seconds) / m)
         if costs == "serial":
             bytes_ = work.incoming_bytes + work.outgoing_bytes
         else:
@@ -81,7 +86,8 @@ class StageSeconds:
     def busy(work: StageWork, replicas: int) -> Array:
         """Return what one of the replicas computes for a minibatch, at speed 1."""
         shared = work.sharing_seconds if replicas > 1 else 0.0
-        busy: Array = (work.seconds + shared + work.update_seconds) / replicas
+        updates = work.updates_in_a_round(replicas)
+        busy: Array = (work.seconds + shared + updates * work.update_seconds) / replicas
         return busy
 
     def total(self, costs: CostModel = "overlapped") -> Array:

@@ -60,7 +60,9 @@ class Workload:
         update_overhead_seconds: of a stage's update, whatever parameters it has, if it has any.
         prediction_seconds_per_byte: of predicting weights for a forward, on all stages but the
             last, which looks nothing ahead.
-        sharing_seconds_per_byte: of collecting gradients of a minibatch, on replicated stages.
+        sharing_seconds_per_byte: of collecting gradients of a pass, on replicated stages and of
+            microbatches.
+        microbatches: passes that a minibatch takes through a stage.
     """
 
     model: str
@@ -77,6 +79,7 @@ class Workload:
     update_overhead_seconds: float = 0.0
     prediction_seconds_per_byte: float = 0.0
     sharing_seconds_per_byte: float = 0.0
+    microbatches: int = 1
 
     @classmethod
     def of(cls, profile: Profile, method: Method = DEFAULT_METHOD) -> Workload:
@@ -86,7 +89,8 @@ class Workload:
 
         Args:
             profile: the model and its costs.
-            method: says whether weights are predicted, or corrected, for passes.
+            method: says whether weights are predicted, or corrected, for passes, and how many
+                passes a minibatch takes.
         """
         graph = profile.graph
         readers: dict[tuple[int, int], list[int]] = {}
@@ -121,6 +125,7 @@ class Workload:
             if method.moves_weights
             else 0.0,
             sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
+            microbatches=method.microbatches,
         )
 
     def __len__(self) -> int:
@@ -195,18 +200,24 @@ class Workload:
     ) -> StageWork:
         """Return the work of stages from sums over their operators and what crosses their borders.
 
-        To the operators' times it adds what passes and updates of a stage take in addition.
+        To the operators' times it adds what passes and updates of a stage take in addition. The
+        gradients of microbatches are collected whether or not a stage is replicated.
         """
         predicted = parameter_bytes * self.prediction_seconds_per_byte * ~last
         overhead = self.forward_overhead_seconds + self.backward_overhead_seconds
+        sharing = parameter_bytes * self.sharing_seconds_per_byte
+        if self.microbatches > 1:
+            overhead, predicted = overhead * self.microbatches, predicted * self.microbatches
+            seconds, sharing = seconds + sharing * self.microbatches, numpy.zeros_like(sharing)
         return StageWork(
             seconds=seconds + overhead + predicted,
             update_seconds=update_seconds + self.update_overhead_seconds * (parameter_bytes > 0),
-            sharing_seconds=parameter_bytes * self.sharing_seconds_per_byte,
+            sharing_seconds=sharing,
             parameter_bytes=parameter_bytes,
             kept_bytes=kept_bytes,
             incoming_bytes=incoming_bytes,
             outgoing_bytes=outgoing_bytes,
+            microbatches=self.microbatches,
         )
 
 
@@ -225,6 +236,7 @@ class StageWork:
         kept_bytes: from the forward to the backward pass of a minibatch.
         incoming_bytes: activations of earlier stages, gradients of later ones.
         outgoing_bytes: activations for later stages, gradients for earlier ones.
+        microbatches: parts of a minibatch, by which replicas take turns.
     """
 
     seconds: Array
@@ -234,3 +246,11 @@ class StageWork:
     kept_bytes: Array
     incoming_bytes: Array
     outgoing_bytes: Array
+    microbatches: int = 1
+
+    def updates_in_a_round(self, replicas: int) -> float:
+        """Return how many updates ``replicas`` make of as many minibatches.
+
+        That is one if every replica takes a minibatch, and more if they take microbatches.
+        """
+        return replicas / -(-replicas // self.microbatches)

@@ -108,7 +108,7 @@ class ExecutionPlan:
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """For every stage the minibatches that a replica has in flight in steady state."""
+        """For every stage the parts that a replica has in flight in steady state."""
         return self.method.in_flight(self.pipeline)
 
     @cached_property

@@ -75,12 +75,15 @@ class Method(StrictRecord):
             every update; all are listed in :mod:`drlpp.schedule.kinds.registry`.
         policy: which weights the passes of a stage use; ``sync`` where they never change between
             a forward and its backward. All are listed in :mod:`drlpp.schedule.weight_policies`.
-        microbatches: parts of a minibatch, for schedules that flush; up to 10,000.
-        accumulate: minibatches whose gradients make one update, up to 10,000: a measurement takes
-            whole updates. Policy ``2bw`` needs as many as are in flight.
-        in_flight_per_link: minibatches in flight beyond NOAM, which has one for each worker:
-            this many for each link between stages, up to 100. They hide the time that messages
-            are on their way, and make s and memory larger
+        microbatches: parts of a minibatch, up to 10,000, whose gradients make one update together.
+            On an asynchronous schedule they follow each other without a pause, and s is divided by
+            their number, rounded up: with as many as stages it is one at most.
+        accumulate: minibatches whose gradients make one update, up to 10,000: it divides the number
+            of updates. A measurement takes whole updates. Policy ``2bw`` needs as many
+            microbatches in an update as are in flight.
+        in_flight_per_link: parts in flight beyond NOAM, which has one for each worker: this many
+            for each link between stages, up to 100. They hide the time that messages are on their
+            way, and make s and memory larger
             (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
         recompute: compute activations again for the backward pass instead of keeping them.
         precision: ``bfloat16`` and ``float16`` run the passes under torch's autocast; weights,
@@ -222,7 +225,7 @@ class Method(StrictRecord):
         return self.clip_norm > 0 or self.skips_updates
 
     def in_flight(self, pipeline: Pipeline) -> tuple[int, ...]:
-        """Return for every stage the minibatches that a replica has in flight in steady state."""
+        """Return for every stage the parts that a replica has in flight in steady state."""
         return self.schedule_kind.in_flight(pipeline, self.in_flight_per_link)
 
     def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
@@ -247,7 +250,20 @@ class Method(StrictRecord):
 
     def minibatches_of_update(self, replicas: int) -> int:
         """Return how many minibatches make one update of a stage of ``replicas`` replicas."""
-        return self.schedule_kind.minibatches_of_update(replicas, self.accumulate)
+        kind = self.schedule_kind
+        return kind.minibatches_of_update(replicas, self.accumulate, self.microbatches)
+
+    def parts_of_update(self, replicas: int) -> int:
+        """Return how many parts of minibatches make one update of a stage of ``replicas``."""
+        return self.minibatches_of_update(replicas) * self.microbatches
+
+    def minibatches_in_flight(self, pipeline: Pipeline) -> int:
+        """Return how many minibatches the most parts that a stage has in flight make."""
+        parts = max(
+            depth * len(workers)
+            for depth, workers in zip(self.in_flight(pipeline), pipeline.stages, strict=True)
+        )
+        return -(-parts // self.microbatches)
 
     def synchronous(self, pipeline: Pipeline) -> Method:
         """Return the same with a flush before every update: PipeMare's warm-up (W, pipemare §4).
@@ -315,10 +331,12 @@ def choose_method(
     chosen = policy or _policy_of(given.get("schedule"), values)
     facts = WEIGHT_POLICIES[chosen]
     if chosen != values["policy"]:
-        # Of the other policy; options of its own, and microbatches, belong to some only.
+        # Of the other policy; options of its own belong to some only.
         kept = ["accumulate", "recompute", "precision", "loss_scale", "clip_norm"]
         if not facts.synchronous:
             kept.append("in_flight_per_link")
+            if not WEIGHT_POLICIES[values["policy"]].synchronous:
+                kept.append("microbatches")
         values = {"policy": chosen} | {key: values[key] for key in kept}
         if facts.synchronous:
             values["schedule"] = GPIPE.name

@@ -126,13 +126,13 @@ class Pipeline:
         return tuple(map(tuple, found))
 
     def in_flight(self, per_link: int = 0) -> tuple[int, ...]:
-        """Return for every stage how many minibatches a replica has in flight in steady state.
+        """Return for every stage how many parts a replica has in flight in steady state.
 
-        A stage with m replicas and n workers behind it has 1 + ⌈n / m⌉: for the input stage of a
-        chain this is PipeDream's NOAM (pipedream §3.2), ⌈workers / replicas of the input stage⌉.
-        Where stages branch, the branch with the most workers counts. NOAM has none for messages
-        that are on their way; each worker behind counts ``per_link`` times more for the link into
-        it::
+        Parts are minibatches, or the microbatches that they are divided into. A stage with m
+        replicas and n workers behind it has 1 + ⌈n / m⌉: for the input stage of a chain this is
+        PipeDream's NOAM (pipedream §3.2), ⌈workers / replicas of the input stage⌉. Where stages
+        branch, the branch with the most workers counts. NOAM has none for messages that are on
+        their way; each worker behind counts ``per_link`` times more for the link into it::
 
             1 + ⌈(1 + per_link) n / m⌉
 

@@ -54,7 +54,7 @@ class Schedule:
         kind: the name of one of :data:`drlpp.schedule.kinds.registry.SCHEDULE_KINDS`.
         pipeline: the stages, their workers, and the edges between them.
         minibatches: how many minibatches run, numbered from 0.
-        microbatches: parts of a minibatch (1 unless the kind flushes).
+        microbatches: parts of a minibatch.
         actions: for every worker its actions in order.
     """
 
@@ -107,10 +107,11 @@ def build_schedule(
     """Turn the shape of a placement into the list of actions of every worker.
 
     The kind orders the computations of every worker; :mod:`drlpp.schedule.lowering` adds
-    recomputation and communication. Minibatch b goes to replica b mod m of a stage with m replicas,
-    and so do its microbatches. A stage of an asynchronous schedule makes one update for the fewest
-    whole multiples of ``accumulate`` minibatches that give each replica one; the replicas
-    all-reduce their gradients for it. On a single replicated stage this is plain data parallelism.
+    recomputation and communication. Of a stage with m replicas, replica p mod m takes the p-th part
+    (:func:`drlpp.schedule.kinds.kind.replica_of`). A stage of an asynchronous schedule makes one
+    update for the fewest whole multiples of ``accumulate`` minibatches that give each replica a
+    part; the replicas all-reduce their gradients for it. On a single replicated stage this is plain
+    data parallelism.
 
     Args:
         pipeline: the stages and their workers.
@@ -118,8 +119,8 @@ def build_schedule(
         kind: the name of one of :data:`drlpp.schedule.kinds.registry.SCHEDULE_KINDS`.
         microbatches: parts of a minibatch.
         accumulate: minibatches whose gradients make one update.
-        in_flight_per_link: minibatches that a stage has in flight beyond NOAM, for the link into
-            each worker behind it (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`), where the
+        in_flight_per_link: parts that a stage has in flight beyond NOAM, for the link into each
+            worker behind it (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`), where the
             kind takes such a number.
         recompute: do not keep activations from the forward to the backward, but compute them
             again; where the backward follows at once there is nothing to gain, and they are kept.
@@ -159,7 +160,7 @@ def build_schedule(
                 in_flight=in_flight[stage],
                 minibatches=minibatches,
                 microbatches=microbatches,
-                together=chosen.minibatches_of_update(len(workers), accumulate),
+                together=chosen.minibatches_of_update(len(workers), accumulate, microbatches),
             )
             computations = chosen.order(share)
             if recompute:

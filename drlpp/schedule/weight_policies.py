@@ -106,12 +106,12 @@ class PolicyFacts:
         version: the version that both passes use, of a policy that keeps versions.
         lookahead: how far passes look ahead; None for policies that never move weights.
         copies: tensors as large as the weights that it keeps, besides these.
-        stashes: whether it keeps one version for every minibatch in flight.
+        stashes: whether it keeps every version that a part in flight needs.
         writes_in_place: whether weights change, in place, between a forward and its backward.
             Autocast's copies of a forward's weights would be outdated, so passes in 16 bits have
             to recompute.
         synchronous: whether no update may come between a forward and its backward.
-        updates_all_in_flight: whether an update needs as many minibatches as are in flight.
+        updates_all_in_flight: whether an update needs as many parts as are in flight.
         own_options: options that no other policy has.
     """
 

@@ -5,8 +5,10 @@ epoch, which begins and ends with an empty pipeline, so all counts begin anew in
 state on a straight pipeline of D stages they are those of the papers: s = D − rank − 1 (pipeoptim
 eq. 4), w^(t−n+1) at every stage with vertical sync (pipedream §3.3), a delay of one for
 PipeDream-2BW, ⌊rank/2⌋ + D − rank − 1 and ⌊rank/2⌋ for SpecTrain. Counting gives them as well for
-replicated stages, branches, accumulated gradients, and while the pipeline fills; and with N
-minibatches in flight for each link beyond NOAM, where s is (1 + N)(D − rank − 1).
+replicated stages, branches, accumulated gradients, and while the pipeline fills; with N parts in
+flight for each link beyond NOAM, where s is (1 + N)(D − rank − 1); and with minibatches of M
+microbatches, of which number j = 0, 1, … then meets s = ⌈(D − rank − 1 − j) / M⌉, at least 0. That
+is (D − rank − 1) / M in the mean, and never more than one with as many microbatches as stages.
 """
 
 from __future__ import annotations
@@ -74,15 +76,16 @@ def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
 
     The schedule need not be written for it.
 
-    A replica's forward of a minibatch stands just before its backward of the one d − 1 of its own
-    earlier, with d in flight; with m replicas that is (d − 1)·m minibatches earlier. The updates in
-    between are at most that, divided by the minibatches of an update and rounded up.
+    A replica's forward of a part stands just before its backward of the one d − 1 of its own
+    earlier, with d in flight; with m replicas that is (d − 1)·m parts earlier. The updates in
+    between are at most that, divided by the parts of an update and rounded up; in the mean over the
+    parts of an update they are just that, not rounded.
     """
     if method.flushes:
         return 0
     replicas = len(pipeline.stages[stage])
     apart = (method.in_flight(pipeline)[stage] - 1) * replicas
-    return -(-apart // method.minibatches_of_update(replicas))
+    return -(-apart // method.parts_of_update(replicas))
 
 
 def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
@@ -117,7 +120,7 @@ def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Microbatch
     for worker, met in versions.items():
         stage = schedule.pipeline.stage_of(worker)
         contained = _contained(schedule, worker)
-        until_input = _updates_until_input(schedule.pipeline, stage, contained)
+        until_input = _updates_until_input(schedule, stage, contained)
         uses[worker] = {}
         for part, newest in met.items():
             counts = PartCounts(
@@ -170,29 +173,32 @@ def _newest_within(contained: list[int], minibatches: int) -> int:
 
 
 def _check_accumulation(pipeline: Pipeline, method: Method) -> None:
-    """Check that an update takes all minibatches in flight, as PipeDream-2BW's m ≥ D demands."""
+    """Check that an update takes all parts in flight, as PipeDream-2BW's m ≥ D demands."""
     if not method.policy_facts.updates_all_in_flight:
         return
     needed = max(
         flight * len(workers)
         for flight, workers in zip(method.in_flight(pipeline), pipeline.stages, strict=True)
     )
-    if method.accumulate < needed:
+    if method.accumulate * method.microbatches < needed:
+        parts, divided = "minibatches", ""
+        if method.microbatches > 1:
+            parts, divided = "microbatches", f", of minibatches of {method.microbatches}"
         raise InvalidInput(
             f"policy {method.policy} keeps two versions of the weights, so an update needs the "
-            f"gradients of at least as many minibatches as are in flight, {needed} with this "
-            f"placement; accumulate is {method.accumulate}"
+            f"gradients of at least as many {parts} as are in flight, {needed} with this "
+            f"placement; accumulate is {method.accumulate}{divided}"
         )
 
 
-def _updates_until_input(pipeline: Pipeline, stage: int, contained: list[int]) -> int:
+def _updates_until_input(schedule: Schedule, stage: int, contained: list[int]) -> int:
     """Return the updates of a stage from its backward to the input stage's: ⌊rank/2⌋.
 
-    Both are backwards of the same minibatch.
+    Both are backwards of the same part.
 
     The backward passes the stages before this one, one pass of time each, and in steady state a
-    stage alternates a forward and a backward. A stage with m replicas or accumulated gradients
-    makes one update for several minibatches.
+    stage alternates a forward and a backward. A stage with m replicas, microbatches or accumulated
+    gradients makes one update for several parts.
     """
-    together = contained[1] if len(contained) > 1 else 1
-    return pipeline.rank(stage) // (2 * together)
+    together = contained[1] * schedule.microbatches if len(contained) > 1 else 1
+    return schedule.pipeline.rank(stage) // (2 * together)

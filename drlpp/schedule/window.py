@@ -55,15 +55,13 @@ class Window:
         minibatches = max(minibatches, min(rounds, _LONGEST_ROUND))
         step = rounds if together > 1 or rounds <= minibatches else 1
         in_flight = method.in_flight(pipeline)
-        flight = max(
-            depth * len(replicas)
-            for depth, replicas in zip(in_flight, pipeline.stages, strict=True)
-        )
+        flight = method.minibatches_in_flight(pipeline)
         # The forward passes that a stage is ahead of its last backward in the window.
-        tail = max(
+        ahead = max(
             (depth - 1) * len(replicas)
             for depth, replicas in zip(in_flight, pipeline.stages, strict=True)
         )
+        tail = -(-ahead // method.microbatches)
         # Beyond NOAM, gradients pile up before the faster stages while the pipeline fills: until
         # these have caught up, they run faster than the slowest stage.
         times_noam = [

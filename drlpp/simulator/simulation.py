@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import getitem
@@ -234,9 +234,12 @@ def simulate(
         workload, cluster, placement, work, overhead, plan.program, method.microbatches
     )
     played = play(plan.program, costs)
-    needed = (memory or MemoryModel.with_state(method)).stage_bytes(
-        _of_workers(work.memory, plan.program, method.microbatches),
+    # Counted in the schedule, parts are in flight that planners have whole minibatches for.
+    keeps = replace(memory or MemoryModel.with_state(method), microbatches=method.microbatches)
+    needed = keeps.stage_bytes(
+        _of_workers(work.memory, plan.program),
         numpy.array(plan.program.in_flight),
+        numpy.array([len(pipeline.stages[stage]) for stage in plan.program.stage_of]),
     )
     return Simulation(
         placement=placement,
@@ -250,20 +253,20 @@ def simulate(
     )
 
 
-def _of_workers(work: StageWork, program: Program, microbatches: int) -> StageWork:
-    """Return every worker's work for a microbatch, from that of stages for a minibatch."""
+def _of_workers(work: StageWork, program: Program) -> StageWork:
+    """Return every worker's work, from that of stages."""
 
     def of_workers(values: Array) -> Array:
         return numpy.take(values, program.stage_of)
 
     return StageWork(
-        seconds=of_workers(work.seconds) / microbatches,
+        seconds=of_workers(work.seconds),
         update_seconds=of_workers(work.update_seconds),
         sharing_seconds=of_workers(work.sharing_seconds),
         parameter_bytes=of_workers(work.parameter_bytes),
-        kept_bytes=of_workers(work.kept_bytes) / microbatches,
-        incoming_bytes=of_workers(work.incoming_bytes) / microbatches,
-        outgoing_bytes=of_workers(work.outgoing_bytes) / microbatches,
+        kept_bytes=of_workers(work.kept_bytes),
+        incoming_bytes=of_workers(work.incoming_bytes),
+        outgoing_bytes=of_workers(work.outgoing_bytes),
     )
 
 

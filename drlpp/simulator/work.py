@@ -12,7 +12,7 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import BUCKET_BYTES, Payload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_policies import Lookahead, PartCounts
+from drlpp.schedule.weight_policies import Count, Lookahead, PartCounts
 
 MessageKind = tuple[Payload, int, int]
 """(payload, source stage, target stage)."""
@@ -48,20 +48,21 @@ class PassOverhead:
         """Compute the overhead of starting a pass, predicting weights, and collecting gradients.
 
         A stage moves its weights where it looks ahead or back in steady state
-        (:func:`drlpp.schedule.weight_versions.weight_uses`), and collects the gradients of several
-        passes for its update if it is replicated, accumulates or has microbatches.
+        (:func:`drlpp.schedule.weight_versions.weight_uses`), which not all microbatches do: of n in
+        an update, min(n, (d − 1)·m) meet an update between their passes, with d in flight on each
+        of m replicas. It collects the gradients of several passes for its update if it is
+        replicated, accumulates or has microbatches.
         """
         bytes_ = numpy.array(
             [workload.parameter_bytes[list(stage.operators)].sum() for stage in placement.stages]
         )
         lookahead = method.lookahead or Lookahead()
-        # Whether there is any, not how much, decides where weights are moved.
-        steady = [
-            PartCounts(0, int(in_flight > 1), until_input=int(pipeline.rank(stage) > 1))
-            for stage, in_flight in enumerate(method.in_flight(pipeline))
-        ]
-        forward = numpy.array([lookahead.forward(counts) != 0 for counts in steady])
-        backward = numpy.array([lookahead.backward(counts) != 0 for counts in steady])
+        forward, backward = (
+            numpy.array(
+                [_moving(looks, method, pipeline, stage) for stage in range(len(pipeline.stages))]
+            )
+            for looks in (lookahead.forward, lookahead.backward)
+        )
         collects = numpy.array([len(workers) > 1 for workers in pipeline.stages])
         collects |= method.microbatches > 1 or method.accumulate > 1
         predicting = bytes_ * workload.prediction_seconds_per_byte
@@ -75,6 +76,21 @@ class PassOverhead:
             forward_prediction=forward_prediction,
             backward_prediction=backward_prediction,
         )
+
+
+def _moving(looks: Count, method: Method, pipeline: Pipeline, stage: int) -> float:
+    """Return the part of a stage's passes that look ahead or back in steady state.
+
+    Whether they do, not how far, decides where weights are moved.
+    """
+    replicas = len(pipeline.stages[stage])
+    parts = method.parts_of_update(replicas)
+    late = min(1.0, (method.in_flight(pipeline)[stage] - 1) * replicas / parts)
+    until_input = pipeline.rank(stage) // (2 * parts)
+    at_once, later = (
+        looks(PartCounts(0, difference, until_input=until_input)) != 0 for difference in (0, 1)
+    )
+    return late * later + (1 - late) * at_once
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pydantic import field_validator
 
 from drlpp.errors import InvalidInput
 from drlpp.specs.class_options import NamedClass, option_text, without_module
+from drlpp.torch_versions import takes_only_matrices
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -144,6 +145,6 @@ def _why_unusable(kind: type[Optimizer]) -> str | None:
         return "a step of it evaluates the model several times"
     if kind is optim.SparseAdam:
         return "it takes sparse gradients only"
-    if kind is optim.Muon:
+    if takes_only_matrices(kind):
         return "it takes matrices only, and a model has vectors too, such as its biases"
     return None

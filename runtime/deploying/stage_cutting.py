@@ -1,7 +1,7 @@
 """Cutting a captured model into stages.
 
-``split_module`` leaves parameters outside the parts that it makes and hands them in as arguments,
-so that a stage has no weights of its own.
+torch's ``split_module`` leaves parameters outside the parts that it makes and hands them in as
+arguments, so that a stage has no weights of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import operator
 from collections.abc import Mapping
 
 from torch import fx, nn
-from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.autograd_functions import CapturedFunction
@@ -28,6 +27,7 @@ from drlpp.runtime.stage.stages import (
     StageProgram,
     Weight,
 )
+from drlpp.torch_versions import split_into_tuples
 
 
 def cut_stages(
@@ -43,11 +43,8 @@ def cut_stages(
     """
     module = with_seeded_operators(captured.module if graph_module is None else graph_module)
     stage_of = placement.stage_of_operator(len(captured.graph))
-    whole = split_module(
-        module,
-        module,
-        lambda node: stage_of[captured.operator_of[node.name]],
-        tuple_return=True,
+    whole = split_into_tuples(
+        module, module, lambda node: stage_of[captured.operator_of[node.name]]
     )
     # One call of a part for each stage is all that the outer graph computes.
     calls = {

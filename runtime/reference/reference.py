@@ -114,8 +114,7 @@ class ReferenceExecutor:
             model = capture_microbatch(captured, method.microbatches)
         self._loss = model.loss
         self._programs = cut_stages(model, placement)
-        stages = zip(method.in_flight(self._pipeline), self._pipeline.stages, strict=True)
-        self._round_trip = 1 + max(depth * len(workers) for depth, workers in stages)
+        self._round_trip = 1 + method.minibatches_in_flight(self._pipeline)
         # Counted, where workers have a formula for it.
         steady = self._plan.schedule(2 * self._round_trip * method.accumulate)
         self._delays = [stage_delay(steady, stage) for stage in range(len(self._programs))]

@@ -30,6 +30,7 @@ from drlpp.runtime.training.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
+from drlpp.schedule.staleness import staleness_text
 from drlpp.specs.data import Data, Loaders, check_data, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -166,6 +167,11 @@ class PipelineTrainer:
                 "(module, inputs, targets, loss)"
             )
         microbatch_size(self.captured.task, self.method.microbatches)
+
+    @property
+    def staleness(self) -> str | None:
+        """How late gradients will be, in one line; None where training is as plain PyTorch's."""
+        return staleness_text(self._plan.pipeline, self.method, self.captured.task.batch_size)
 
     def fit(
         self,

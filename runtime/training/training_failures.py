@@ -81,11 +81,7 @@ def notes_of_evaluation(
 
 def reach_of(pipeline: Pipeline, method: Method) -> int:
     """Return after how many more minibatches, at most, a gradient has changed a loss."""
-    flight = max(
-        depth * len(workers)
-        for depth, workers in zip(method.in_flight(pipeline), pipeline.stages, strict=True)
-    )
-    return flight + method.minibatches_together(pipeline)
+    return method.minibatches_in_flight(pipeline) + method.minibatches_together(pipeline)
 
 
 def why_not_finite(

@@ -77,6 +77,7 @@ from drlpp.runtime.stage.streaming import StreamedMinibatches
 from drlpp.runtime.worker.executor import Executor, Runner, TrainingExecutor
 from drlpp.runtime.worker.operator_timing import time_operators
 from drlpp.schedule.actions import Action, Message
+from drlpp.torch_versions import forget_keys
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
 
@@ -240,9 +241,7 @@ class Worker:
     def _forget_addresses(self) -> None:
         """Forget the addresses that the old placement's workers exchanged; all of them have met."""
         if self._deployed is not None and self._worker == self._deployed.workers[0]:
-            told = dist.PrefixStore(self._deployed.name, self._store)
-            for key in told.list_keys():
-                told.delete_key(key)
+            forget_keys(dist.PrefixStore(self._deployed.name, self._store))
 
     def _group_builder(self, timeout_seconds: float) -> BuildGroup:
         def build(name: str, workers: Sequence[int], backend: Backend) -> dist.ProcessGroup:

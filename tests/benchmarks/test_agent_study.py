@@ -37,10 +37,10 @@ def instance(**changes: object) -> Instance:
 )
 def test_a_history_is_of_distinct_placements_and_never_rises(method: str) -> None:
     made = instance()
-    history = history_of(METHODS[method], made, 15, 0)
-    assert len(history) <= 15
+    history = history_of(METHODS[method], made, 8, 0)
+    assert len(history) <= 8
     assert (numpy.diff(history) <= 0).all()
-    assert history == history_of(METHODS[method], made, 15, 0)
+    assert history == history_of(METHODS[method], made, 8, 0)
     assert min(history) >= made.best_known * 0.95
 
 

@@ -148,6 +148,7 @@ def test_a_name_says_who_built_the_cluster() -> None:
 # Without root
 
 
+@pytest.mark.system
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="1.6 cores are needed")
 def test_dilated_hosts_need_no_root_and_do_not_meet_others() -> None:
     """Two clusters at once share their addresses, but do not meet."""
@@ -168,6 +169,14 @@ def test_dilated_hosts_need_no_root_and_do_not_meet_others() -> None:
         tokens.append({row[2] for row in rows})
     assert places == [[[1, 0], [2, 0], [3, 1], [4, 1]], [[1, 0], [2, 1]]]
     assert [len(token) for token in tokens] == [1, 1]
+    assert names_left(os.getpid()) == []
+
+
+def test_a_dilated_cluster_has_no_links_to_cut() -> None:
+    with EmulatedCluster(two_hosts(accelerators=1), dilated=True) as emulated:
+        assert emulated.run(["sh", "-c", "echo of host $GROUP_RANK"], timeout=90) == "of host 0\n"
+        with pytest.raises(InvalidInput, match="no links"):
+            emulated.cut("host-0")
     assert names_left(os.getpid()) == []
 
 
@@ -254,6 +263,7 @@ def test_links_and_speeds_are_as_asked() -> None:
 
 
 @needs_kernel
+@pytest.mark.system
 def test_torchrun_joins_two_hosts() -> None:
     with EmulatedCluster(two_hosts()) as emulated:
         printed = emulated.run([sys.executable, "-c", ALL_REDUCE], timeout=90)
@@ -264,6 +274,7 @@ def test_torchrun_joins_two_hosts() -> None:
 
 
 @needs_kernel
+@pytest.mark.system
 def test_a_cut_host_is_reached_again(tmp_path: Path) -> None:
     file = tmp_path / "count"
     with EmulatedCluster(two_hosts(accelerators=1)) as emulated:
@@ -284,6 +295,7 @@ def test_a_cut_host_is_reached_again(tmp_path: Path) -> None:
 
 
 @needs_kernel
+@pytest.mark.system
 def test_a_failed_command_says_who_and_why() -> None:
     program = "import os\nif os.environ['RANK'] == '1': raise ValueError('lost my way')\n"
     with EmulatedCluster(two_hosts(accelerators=1)) as emulated:
@@ -297,6 +309,7 @@ def test_a_failed_command_says_who_and_why() -> None:
 
 
 @needs_kernel
+@pytest.mark.system
 def test_the_reason_is_told_and_not_who_ended_first() -> None:
     """As the processes that keep workers do: without a word, when the first one has failed."""
     program = (
@@ -354,6 +367,7 @@ def test_an_exception_leaves_nothing() -> None:
 
 
 @needs_kernel
+@pytest.mark.system
 @pytest.mark.parametrize(
     "number",
     [
@@ -379,6 +393,7 @@ def test_signals_leave_nothing(number: signal.Signals) -> None:
 
 
 @needs_kernel
+@pytest.mark.system
 def test_what_a_kill_leaves_is_cleaned_up() -> None:
     program = command_line(
         "run", CLUSTERS / "unequal-hosts.yaml", "--", "sh", "-c", "echo started; sleep 1000"

@@ -217,6 +217,7 @@ def test_derivatives_at_1_are_those_of_appendix_b4(forward, data, curvature, del
         assert p.deriv(2)(1) == pytest.approx(second, abs=1e-6 * size)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.data(), SENSITIVITIES)
 def test_the_second_derivative_does_not_depend_on_the_sensitivity(forward, data, delta):
     assume(abs(delta) > 0.1)
@@ -245,6 +246,7 @@ def test_the_decay_of_equation_14_tends_to_a_d_of_exp_minus_2():
     assert decay_from(0.1, 10, 6) ** 4 == pytest.approx(0.1)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.data(), st.floats(0.1, 100))
 def test_as_printed_the_correction_widens_the_range_for_positive_sensitivity(forward, data, delta):
     backward = data.draw(st.integers(0, forward - 1))

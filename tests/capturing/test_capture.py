@@ -294,6 +294,10 @@ def test_a_graph_that_follows_the_batch_size_has_no_microbatches() -> None:
         capture_microbatch(captured, 2)
 
 
+@pytest.mark.skipif(
+    torch.torch_version.TorchVersion(torch.__version__) < "2.9",
+    reason="torch.export 2.8 refuses a model that is an nn.LSTM itself",
+)
 def test_lstm_gives_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -20,6 +20,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.killing import killed_after_saving
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,10 @@ def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
         (["--policy", "sync", "--method-option", "schedule=1f1b"], "policy sync cannot run a 1-1"),
         (["--method-option", "policy=stash"], "policy is not an option of a method"),
         (["--method-option", "microbatch=2"], "a method has no option 'microbatch'; it has sched"),
-        (["--method-option", "microbatches=2"], "schedule 1f1b has no microbatches"),
+        (
+            ["--method-option", "microbatches=3"],
+            "samples cannot be divided into 3 equal microbatches",
+        ),
         (
             ["--method-option", "schedule=gpipe", "--method-option", "microbatches=3"],
             "samples cannot be divided into 3 equal microbatches",
@@ -234,22 +238,24 @@ def test_a_file_in_the_way_of_the_output_folder(train: Train, path: Path) -> Non
 
 
 def test_one_command_suits_a_loop_that_restarts_it(
-    tmp_path: Path, path: Path, train: Train
+    tmp_path: Path, path: Path, train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed before its first checkpoint, and between two; it says once that it begins."""
     out = tmp_path / "out"
     command = ["train", str(path), "--data", "tests.support.models:separable", "--out", str(out)]
     command += ["--epochs", "3", "--resume", "--trust", "tests"]
-    for written in ("run.json", "checkpoint.safetensors"):
-        with subprocess.Popen(
-            [sys.executable, "-c", "from drlpp.cli.main import main; main()", *command],
-            stdout=subprocess.DEVNULL,
-        ) as killed:
-            while not (out / written).exists():
-                assert killed.poll() is None
-                time.sleep(0.01)
-            killed.kill()
+    with subprocess.Popen(
+        [sys.executable, "-c", "from drlpp.cli.main import main; main()", *command],
+        stdout=subprocess.DEVNULL,
+    ) as killed:
+        while not (out / "run.json").exists():
+            assert killed.poll() is None
+            time.sleep(0.01)
+        killed.kill()
     epochs = ("--epochs", "3", "--out", str(out), "--resume")
+    with killed_after_saving(1):
+        train(*epochs)
+    capsys.readouterr()
     code, printed = train(*epochs)
     assert code == 0, printed.err
     assert "epoch   3" in printed.out

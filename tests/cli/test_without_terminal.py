@@ -1,11 +1,10 @@
 """Programs whose output is a pipe say how far they are while they run, line by line."""
 
-import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
+from drlpp.cli import learn_command
+from drlpp.cli.main import main
 from drlpp.io.documents import write_document
 from drlpp.io.progress_lines import said_while_it_lasts
 from drlpp.models.model_reference import ModelReference
 from tests.support.pipelines import in_a_row
 from tests.support.placement_files import file_of
 from tests.support.public_data import PROFILES
-from tests.support.shell import Shell
+from tests.support.shell import Shell, finish
 
 ROOT = Path(__file__).parents[2]
 # Tests that run in the background ignore Ctrl-C, and programs inherit that.
@@ -53,6 +54,7 @@ def first_line(process: subprocess.Popen[str], pattern: str) -> str:
     raise AssertionError("".join(seen))
 
 
+@pytest.mark.system
 def test_learning_says_what_it_measures(tmp_path: Path) -> None:
     model = [
         "--model",
@@ -108,17 +110,12 @@ def test_planning_says_on_standard_error_what_lasts(
     }
 
 
-def test_help_is_the_same_by_both_names() -> None:
-    def printed(*program: str) -> str:
-        environment = {**os.environ, "COLUMNS": "100"}
-        return (
-            subprocess.run(
-                [*program, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True
-            )
-            .stdout.partition("[OPTIONS]")[2]
-            .lstrip()
-        )
+def test_help_is_the_same_by_both_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
 
-    help_text = printed(sys.executable, "train_agent.py")
+    def printed(program: Callable[[], None], *arguments: str) -> str:
+        return finish(program, *arguments, "--help").out.partition("[OPTIONS]")[2].lstrip()
+
+    help_text = printed(learn_command.main, "train_agent.py")
     assert "--budget" in help_text
-    assert printed(*DRLPP, "learn") == help_text
+    assert printed(main, "drlpp", "learn") == help_text

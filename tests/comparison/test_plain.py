@@ -233,6 +233,7 @@ with ClusterSession(MODEL, 1) as session, PlainPyTorch(session) as contender:
 """
 
 
+@pytest.mark.system
 def test_it_ends_with_a_controller_that_is_killed() -> None:
     controller = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, cwd=ROOT

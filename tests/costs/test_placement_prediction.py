@@ -10,6 +10,8 @@ from drlpp.costs.analytic_model import Prediction, pipeline_of, predict
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.random_graphs import (
     chain_of,
@@ -112,3 +114,38 @@ def test_predictions_name_the_part_that_rules(data: st.DataObject) -> None:
         max(stage.compute_seconds, stage.all_reduce_seconds, stage.message_seconds)
         for stage in found.stages
     )
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_every_microbatch_is_a_pass_and_replicas_update_as_soon_as_all_have_one(
+    microbatches: int,
+) -> None:
+    """T = 6 s and 2 s besides for each pass; S = 1.2 s, U = 0.4 s; a ring of 2 s."""
+    _, profile = chain_of(seconds=[6, 6], parameter_bytes=[4, 4], output_bytes=[0, 0])
+    profile = profile.model_copy(
+        update={
+            "forward_overhead_seconds": 0.5,
+            "backward_overhead_seconds": 1.5,
+            "update_seconds_per_byte": 0.1,
+            "sharing_seconds_per_byte": 0.3,
+        }
+    )
+    method = Method(policy="vanilla", microbatches=microbatches)
+    workload = Workload.of(profile, method)
+    placement = Placement.from_assignment([0, 1], [0, 0, 0, 1])
+    found = predict(workload, cluster_of(4, bandwidth=4 / 3), placement)
+    replicated, alone = found.stages
+    passes, minibatches_of_update = 2 * microbatches, -(-3 // microbatches)
+    assert method.minibatches_of_update(3) == minibatches_of_update
+    collecting = 1.2 * microbatches
+    assert replicated.compute_seconds == pytest.approx(
+        (6 + passes + collecting) / 3 + 0.4 / minibatches_of_update
+    )
+    assert replicated.all_reduce_seconds == pytest.approx(
+        2 * 2 / 3 * 4 / (4 / 3) / minibatches_of_update
+    )
+    assert alone.compute_seconds == pytest.approx(
+        6 + passes + collecting * (microbatches > 1) + 0.4
+    )
+    simulated = simulate(workload, cluster_of(4, bandwidth=1e9), placement, method, 60)
+    assert simulated.seconds_per_minibatch == pytest.approx(alone.compute_seconds, rel=0.01)

@@ -146,6 +146,7 @@ def test_a_character_sees_only_those_before_it() -> None:
     assert not same[30:].any()
 
 
+@pytest.mark.system
 def test_a_model_of_transformers_offline(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = run(

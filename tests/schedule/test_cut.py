@@ -22,7 +22,7 @@ def schedules_and_cuts(draw: st.DrawFn) -> tuple[Schedule, list[int]]:
         draw(pipelines()),
         minibatches,
         kind,
-        1 if kind == "1f1b" else draw(st.integers(1, 3)),
+        draw(st.integers(1, 3)),
         accumulate=draw(st.integers(1, 3)),
         in_flight_per_link=draw(st.integers(0, 2)) if kind == "1f1b" else 0,
         recompute=draw(st.booleans()),
@@ -89,6 +89,15 @@ def test_a_cut_lies_behind_the_update_of_its_minibatch_with_others_in_flight() -
     # The activations that the earlier stages have sent ahead wait at the later ones.
     assert [a.message.minibatch for a in first[2].actions if isinstance(a, Receive)] == [0, 1, 2]
     assert isinstance(first[2].actions[-1], Receive)
+
+
+def test_a_cut_between_minibatches_has_microbatches_of_the_next_in_flight() -> None:
+    schedule = build_schedule(Pipeline.straight(1, 1, 1), 4, microbatches=3)
+    first, second = cut_schedule(schedule, [2])
+    for worker, flight in enumerate(({(2, 0), (2, 1)}, {(2, 0)}, set())):
+        assert [a.through for a in first[worker].actions if isinstance(a, Update)] == [1, 2]
+        assert first[worker].in_flight == flight
+        assert second[worker].version == 2
 
 
 def test_a_schedule_that_flushes_has_nothing_in_flight_at_a_cut() -> None:

@@ -52,8 +52,8 @@ def test_numbers_that_make_no_sense() -> None:
     pipeline = Pipeline.straight(1, 1)
     with pytest.raises(InvalidInput, match="minibatches is 0"):
         build_schedule(pipeline, 0)
-    with pytest.raises(InvalidInput, match="use kind 'gpipe'"):
-        build_schedule(pipeline, 1, "1f1b", microbatches=2)
+    with pytest.raises(InvalidInput, match="use kind '1f1b'"):
+        build_schedule(pipeline, 1, "forward", microbatches=2)
     with pytest.raises(InvalidInput, match="in_flight_per_link is -1; 0 or more"):
         build_schedule(pipeline, 1, in_flight_per_link=-1)
     for kind in ("gpipe", "1f1b-flush", "forward"):

@@ -62,15 +62,17 @@ def test_more_in_flight_makes_the_difference_larger(
     pipelines(),
     st.integers(0, 3),
     st.integers(1, 7),
+    st.integers(1, 5),
     st.sampled_from(["1f1b", "1f1b-flush", "gpipe"]),
 )
 @settings(deadline=None)
 def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
-    pipeline: Pipeline, per_link: int, accumulate: int, schedule: str
+    pipeline: Pipeline, per_link: int, accumulate: int, microbatches: int, schedule: str
 ) -> None:
     assume(len(pipeline.workers) < 9)
     if schedule == "1f1b":
-        method = Method(in_flight_per_link=per_link, accumulate=accumulate)
+        options = {"in_flight_per_link": per_link, "microbatches": microbatches}
+        method = Method.model_validate({**options, "accumulate": accumulate})
     else:
         options = {"schedule": schedule, "policy": "sync", "microbatches": 2}
         method = Method.model_validate({**options, "accumulate": accumulate})
@@ -79,6 +81,69 @@ def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
     written = method.schedule_for(pipeline, length + 2 * method.minibatches_together(pipeline))
     for stage in range(len(pipeline.stages)):
         assert steady_delay(pipeline, stage, method) == stage_delay(written, stage)
+
+
+@given(
+    depth=st.integers(1, 6),
+    microbatches=st.integers(1, 7),
+    per_link=st.integers(0, 2),
+    minibatches=st.integers(1, 9),
+)
+@settings(deadline=None)
+def test_the_difference_of_a_microbatch_follows_from_its_place_in_the_minibatch(
+    depth: int, microbatches: int, per_link: int, minibatches: int
+) -> None:
+    """s = ⌈(d − 1 − j) / M⌉ for number j = 0, 1, … of M, with d in flight; (d − 1) / M on average.
+
+    While the pipeline fills, minibatch b meets min(s, b).
+    """
+    pipeline = Pipeline.straight(*[1] * depth)
+    options = {"microbatches": microbatches, "in_flight_per_link": per_link}
+    method = Method.model_validate(options)
+    schedule = method.schedule_for(pipeline, minibatches)
+    for rank, in_flight in enumerate(method.in_flight(pipeline)):
+        assert in_flight == 1 + (1 + per_link) * (depth - 1 - rank)
+        versions = weight_versions(schedule, rank)
+        for (b, j), met in versions.items():
+            assert met.difference == min(b, max(0, -(-(in_flight - 1 - j) // microbatches)))
+        if minibatches > in_flight:
+            last = [versions[minibatches - 1, j].difference for j in range(microbatches)]
+            assert sum(last) == in_flight - 1
+            assert max(last) == steady_delay(pipeline, rank, method)
+
+
+@given(pipelines(), st.integers(0, 4), st.integers(1, 3), st.integers(1, 8))
+@settings(deadline=None)
+def test_with_as_many_microbatches_as_workers_at_most_one_update_comes_between(
+    pipeline: Pipeline, more: int, accumulate: int, minibatches: int
+) -> None:
+    """(d − 1)·m < n + m with n workers behind m replicas, and these are no more than all."""
+    microbatches = len(pipeline.workers) + more
+    method = Method(microbatches=microbatches, accumulate=accumulate)
+    schedule = method.schedule_for(pipeline, minibatches)
+    for stage in range(len(pipeline.stages)):
+        assert stage_delay(schedule, stage) <= steady_delay(pipeline, stage, method) <= 1
+        # One update for each minibatch, however many replicas there are.
+        assert method.minibatches_of_update(len(pipeline.stages[stage])) == accumulate
+
+
+@given(pipelines(), st.integers(1, 6), st.integers(1, 5), st.integers(1, 3))
+@settings(deadline=None)
+def test_no_part_meets_more_updates_than_the_bound(
+    pipeline: Pipeline, minibatches: int, microbatches: int, accumulate: int
+) -> None:
+    """⌈(d − 1)·m / u⌉, with u microbatches in an update of m replicas, d in flight on each."""
+    method = Method(microbatches=microbatches, accumulate=accumulate)
+    schedule = method.schedule_for(pipeline, minibatches)
+    for stage, workers in enumerate(pipeline.stages):
+        in_flight, m = pipeline.in_flight()[stage], len(workers)
+        whole = microbatches * accumulate
+        together = -(-m // whole) * whole
+        bound = -(-(in_flight - 1) * m // together)
+        assert steady_delay(pipeline, stage, method) == bound
+        for worker in workers:
+            found = weight_versions(schedule, worker).values()
+            assert all(0 <= versions.difference <= bound for versions in found)
 
 
 @pytest.mark.parametrize("accumulate", [1, 10_000, 10**12, 10**300])
@@ -155,12 +220,12 @@ def test_vertical_sync_is_pipedreams_formula(depth: int) -> None:
         assert [use.stashed for use in uses] == [max(0, t - depth + 1) for t in range(3 * depth)]
 
 
-@given(pipelines(), st.integers(1, 12), st.integers(1, 3))
+@given(pipelines(), st.integers(1, 12), st.integers(1, 3), st.integers(1, 3))
 @settings(deadline=None)
 def test_vertical_sync_uses_no_minibatch_that_the_input_stage_had_not_seen(
-    pipeline: Pipeline, minibatches: int, accumulate: int
+    pipeline: Pipeline, minibatches: int, accumulate: int, microbatches: int
 ) -> None:
-    method = Method(policy="stash-vertical", accumulate=accumulate)
+    method = Method(policy="stash-vertical", accumulate=accumulate, microbatches=microbatches)
     schedule = method.schedule_for(pipeline, minibatches)
     uses = weight_uses(schedule, method)
     contained = {
@@ -209,18 +274,46 @@ def test_2bw_delays_every_microbatch_by_one_update(depth: int, accumulate: int) 
             assert use.stashed == max(0, minibatch // accumulate - 1)
 
 
-@given(pipelines(), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2))
+@pytest.mark.parametrize(("depth", "microbatches", "accumulate"), [(4, 4, 1), (4, 2, 2), (3, 5, 1)])
+def test_2bw_delays_every_minibatch_by_one_update_where_it_is_divided(
+    depth: int, microbatches: int, accumulate: int
+) -> None:
+    options = {"policy": "2bw", "microbatches": microbatches, "accumulate": accumulate}
+    uses = _uses(Pipeline.straight(*[1] * depth), 5 * accumulate, **options)
+    for rank in range(depth):
+        assert len(uses[rank]) == 5 * accumulate * microbatches
+        for (minibatch, _), use in uses[rank].items():
+            assert use.stashed == max(0, minibatch // accumulate - 1)
+
+
+def test_what_looks_ahead_counts_updates_of_whole_minibatches() -> None:
+    """Four stages: SpecTrain's ⌊rank/2⌋ is of microbatches, and no update of four of them."""
+    pipeline = Pipeline.straight(1, 1, 1, 1)
+    for microbatches, until_input in ((1, [0, 0, 1, 1]), (2, [0, 0, 0, 0]), (4, [0, 0, 0, 0])):
+        options = {"policy": "spectrain", "microbatches": microbatches}
+        uses = _uses(pipeline, 12, **options)
+        for rank in range(4):
+            for j in range(microbatches):
+                s = max(0, -(-(3 - rank - j) // microbatches))
+                assert uses[rank][9, j].forward_lead == s + until_input[rank]
+                assert uses[rank][9, j].backward_lead == until_input[rank]
+    uses = _uses(Pipeline.straight(*[1] * 6), 12, policy="spectrain", microbatches=2)
+    assert [uses[rank][9, 0].backward_lead for rank in range(6)] == [0, 0, 0, 0, 1, 1]
+
+
+@given(pipelines(), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2), st.integers(1, 4))
 @settings(deadline=None)
 def test_2bw_needs_two_versions_or_says_that_it_cannot(
-    pipeline: Pipeline, accumulate: int, minibatches: int, per_link: int
+    pipeline: Pipeline, accumulate: int, minibatches: int, per_link: int, microbatches: int
 ) -> None:
     method = {"policy": "2bw", "accumulate": accumulate, "in_flight_per_link": per_link}
+    method["microbatches"] = microbatches
     try:
         uses = _uses(pipeline, minibatches, **method)
     except InvalidInput:
         in_flight = pipeline.in_flight(per_link)
         flight = max(n * len(w) for n, w in zip(in_flight, pipeline.stages, strict=True))
-        assert accumulate < flight
+        assert accumulate * microbatches < flight
         return
     for parts in uses.values():
         for use in parts.values():
@@ -231,6 +324,8 @@ def test_2bw_needs_two_versions_or_says_that_it_cannot(
 def test_2bw_says_how_many_minibatches_it_needs() -> None:
     with pytest.raises(InvalidInput, match="in flight, 4 with this placement; accumulate is 2"):
         _uses(Pipeline.straight(1, 1, 1, 1), 12, policy="2bw", accumulate=2)
+    with pytest.raises(InvalidInput, match=r"many microbatches .*, 4 .* is 1, of minibatches of 3"):
+        _uses(Pipeline.straight(1, 1, 1, 1), 12, policy="2bw", microbatches=3)
 
 
 def test_counts_on_a_branch_follow_its_own_way_to_the_end() -> None:

@@ -244,6 +244,14 @@ def test_flushing_costs_a_bubble(schedule: str, stages: int, microbatches: int) 
     assert found.seconds_per_minibatch == pytest.approx(3 / microbatches * slots)
 
 
+@pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
+def test_microbatches_without_a_flush_cost_no_bubble(microbatches: int) -> None:
+    method = Method(microbatches=microbatches)
+    found = stages_of(chain(*[3] * 4), fast_cluster(4), 1, 1, 1, 1, method=method)
+    assert found.seconds_per_minibatch == pytest.approx(3)
+    assert found.bubble == pytest.approx(dict.fromkeys(range(4), 0.0))
+
+
 def test_microbatches_send_their_part_of_a_minibatch() -> None:
     method = Method(schedule="gpipe", policy="sync", microbatches=2)
     found = stages_of(chain(3, 3, output_bytes=10), cluster_of(2), 1, 1, method=method)
@@ -327,10 +335,13 @@ def test_gradients_are_summed_during_a_backward_on_shared_cores() -> None:
         (Method(), 400 + 3 * 7 + 10, 400 + 7 + 10),
         (Method(policy="stash"), 300 + 200 + 3 * 7 + 10, 300 + 7 + 10),
         (Method(schedule="gpipe", policy="sync", microbatches=2), 300 + 7 + 5, 300 + 7 + 5),
+        # Two microbatches are a minibatch: three of them in flight, and one older version.
+        (Method(microbatches=2), 400 + 11 + 5, 400 + 4 + 5),
+        (Method(policy="stash", microbatches=2), 300 + 100 + 11 + 5, 300 + 4 + 5),
         # One at a time, and of the others what came in: nothing for the first stage but gradients.
         (Method(recompute=True), 400 + 7 + 2 * 5 + 10, 400 + 7 + 10),
     ],
-    ids=["pipeoptim", "stash", "gpipe", "recompute"],
+    ids=["pipeoptim", "stash", "gpipe", "microbatches", "stash-microbatches", "recompute"],
 )
 def test_peak_memory(method: Method, first: float, last: float) -> None:
     profile = chain(3, 3, 3, parameter_bytes=100, output_bytes=5, kept_bytes=7)

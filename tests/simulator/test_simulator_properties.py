@@ -43,6 +43,8 @@ METHODS = [
     Method(accumulate=3),
     Method(in_flight_per_link=2),
     Method(recompute=True),
+    Method(microbatches=4),
+    Method(microbatches=2, accumulate=2, recompute=True),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4),
     Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2, clip_norm=1.0),
     Method(schedule="gpipe", policy="sync", microbatches=2, recompute=True),

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.passes.split_module import split_module
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import is_call
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
+from drlpp.torch_versions import split_into_tuples
 
 REFERENCE = ModelReference.named("tests:model")
 
@@ -32,11 +32,8 @@ def run_in_pieces(captured: CapturedModel, *inputs: Tensor) -> list[Tensor]:
         def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
             return super().call_module(target, pytree.tree_map(torch.clone, args), kwargs)
 
-    whole = split_module(
-        captured.module,
-        captured.module,
-        lambda node: captured.operator_of[node.name],
-        tuple_return=True,
+    whole = split_into_tuples(
+        captured.module, captured.module, lambda node: captured.operator_of[node.name]
     )
     results = Copying(whole).run(*inputs, enable_io_processing=False)
     return pytree.tree_leaves(results)

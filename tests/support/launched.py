@@ -10,9 +10,11 @@ import torch.distributed as dist
 
 from drlpp.runtime.hosts import launch
 from drlpp.runtime.hosts.launch import Controller, Launch, serve_host
-from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from drlpp.runtime.ipc.time_limits import TimeLimits
 
 TOKEN = b"a secret of at least sixteen bytes"
+WITHOUT_RESTARTS = TimeLimits(restart_seconds=0.1)
+"""Nobody starts a controller of this process anew."""
 
 
 @contextmanager
@@ -20,7 +22,7 @@ def launched(
     nodes: list[int],
     host_agent_token: bytes = TOKEN,
     before_host_agents: Callable[[Controller], None] = lambda _: None,
-    limits: TimeLimits = DEFAULT_TIME_LIMITS,
+    limits: TimeLimits = WITHOUT_RESTARTS,
 ) -> Iterator[Controller]:
     """Sessions of this process have one worker for each entry, on the node of that number."""
     store = dist.HashStore()

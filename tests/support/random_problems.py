@@ -40,6 +40,7 @@ def workloads(draw: st.DrawFn, max_operators: int = 6, overheads: bool = True) -
         kept_bytes=column(),
         edges=tuple(sorted(edges)),
         transfers=tuple(transfers),
+        microbatches=draw(st.sampled_from([1, 1, 2, 3])) if overheads else 1,
         **{name: draw(st.sampled_from([0.0, 0.5])) for name in _OVERHEADS if overheads},
     )
 
@@ -101,6 +102,8 @@ def problems(
                 st.sampled_from([1, 2, 4]),
                 st.booleans(),
                 in_flight_per_link=st.sampled_from([0, 0, 1]),
+                microbatches=st.sampled_from([1, 1, 2, 3]),
+                accumulate=st.sampled_from([1, 1, 2]),
             )
         ),
         seed=draw(st.integers(0, 9)),

@@ -1,14 +1,39 @@
-"""Command lines as a user types them."""
+"""Command lines as a user types them, run in this process, which has imported all of it already."""
 
 from __future__ import annotations
 
+import io
 import json
 import sys
-from typing import Any
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, NamedTuple
 
 import pytest
 
 from drlpp.cli.main import main
+
+
+class Finished(NamedTuple):
+    """How a program ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def finish(program: Callable[[], None], name: str, *arguments: object) -> Finished:
+    """Run the main function of a program."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        patch.setattr(sys, "argv", [name, *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            program()
+    return Finished(int(stop.value.code or 0), out.getvalue(), err.getvalue())
 
 
 class Shell:

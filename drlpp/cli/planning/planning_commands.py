@@ -119,7 +119,7 @@ def plan_placement(
         str | None,
         typer.Option(
             metavar="auto|N",
-            help="Minibatches in flight for each link between stages, beyond NOAM's one for each "
+            help="Parts in flight for each link between stages, beyond NOAM's one for each "
             "worker: a number (method option in_flight_per_link), or the fewest that the simulator "
             "finds enough.",
             show_default="0",

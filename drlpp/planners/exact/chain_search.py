@@ -123,16 +123,32 @@ class ChainSearch(ABC):
 
     @cached_property
     def _most_in_flight(self) -> Array:
-        """``(choices, stages)``: minibatches in flight that fit into memory."""
-        one, two = (self._memory.stage_bytes(self.pairs.work, n) for n in (1, 2))
+        """``(choices, stages)``: parts in flight that fit into memory."""
+        memory = self._memory
+        one, two = (memory.stage_bytes(self.pairs.work, n) for n in (1, 2))
         growth = two - one
         found = []
         for counts in self.fleet.choices:
             spare = self.fleet.memory(counts) - one
             with numpy.errstate(divide="ignore", invalid="ignore"):
                 more = numpy.where(growth > 0, numpy.floor(spare / growth), numpy.inf)
+            if memory.stashes and memory.parts_of_update > 1:
+                more = self._most_more(counts, more)
             found.append(numpy.where(spare < 0, 0.0, 1 + more))
         return numpy.array(found)
+
+    def _most_more(self, counts: Counts, least: Array) -> Array:
+        """Return how many parts beyond the first fit, where a version serves several of them.
+
+        As many are looked at as there can be; ``least`` fit if each has a version of its own.
+        """
+        replicas, limit = sum(counts), self.fleet.memory(counts)
+        most = -(-(1 + self._memory.in_flight_per_link) * sum(self.fleet.available) // replicas)
+        found = least
+        for more in range(1, most + 1):
+            needed = self._memory.stage_bytes(self.pairs.work, 1 + more, replicas)
+            found = numpy.where(needed <= limit, numpy.maximum(found, more), found)
+        return found
 
     @cached_property
     def _most_behind(self) -> Array:

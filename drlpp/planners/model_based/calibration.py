@@ -139,10 +139,11 @@ class Calibration:
             if usage.busy_seconds > 0:
                 work = works[usage.stage]
                 base = float(self.workload.seconds[list(stage.operators)].sum())
-                overhead = (
+                overhead = self.workload.microbatches * (
                     self.workload.forward_overhead_seconds + self.workload.backward_overhead_seconds
                 )
-                extra = float(work.seconds) - base - overhead + float(work.update_seconds)
+                updates = work.updates_in_a_round(replicas) * float(work.update_seconds)
+                extra = float(work.seconds) - base - overhead + updates
                 extra += float(work.sharing_seconds) * (replicas > 1)
                 seconds = usage.busy_seconds * replicas / measurement.minibatches
                 seconds /= stretch.get(usage.worker, 1.0)
@@ -187,7 +188,9 @@ class Calibration:
     ) -> None:
         in_flight = self.method.in_flight(pipeline_of(self.workload, placement))
         for usage in workers:
-            needed = float(self.memory.stage_bytes(works[usage.stage], in_flight[usage.stage]))
+            stage = usage.stage
+            replicas = len(placement.stages[stage].accelerators)
+            needed = float(self.memory.stage_bytes(works[stage], in_flight[stage], replicas))
             self._memory.append((needed, float(usage.peak_memory_bytes)))
 
     def fit(self) -> Calibrated:
@@ -258,7 +261,7 @@ class Calibration:
         for index, busy in enumerate(self._busy):
             members = list(busy.operators)
             rows[index, members] = self.workload.seconds[members]
-            rows[index, operators] = self._overhead_seconds
+            rows[index, operators] = self.workload.microbatches * self._overhead_seconds
             rows[index, operators + 1] = busy.parameter_seconds
             rows[index, operators + 2] = 1.0
             rows[index, operators + 3 + busy.accelerator] = -1.0

@@ -117,7 +117,7 @@ class AnalyticObjective:
         replicas = numpy.array([len(stage.accelerators) for stage in placement.stages])
         memory = self._problem.memory
         in_flight = _in_flight(replicas, talks, memory.in_flight_per_link)
-        needed = memory.stage_bytes(work, in_flight)
+        needed = memory.stage_bytes(work, in_flight, replicas)
         return float((numpy.maximum(needed - limits, 0) / limits).sum())
 
 
@@ -190,7 +190,8 @@ def _unreachable_seconds(problem: PlanningProblem) -> float:
     """Return more seconds than any stage of any placement takes.
 
     They are for everything at once, all of it as slow as can be. An all-reduce on m replicas takes
-    2(m − 1)/m² of the weights and 2(m − 1)/m latencies.
+    2(m − 1)/m² of the weights and 2(m − 1)/m latencies, and with microbatches it may take place for
+    every minibatch, as updates may.
     """
     workload, cluster = problem.workload, problem.cluster
     links = [*cluster.levels, *(host.network for host in cluster.hosts if host.network)]
@@ -198,6 +199,7 @@ def _unreachable_seconds(problem: PlanningProblem) -> float:
     latency = max(link.latency_seconds for link in links)
     bytes_ = workload.parameter_bytes.sum() + sum(t.bytes_ for t in workload.transfers)
     whole = workload.stage(range(len(workload)), last=False)
-    work = whole.seconds + whole.update_seconds + whole.sharing_seconds
+    updates = min(workload.microbatches, cluster.accelerators)
+    work = whole.seconds + updates * whole.update_seconds + whole.sharing_seconds
     compute = work / min(cluster.speeds)
-    return float(1.0 + compute + 2 * latency + bytes_ / bandwidth)
+    return float(1.0 + compute + updates * (2 * latency + bytes_ / bandwidth))

@@ -15,7 +15,7 @@ class Share:
 
     Attributes:
         replica: its number among the ``replicas`` of its stage.
-        in_flight: minibatches that it may have in flight where the pipeline is not emptied.
+        in_flight: parts that it may have in flight where the pipeline is not emptied.
         minibatches: of the run, each of ``microbatches`` parts.
         together: minibatches whose gradients make one update of the stage.
     """
@@ -68,10 +68,10 @@ class ScheduleKind:
             same weights. Otherwise a worker performs, once ``in_flight`` of its parts are on their
             way, one backward for each forward.
         takes_microbatches: whether a minibatch may have several parts.
-        takes_in_flight_per_link: whether a user may choose how many minibatches are in flight.
+        takes_in_flight_per_link: whether a user may choose how many parts are in flight.
         trains: whether there are backwards and updates.
-        in_flight: from the pipeline and the minibatches per link, those that a replica of every
-            stage has in flight in steady state.
+        in_flight: from the pipeline and the parts per link, those that a replica of every stage
+            has in flight in steady state.
     """
 
     name: str
@@ -90,10 +90,12 @@ class ScheduleKind:
             return "empties the pipeline before every update"
         return "has as many minibatches in flight as its order needs"
 
-    def minibatches_of_update(self, replicas: int, accumulate: int) -> int:
+    def minibatches_of_update(self, replicas: int, accumulate: int, microbatches: int = 1) -> int:
         """Return the number of minibatches whose gradients make one update of a stage.
 
         All stages update together where the pipeline is emptied. Otherwise it is the fewest whole
-        multiples of ``accumulate`` that give each replica one minibatch.
+        multiples of ``accumulate`` that give each replica one part.
         """
-        return accumulate if self.flushes else -(-replicas // accumulate) * accumulate
+        if self.flushes:
+            return accumulate
+        return -(-replicas // (accumulate * microbatches)) * accumulate

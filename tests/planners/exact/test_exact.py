@@ -105,7 +105,10 @@ def test_memory_limits_are_kept_on_chains(
         for limit in limits
     )
     cluster = Cluster(hosts=lines, within_host=Link(bandwidth_bytes_per_second=2.0))
-    memory = MemoryModel(weight_copies=3, stashes=stashes)
+    microbatches, accumulate = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 2))
+    memory = MemoryModel(
+        weight_copies=3, stashes=stashes, microbatches=microbatches, accumulate=accumulate
+    )
     problem = PlanningProblem(replace(workload, kept_bytes=kept), cluster, memory=memory)
     try:
         best = optimum(problem)

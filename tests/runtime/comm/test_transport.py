@@ -27,7 +27,7 @@ from tests.support.forked import SHAPES, largest_difference, order, placements, 
 from tests.support.pipelines import in_a_row
 from tests.support.random_graphs import pipelines
 
-MINIBATCHES = 15
+MINIBATCHES = 8
 PROCESSOR = DeviceFacts()
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 DIRECTED, STAGED = Transport(directed=True), Transport(staged=True)

@@ -23,6 +23,7 @@ from drlpp.runtime.hosts.launch import (
     Launch,
     default_num_workers,
     init_multihost,
+    restarted,
     serve_host,
 )
 from drlpp.runtime.hosts.session_hosts import hosts_for
@@ -163,6 +164,30 @@ def test_the_others_learn_the_exit_code_of_a_program(
         shutdown_multihost(exit_code)
         host_agent.join(30)
     assert codes == [exit_code or 0]
+
+
+@pytest.mark.parametrize("exit_code", [0, 3])
+def test_the_others_end_with_a_program_that_had_no_session(exit_code: int) -> None:
+    """Also if they come when it has ended, and nobody starts it anew."""
+    store = dist.HashStore()
+    brief = TimeLimits(restart_seconds=0.1)
+    first = Launch(0, 2, 0, controller="127.0.0.1", token=b"a secret" * 2, limits=brief)
+    Controller(first, store).close(exit_code)
+    assert serve_host(replace(first, rank=1), store) == exit_code
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_program_knows_that_it_was_started_anew(
+    monkeypatch: pytest.MonkeyPatch, attempt: int
+) -> None:
+    store = dist.HashStore()
+    launch = Launch(rank=0, size=1, node=0, controller="127.0.0.1", token=b"a secret" * 2)
+    for _ in range(attempt):
+        controller = Controller(launch, store)
+        monkeypatch.setattr(launch_module, "_controller", controller)
+        assert restarted() == (controller.attempt > 1)
+        controller.close()
+    assert controller.attempt == attempt
 
 
 def test_a_controller_out_of_reach_is_not_asked_for_ever() -> None:

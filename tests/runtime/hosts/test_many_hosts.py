@@ -38,7 +38,7 @@ from tests.support.many_hosts_programs import (
     wide_placements,
 )
 
-pytestmark = [needs_kernel, pytest.mark.timeout(400)]
+pytestmark = [needs_kernel, pytest.mark.system, pytest.mark.timeout(400)]
 
 CLUSTER = two_hosts(SLOW)
 LOST_WITHIN_SECONDS = 90

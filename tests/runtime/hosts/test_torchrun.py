@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.system
+
 
 def _environment() -> dict[str, str]:
     path = os.pathsep.join([*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(Path.cwd())])
@@ -50,6 +54,8 @@ def test_other_processes_of_torchrun_end_with_the_first(tmp_path: Path) -> None:
     program.write_text(
         "from drlpp.cli.command_line import run_program\n"
         "from drlpp.errors import InvalidInput\n"
+        "from drlpp.runtime import TimeLimits, init_multihost\n"
+        "init_multihost(TimeLimits(restart_seconds=2))\n"
         "def program():\n"
         "    import sys\n"
         "    if len(sys.argv) > 1:\n"

@@ -318,7 +318,7 @@ def test_arguments_that_do_not_go_together_are_refused(
 def test_few_files_are_there_at_any_time_and_none_at_the_end(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a file for every minibatch, of 400; also what passes between two cuts goes."""
+    """With a file for every minibatch, of 150; also what passes between two cuts goes."""
     monkeypatch.setattr("drlpp.runtime.session.worker_group.chunk_minibatches", lambda bytes_: 1)
     folders: list[Path] = []
     counts: list[int] = []
@@ -337,8 +337,8 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     monkeypatch.setattr(MinibatchStreamer, "close", closing)
     stream = DataLoader(Endless(data_for(captured)), batch_size=8)
     document = placement_file(captured, 0, 0, 1, method=STASH)
-    trainer = PipelineTrainer(document, out=tmp_path, checkpoint_every=100)
-    trainer.fit(stream, epochs=1, minibatches=400)
+    trainer = PipelineTrainer(document, out=tmp_path, checkpoint_every=40)
+    trainer.fit(stream, epochs=1, minibatches=150)
     assert len(folders) == 1
     assert 5 <= max(counts) < 30
 
@@ -348,12 +348,12 @@ def test_progress_tells_loss_and_speed(captured: CapturedModel, tmp_path: Path) 
     stream = DataLoader(Endless(data_for(captured)), batch_size=8)
     observer = TrainerCallbacks(on_progress=seen.append)
     # Reports come every quarter of a second, in which fast workers are done.
-    for attempt in count():
+    for minibatches in (400 * 2**attempt for attempt in count()):
+        out = tmp_path / str(minibatches)
+        trainer = PipelineTrainer(placement_file(captured, 0, 1), out=out, observer=observer)
+        trainer.fit(stream, epochs=1, minibatches=minibatches)
         if seen:
             break
-        out = tmp_path / str(attempt)
-        trainer = PipelineTrainer(placement_file(captured, 0, 1), out=out, observer=observer)
-        trainer.fit(stream, epochs=1, minibatches=1500)
-    assert all(0 < report.done <= report.minibatches == 1500 for report in seen)
+    assert all(0 < report.done <= report.minibatches == minibatches for report in seen)
     assert all(0 < report.loss < 5 for report in seen)
     assert all(report.minibatches_per_second > 0 for report in seen)

@@ -97,12 +97,16 @@ def _assert_equal(found: dict[str, Tensor], module: nn.Module) -> None:
     [
         ((0,), Method(policy="sync"), 1),
         ((0, 0, 0), Method(policy="sync"), 3),
+        ((0,), Method(policy="pipeoptim", microbatches=4), 1),
+        ((0,), Method(policy="vanilla", microbatches=2, accumulate=3), 3),
+        ((0, 0), Method(policy="stash", microbatches=4), 1),
+        ((0, 0, 0), Method(policy="sync", microbatches=2, clip_norm=1e9), 2),
         ((0, 1, 2), Method(schedule="gpipe", policy="sync"), 1),
         ((0, 1, 2), Method(schedule="gpipe", policy="sync", microbatches=4), 1),
         ((0, 0, 1), Method(schedule="gpipe", policy="sync", microbatches=2), 1),
     ],
 )
-def test_synchronous_methods_equal_a_plain_loop(
+def test_methods_without_staleness_equal_a_plain_loop(
     session: ClusterSession,
     accelerators: tuple[int, ...],
     method: Method,
@@ -132,13 +136,17 @@ def test_synchronous_methods_equal_a_plain_loop(
     _assert_equal(state, module)
 
 
-def test_stashing_is_pipedreams_update_formula(session: ClusterSession) -> None:
-    """w^(t+1) = w^(t) − ν · ∇f(w_1^(t−n+1), w_2^(t−n+2), …, w_n^(t)) (pipedream §3.3)."""
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_stashing_is_pipedreams_update_formula(session: ClusterSession, microbatches: int) -> None:
+    """w^(t+1) = w^(t) − ν · ∇f(w_1^(t−n+1), w_2^(t−n+2), …, w_n^(t)) (pipedream §3.3).
+
+    Of M microbatches number j meets w_l^(t−⌈(n−l−j)/M⌉), and ∇f is the mean.
+    """
     operators, stages, rate = len(session.graph), 3, 0.2
     stage_of = [stages * i // operators for i in range(operators)]
     placement = Placement.from_assignment(stage_of, range(stages))
     spec = OptimizerSpec(name="sgd", options={"lr": rate, "momentum": 0.0})
-    deployment = session.deploy(placement, Method(policy="stash"), spec)
+    deployment = session.deploy(placement, Method(policy="stash", microbatches=microbatches), spec)
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
 
@@ -159,20 +167,19 @@ def test_stashing_is_pipedreams_update_formula(session: ClusterSession) -> None:
     stage_of_weight = {name: by_layer[name.rpartition(".")[0]] for name in start}
     versions = [start]
     for t in range(MINIBATCHES):
-        delayed = {
-            name: versions[max(0, t - (stages - 1 - stage_of_weight[name]))][name]
-            .clone()
-            .requires_grad_()
-            for name in start
-        }
-        indices = _order()[t]
-        outputs = functional_call(module, delayed, (_inputs()[indices],))
-        loss = F.cross_entropy(outputs, _targets(SAMPLES)[indices])
-        names = [name for name in delayed if not name.startswith("unreached")]
-        gradients = torch.autograd.grad(loss, [delayed[name] for name in names])
         newest = dict(versions[-1])
-        for name, gradient in zip(names, gradients, strict=True):
-            newest[name] = newest[name] - rate * gradient
+        for j, indices in enumerate(_order()[t].chunk(microbatches)):
+            delayed = {}
+            for name in start:
+                behind = stages - 1 - stage_of_weight[name]
+                s = max(0, -(-(behind - j) // microbatches))
+                delayed[name] = versions[max(0, t - s)][name].clone().requires_grad_()
+            outputs = functional_call(module, delayed, (_inputs()[indices],))
+            loss = F.cross_entropy(outputs, _targets(SAMPLES)[indices])
+            names = [name for name in delayed if not name.startswith("unreached")]
+            gradients = torch.autograd.grad(loss, [delayed[name] for name in names])
+            for name, gradient in zip(names, gradients, strict=True):
+                newest[name] = newest[name] - rate / microbatches * gradient
         versions.append(newest)
     module.load_state_dict(versions[-1], strict=False)
     _assert_equal(state, module)

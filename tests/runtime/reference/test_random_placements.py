@@ -63,7 +63,7 @@ def methods(draw: st.DrawFn, placement: Placement) -> tuple[Method, int]:
     recompute = draw(st.booleans())
     kinds = ["gpipe", "1f1b-flush"] + ["1f1b"] * (len(placement.stages) == 1)
     kind = draw(st.sampled_from(kinds))
-    microbatches = 1 if kind == "1f1b" else draw(st.sampled_from([1, 2, 4]))
+    microbatches = draw(st.sampled_from([1, 2, 4]))
     method = Method(
         schedule=kind,
         policy="sync",
@@ -72,8 +72,8 @@ def methods(draw: st.DrawFn, placement: Placement) -> tuple[Method, int]:
         recompute=recompute,
     )
     replicas = len(placement.stages[0].accelerators) if kind == "1f1b" else 1
-    # Data parallelism gives every replica a minibatch for each update.
-    return method, accumulate * -(-replicas // accumulate)
+    # Data parallelism gives every replica a part for each update.
+    return method, accumulate * -(-replicas // (accumulate * microbatches))
 
 
 @given(data=st.data())

@@ -4,7 +4,8 @@
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -21,23 +22,33 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
     folder = tmp_path_factory.mktemp("faults")
     model = ModelReference.named("tests.support.models:perceptron", layers=2)
     with temporary_files_in(folder):
-        yield FaultTrials(model, "benchmarks.faults.strikes:samples", 1, folder)
+        yield FaultTrials(
+            model, "benchmarks.faults.strikes:samples", 1, folder, patience_seconds=5.0
+        )
+
+
+def _quick(kinds: Iterable[str], *quick: str) -> list[Any]:
+    return [pytest.param(kind, marks=() if kind in quick else pytest.mark.system) for kind in kinds]
 
 
 # TensorBoard's thread says so as well when it cannot write.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("kind", [*EXPECTED, *SURVIVED])
+@pytest.mark.parametrize("kind", _quick([*EXPECTED, *SURVIVED], "killed", "forward", "disk"))
 def test_a_training_goes_on_bit_for_bit(trials: FaultTrials, kind: str) -> None:
     trial = trials.training(kind, seed=101)
     assert trial.as_expected, trial
 
 
-@pytest.mark.parametrize("kind", ["killed", "server", "frozen", "backward", "leak", "strangers"])
+@pytest.mark.parametrize(
+    "kind",
+    _quick(["killed", "server", "frozen", "backward", "leak", "strangers"], "backward", "leak"),
+)
 def test_a_session_goes_on_measuring(trials: FaultTrials, kind: str) -> None:
     trial = trials.measuring(kind, seed=101)
     assert trial.as_expected, trial
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("during", ["training", "measuring"])
 def test_a_killed_controller_leaves_nothing_and_its_work_goes_on(
     trials: FaultTrials, during: str

@@ -127,7 +127,7 @@ def test_workers_wait_until_a_dying_controller_gives_up_its_lock(
     folder.cleanup()
 
 
-@pytest.mark.parametrize("worker_is", ["running", "frozen"])
+@pytest.mark.parametrize("worker_is", ["running", pytest.param("frozen", marks=pytest.mark.system)])
 def test_nothing_outlives_a_killed_controller(tmp_path: Path, worker_is: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
@@ -160,7 +160,9 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, worker_is: str) ->
                     os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("program", [PROGRAM, LOADER])
+@pytest.mark.parametrize(
+    "program", [pytest.param(PROGRAM, marks=pytest.mark.system), LOADER], ids=["session", "loader"]
+)
 def test_where_all_were_killed_the_next_session_removes_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:

@@ -188,7 +188,7 @@ def _strike(session: ClusterSession, victim: int, what: int) -> threading.Thread
     def strike() -> None:
         while session.spent.deploying_seconds == deployed:
             time.sleep(0.01)
-        time.sleep(0.3)
+        time.sleep(0.1)
         os.kill(process, what)
 
     thread = threading.Thread(target=strike)
@@ -205,7 +205,7 @@ def test_a_worker_killed_at_any_moment_costs_no_measurement(
     before = session.process_ids
     thread = _strike(session, victim, signal.SIGKILL)
     with pytest.warns(UserWarning, match=rf"^worker {victim} \(stage {victim}\) was killed by"):
-        outcome = session.measure(placement, minibatches=2_000)
+        outcome = session.measure(placement, minibatches=500)
     thread.join()
     assert isinstance(outcome, Measurement)
     assert not set(before) & set(session.process_ids)

@@ -53,6 +53,7 @@ def _signal(processes: Sequence[int], number: int) -> None:
         os.kill(process, number)
 
 
+@pytest.mark.system
 def test_a_program_that_is_stopped_and_continued_has_not_hung() -> None:
     """Ctrl-Z stops its workers as well, so nobody has said anything for longer than allowed."""
     with subprocess.Popen(
@@ -63,7 +64,7 @@ def test_a_program_that_is_stopped_and_continued_has_not_hung() -> None:
         time.sleep(0.5)
         family = [program.pid, *descendants(program.pid)]
         _signal(family, signal.SIGSTOP)
-        time.sleep(6)
+        time.sleep(4.5)
         _signal(family, signal.SIGCONT)
         said = program.stdout.read()
     assert said.startswith("outcome='measured'"), said
@@ -161,6 +162,7 @@ def test_a_session_ends_although_the_fork_server_is_frozen(frozen_server: Cluste
     frozen_server.close()
 
 
+@pytest.mark.system
 def test_a_frozen_fork_server_is_replaced(
     captured: CapturedModel, frozen_server: ClusterSession
 ) -> None:

@@ -33,7 +33,7 @@ SYNC = [
 ASYNC = [
     Method(accumulate=accumulate, in_flight_per_link=depth)
     for accumulate, depth in [(1, 0), (1, 2), (2, 0), (3, 1)]
-]
+] + [Method(microbatches=4), Method(microbatches=3, accumulate=2, in_flight_per_link=1)]
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def test_a_window_begins_when_the_pipeline_is_full(run: Run) -> None:
         ]
         passes = [
             [
-                (type(action), action.minibatch - number * run.window.step)
+                (type(action), action.minibatch - number * run.window.step, action.microbatch)
                 for action in actions[begin + 1 : end + 1]
                 if isinstance(action, Forward | Backward)
             ]

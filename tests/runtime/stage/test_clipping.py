@@ -38,6 +38,8 @@ def session() -> Iterator[ClusterSession]:
         ((0,), {"schedule": "1f1b"}, 1),
         ((0, 0, 0), {"schedule": "1f1b"}, 3),
         ((0, 0), {"schedule": "1f1b", "accumulate": 3}, 3),
+        ((0,), {"schedule": "1f1b", "microbatches": 4}, 1),
+        ((0, 0), {"schedule": "1f1b", "microbatches": 2}, 1),
         ((0, 1, 2), {"schedule": "gpipe"}, 1),
         ((0, 1, 2, 3), {"schedule": "gpipe", "microbatches": 4}, 1),
         ((0, 1, 2), {"schedule": "1f1b-flush", "microbatches": 2, "accumulate": 2}, 2),

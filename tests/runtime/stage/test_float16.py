@@ -32,6 +32,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support import gathering
 from tests.support.forked import largest_difference
+from tests.support.in_turns import in_turns
 from tests.support.pipelines import (
     assert_state,
     draw,
@@ -147,8 +148,7 @@ ASYNCHRONOUS = [
 ]
 
 
-@pytest.mark.parametrize("shape", PLACEMENTS)
-@pytest.mark.parametrize("method", FLUSHING, ids=str)
+@pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, PLACEMENTS), ids=str)
 def test_all_stages_of_a_schedule_that_flushes_skip_the_same_updates(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:
@@ -162,8 +162,9 @@ def test_all_stages_of_a_schedule_that_flushes_skip_the_same_updates(
     assert 0 < found.skipped_updates[0] < MINIBATCHES // method.accumulate
 
 
-@pytest.mark.parametrize("shape", ["straight", "replicated"])
-@pytest.mark.parametrize("method", ASYNCHRONOUS, ids=str)
+@pytest.mark.parametrize(
+    ("method", "shape"), in_turns(ASYNCHRONOUS, ["straight", "replicated"]), ids=str
+)
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:
@@ -184,9 +185,11 @@ def test_an_asynchronous_stage_skips_updates_alone(
     assert found.skipped_updates[0] > found.skipped_updates[-1] == 0
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("optimizer", [PLAIN_SGD, ADAM, ASGD], ids=str)
-@pytest.mark.parametrize("policy", ["pipeoptim", "spectrain", "xpipe"])
+@pytest.mark.parametrize(
+    ("policy", "optimizer", "accumulate"),
+    in_turns(["pipeoptim", "spectrain", "xpipe"], [PLAIN_SGD, ADAM, ASGD], [1, 2]),
+    ids=str,
+)
 def test_predictions_follow_the_last_step_that_was_made(
     captured: CapturedModel,
     session: ClusterSession,

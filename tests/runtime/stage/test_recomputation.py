@@ -15,6 +15,7 @@ from drlpp.schedule.actions import Recompute
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns
 from tests.support.pipelines import in_a_row, random_order
 from tests.support.regularized import BATCH, REFERENCE, SAMPLES, branching, samples
 
@@ -39,22 +40,23 @@ def _train(
     return state, schedule
 
 
-@pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
+METHODS = {
+    "gpipe": {"schedule": "gpipe", "policy": "sync", "microbatches": 4},
+    "1f1b-flush": {"schedule": "1f1b-flush", "policy": "sync", "microbatches": 4, "accumulate": 2},
+    "stash": {"schedule": "1f1b", "policy": "stash"},
+    "stash-vertical": {"schedule": "1f1b", "policy": "stash-vertical"},
+    "2bw": {"schedule": "1f1b", "policy": "2bw", "accumulate": 4},
+}
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"schedule": "gpipe", "policy": "sync", "microbatches": 4},
-        {"schedule": "1f1b-flush", "policy": "sync", "microbatches": 4, "accumulate": 2},
-        {"schedule": "1f1b", "policy": "stash"},
-        {"schedule": "1f1b", "policy": "stash-vertical"},
-        {"schedule": "1f1b", "policy": "2bw", "accumulate": 4},
-    ],
-    ids=lambda options: f"{options['schedule']}-{options['policy']}",
+    ("name", "shape"), in_turns(METHODS, ["straight", "replicated", "branching"])
 )
 def test_weights_and_statistics_have_the_same_bits(
-    session: ClusterSession, options: dict[str, str | int], shape: str
+    session: ClusterSession, name: str, shape: str
 ) -> None:
     """With dropout, batch normalisation and an LSTM; equal bits, as nothing else may change."""
+    options = METHODS[name]
     placement = {
         "straight": in_a_row(session.graph, 0, 1, 2),
         "replicated": in_a_row(session.graph, 0, 0, 1),
@@ -65,8 +67,8 @@ def test_weights_and_statistics_have_the_same_bits(
     recomputed, schedule = _train(session, placement, method)
     assert any(isinstance(a, Recompute) for actions in schedule.actions.values() for a in actions)
     assert kept.keys() == recomputed.keys()
-    for name, value in kept.items():
-        assert torch.equal(recomputed[name], value), name
+    for weight, value in kept.items():
+        assert torch.equal(recomputed[weight], value), weight
     # Every minibatch or microbatch once; of replicas, those of the first.
     passes = MINIBATCHES * int(options.get("microbatches", 1))
     norm = next(op.id for op in session.graph.operators if op.module == "norm")

@@ -22,6 +22,7 @@ from drlpp.runtime import (
 )
 from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
 from drlpp.schedule.method import Method
+from tests.support.in_turns import in_turns
 from tests.support.killing import killed_after_saving
 from tests.support.loading import data_for, loaders_for, placement_file, same, train
 
@@ -54,16 +55,18 @@ def known(result: TrainingResult) -> list[tuple[float | None, ...]]:
     return [(report.loss, report.held_out_loss, report.score) for report in result.epochs]
 
 
-@pytest.mark.parametrize("early_stopping", [None, EarlyStopping(patience=1, monitor="loss")])
-@pytest.mark.parametrize(("accelerators", "method"), SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "early_stopping"),
+    in_turns(SHAPES, [None, EarlyStopping(patience=1, monitor="loss")]),
+)
 def test_a_held_out_sample_that_cannot_be_read_costs_no_epoch(
     captured: CapturedModel,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    accelerators: tuple[int, ...],
-    method: Method,
+    shape: tuple[tuple[int, ...], Method],
     early_stopping: EarlyStopping | None,
 ) -> None:
+    accelerators, method = shape
     document = placement_file(captured, *accelerators, method=method)
     data = data_for(captured)
     held_out = Spoiled(*data.test.inputs, data.test.targets)

@@ -15,15 +15,18 @@ from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.forked import POLICIES, order, placements, samples
+from tests.support.forked import POLICIES, SHAPES, order, placements, samples
+from tests.support.in_turns import in_turns
 
-MINIBATCHES = 14
+MINIBATCHES = 12
 
 METHODS = {
     **POLICIES,
     "pipeoptim-accumulating": Method(policy="pipeoptim", accumulate=3),
     "pipemare": Method(policy="pipemare", annealing_minibatches=10, correction_decay=0.2),
     "deeper": Method(policy="stash", in_flight_per_link=1),
+    "microbatches": Method(policy="stash", microbatches=2),
+    "predicted-microbatches": Method(policy="pipeoptim", microbatches=4),
     "recomputing": Method(policy="pipeoptim", recompute=True),
     "gpipe": Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2),
 }
@@ -94,16 +97,7 @@ def _assert_same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor])
     assert not different
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        "straight",
-        "replicated",
-        pytest.param("replicated-last", marks=pytest.mark.slow),
-        "branching",
-    ],
-)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "shape"), in_turns(METHODS, SHAPES, one_of=3))
 def test_resuming_at_any_minibatch_changes_no_bit(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str
 ) -> None:

@@ -16,7 +16,8 @@ from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.killing import killed_after_saving
+from tests.support.in_turns import in_turns
+from tests.support.killing import killed_after_saving, killed_after_savings
 from tests.support.loading import DATA, placement_file, same, train
 from tests.support.placement_files import ADAM
 
@@ -31,6 +32,7 @@ def captured() -> CapturedModel:
     [
         ((0, 1, 2), Method(policy="pipeoptim")),
         ((0, 0, 1), Method(policy="stash")),
+        ((0, 1, 2), Method(policy="pipeoptim", microbatches=2)),
         ((0, 1), Method(schedule="gpipe", policy="sync", microbatches=4)),
     ],
 )
@@ -65,7 +67,6 @@ def test_resumed_training_equals_uninterrupted_training(
     assert [report.loss for report in second.epochs] == [report.loss for report in whole.epochs]
 
 
-@pytest.mark.parametrize("stopped_after", [1, 3, 4])
 @pytest.mark.parametrize(
     ("accelerators", "method"),
     [
@@ -73,6 +74,7 @@ def test_resumed_training_equals_uninterrupted_training(
         ((0, 0, 1), Method(policy="stash")),
         ((0, 1, 2), Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.1)),
         ((0, 1), Method(policy="2bw", accumulate=2)),
+        ((0, 0, 1), Method(policy="pipeoptim", microbatches=4, clip_norm=1.0)),
     ],
 )
 def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
@@ -80,7 +82,6 @@ def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
     tmp_path: Path,
     accelerators: tuple[int, ...],
     method: Method,
-    stopped_after: int,
 ) -> None:
     """Two epochs of 12 minibatches, checkpoints every 5: learning rates and warm-up go on, too."""
     document = placement_file(captured, *accelerators, method=method)
@@ -91,15 +92,16 @@ def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
         "synchronous_epochs": 1 if method.policy == "pipemare" else 0,
     }
     whole = train(document, out=tmp_path / "whole", **options)
-    with killed_after_saving(stopped_after):
-        train(document, out=tmp_path / "parts", checkpoint_every=5, **options)
-    rest = train(document, out=tmp_path / "parts", checkpoint_every=5, resume=True, **options)
-    assert same(rest.state_dict, whole.state_dict)
-    assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
+    parts = {saved: tmp_path / str(saved) for saved in (1, 3, 4)}
+    with killed_after_savings(parts):
+        train(document, out=tmp_path / "killed", checkpoint_every=5, **options)
+    for out in parts.values():
+        rest = train(document, out=out, checkpoint_every=5, resume=True, **options)
+        assert same(rest.state_dict, whole.state_dict)
+        assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
 
 
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("policy", ["vanilla", "pipeoptim"])
+@pytest.mark.parametrize(("policy", "every"), in_turns(["vanilla", "pipeoptim"], [1, 3]))
 def test_training_killed_twice_in_an_epoch_goes_on(
     captured: CapturedModel,
     tmp_path: Path,
@@ -213,10 +215,10 @@ def test_a_rate_that_changes_is_not_lost_for_predictions(
         "learning_rate": LearningRateSchedule.parse("exponential", gamma=0.8, interval="minibatch"),
     }
     whole = train(document, out=tmp_path / "whole", **options)
-    for stopped_after in (1, 3):
-        out = tmp_path / str(stopped_after)
-        with killed_after_saving(stopped_after):
-            train(document, out=out, **options)
+    parts = {saved: tmp_path / str(saved) for saved in (1, 3)}
+    with killed_after_savings(parts):
+        train(document, out=tmp_path / "killed", **options)
+    for out in parts.values():
         assert same(train(document, out=out, resume=True, **options).state_dict, whole.state_dict)
 
 

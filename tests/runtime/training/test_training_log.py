@@ -80,13 +80,13 @@ def test_minibatches_are_written_as_training_goes_on_and_taken_back_on_resuming(
             raise _Stopped
 
     # Reports come every quarter of a second, in which fast workers are done.
-    for attempt in count():
-        out = tmp_path / str(attempt)
+    for minibatches in (400 * 2**attempt for attempt in count()):
+        out = tmp_path / str(minibatches)
         trainer = PipelineTrainer(document, out=out, observer=TrainerCallbacks(on_progress=stop))
         with suppress(_Stopped):
-            trainer.fit(data, epochs=2, minibatches=1500)
+            trainer.fit(data, epochs=2, minibatches=minibatches)
             continue
         break
-    assert max(_steps(out)["train/loss"]) > 1500
-    PipelineTrainer(document, out=out, resume=True).fit(data, epochs=2, minibatches=1500)
-    assert sorted(_steps(out)["train/loss"]) == list(range(3000))
+    assert max(_steps(out)["train/loss"]) > minibatches
+    PipelineTrainer(document, out=out, resume=True).fit(data, epochs=2, minibatches=minibatches)
+    assert sorted(_steps(out)["train/loss"]) == list(range(2 * minibatches))

@@ -61,7 +61,7 @@ def test_a_profile_may_take_longer_than_the_time_limit() -> None:
     with ClusterSession(
         capture(WIDE), workers=2, speeds=[0.02, 0.02], timeout_seconds=1.5
     ) as session:
-        profile, _ = session.profile(repeats=10)
+        profile, _ = session.profile(repeats=5)
     assert len(profile.operators) == 4
 
 

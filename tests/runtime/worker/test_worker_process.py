@@ -8,9 +8,10 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import pickle
 from multiprocessing import connection
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, TimeLimits
 
-with ClusterSession("tests.support.models:perceptron", workers=1) as session:
+limits = TimeLimits(orphan_seconds=0.5)
+with ClusterSession("tests.support.models:perceptron", 1, time_limits=limits) as session:
     session.worker_group.prepare()
     (host,) = session.worker_group.hosts.hosts
     host._channels[0].connection.send_bytes(pickle.dumps(session.folder / "message-gone"))

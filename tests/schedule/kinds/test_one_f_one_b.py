@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from drlpp.schedule.action_text import parse_actions
+from drlpp.schedule.actions import Action, Pass, Receive, Send, Update
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
+from tests.support.random_graphs import pipelines
 from tests.support.schedule_texts import computations, passes, starts, written
 
 
@@ -56,6 +63,81 @@ def test_the_order_with_one_more_in_flight_for_the_link() -> None:
     schedule = build_schedule(Pipeline.straight(1, 1), 6, in_flight_per_link=1)
     assert passes(schedule, 0) == written("F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5")
     assert passes(schedule, 1) == written("F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5")
+
+
+def test_microbatches_cross_the_borders_of_minibatches_without_a_flush() -> None:
+    """Four stages, M = 4; warm-up is NOAM's in microbatches, the update after the last of four."""
+    schedule = build_schedule(Pipeline.straight(1, 1, 1, 1), 2, microbatches=4)
+    assert [computations(schedule, worker) for worker in (0, 1, 3)] == [
+        written(
+            "F0.0 F0.1 F0.2 F0.3 B0.0 F1.0 B0.1 F1.1 B0.2 F1.2 B0.3 U1x4 "
+            "F1.3 B1.0 B1.1 B1.2 B1.3 U2x4"
+        ),
+        written(
+            "F0.0 F0.1 F0.2 B0.0 F0.3 B0.1 F1.0 B0.2 F1.1 B0.3 U1x4 "
+            "F1.2 B1.0 F1.3 B1.1 B1.2 B1.3 U2x4"
+        ),
+        written(
+            "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2 F0.3 B0.3 U1x4 "
+            "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F1.3 B1.3 U2x4"
+        ),
+    ]
+
+
+def test_replicas_take_turns_by_microbatches() -> None:
+    schedule = build_schedule(Pipeline.straight(2, 1), 2, microbatches=4)
+    assert computations(schedule, 0) == written("F0.0 F0.2 B0.0 F1.0 B0.2 U1x4 F1.2 B1.0 B1.2 U2x4")
+    assert computations(schedule, 1) == written("F0.1 F0.3 B0.1 F1.1 B0.3 U1x4 F1.3 B1.1 B1.3 U2x4")
+    # Three replicas have no part each of a minibatch of two, so an update is of two minibatches.
+    schedule = build_schedule(Pipeline.straight(3, 1), 2, microbatches=2)
+    assert computations(schedule, 0) == written("F0.0 F1.1 B0.0 B1.1 U1x4<2")
+    assert computations(schedule, 3) == written(
+        "F0.0 B0.0 F0.1 B0.1 U1x2<1 F1.0 B1.0 F1.1 B1.1 U2x2<2"
+    )
+
+
+@given(
+    pipelines(),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(0, 2),
+    st.booleans(),
+)
+@settings(deadline=None)
+def test_microbatches_are_scheduled_as_smaller_minibatches_that_accumulate(
+    pipeline: Pipeline,
+    minibatches: int,
+    microbatches: int,
+    accumulate: int,
+    per_link: int,
+    recompute: bool,
+) -> None:
+    """So what holds for accumulated minibatches holds for microbatches."""
+    options = {"in_flight_per_link": per_link, "recompute": recompute}
+    divided = build_schedule(
+        pipeline, minibatches, microbatches=microbatches, accumulate=accumulate, **options
+    )
+    smaller = build_schedule(
+        pipeline, minibatches * microbatches, accumulate=accumulate * microbatches, **options
+    )
+
+    def named_anew(action: Action) -> Action:
+        match action:
+            case Pass(part, _):
+                return type(action)(*divmod(part, microbatches))
+            case Update(_, _, through):
+                return replace(action, through=through // microbatches)
+            case Send(message, _) | Receive(message, _):
+                minibatch, microbatch = divmod(message.minibatch, microbatches)
+                message = replace(message, minibatch=minibatch, microbatch=microbatch)
+                return replace(action, message=message)
+            case _:
+                return action
+
+    assert divided.actions == {
+        worker: tuple(map(named_anew, actions)) for worker, actions in smaller.actions.items()
+    }
 
 
 def test_data_parallelism_is_one_replicated_stage() -> None:

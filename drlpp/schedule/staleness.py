@@ -1,0 +1,55 @@
+"""How late gradients are, in words: what a user should know before asynchronous training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.weight_versions import steady_delay
+
+
+def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str | None:
+    """Say how many updates come between forward and backward, and what would make them fewer.
+
+    Args:
+        pipeline: the stages.
+        method: its s is that of the steady state (pipeoptim eq. 4).
+        batch_size: samples of a minibatch, which microbatches have to divide.
+
+    Returns:
+        One line; None if no update comes between, so that training is as plain PyTorch's.
+    """
+    stages = range(len(pipeline.stages))
+    most = [steady_delay(pipeline, stage, method) for stage in stages]
+    if not any(most):
+        return None
+    where = "on the only stage" if len(most) == 1 else f"on stages 0 to {stages[-1]}"
+    text = f"between the forward and the backward of a minibatch {where} come {_series(most)}"
+    apart = [
+        (depth - 1) * len(workers)
+        for depth, workers in zip(method.in_flight(pipeline), pipeline.stages, strict=True)
+    ]
+    mean = [
+        parts / method.parts_of_update(len(workers))
+        for parts, workers in zip(apart, pipeline.stages, strict=True)
+    ]
+    text += " updates"
+    if mean != most:
+        text += f" at most, {_series(round(one, 2) for one in mean)} on average"
+    fewer = _microbatches_for_one(max(apart), method, batch_size)
+    if max(most) > 1 and fewer is not None:
+        text += f"; with microbatches={fewer} it would be one at most"
+    return f"{text}; with schedule={FLUSHED_1F1B.name} none, as in plain PyTorch"
+
+
+def _microbatches_for_one(apart: int, method: Method, batch_size: int) -> int | None:
+    """Return the fewest that make s one at most, ``apart`` parts from forward to backward."""
+    enough = range(-(-apart // method.accumulate), batch_size + 1)
+    return next((number for number in enough if batch_size % number == 0), None)
+
+
+def _series(numbers: Iterable[float]) -> str:
+    *first, last = (f"{number:g}" for number in numbers)
+    return f"{', '.join(first)} and {last}" if first else last

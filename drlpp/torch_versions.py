@@ -1,0 +1,77 @@
+"""What differs between the versions of torch that are supported, from 2.8 on; nothing else asks.
+
+``make compatibility`` runs the tests with the oldest of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import fx, nn, optim
+
+
+def takes_only_matrices(kind: type[optim.Optimizer]) -> bool:
+    """Return whether an optimizer of torch refuses vectors: Muon, which torch has since 2.9."""
+    from torch import optim
+
+    return kind is getattr(optim, "Muon", None)
+
+
+def split_into_tuples(
+    module: fx.GraphModule, root: nn.Module, part_of: Callable[[fx.Node], int]
+) -> fx.GraphModule:
+    """Split a graph into parts that all return tuples, also of one value.
+
+    ``split_module`` has an option for that since torch 2.12; before, a part with one output
+    returns it as it is.
+    """
+    from torch import fx
+    from torch.fx.passes.split_module import split_module
+
+    if "tuple_return" in inspect.signature(split_module).parameters:
+        return split_module(module, root, part_of, tuple_return=True)
+    whole = split_module(module, root, part_of)
+    for call in whole.graph.find_nodes(op="call_module"):
+        part = whole.get_submodule(str(call.target))
+        assert isinstance(part, fx.GraphModule)
+        output = part.graph.output_node()
+        if isinstance(output.args[0], fx.Node):
+            output.args = ((output.args[0],),)
+            part.recompile()
+            with whole.graph.inserting_after(call):
+                only = whole.graph.call_function(operator.getitem, (call, 0))
+            call.replace_all_uses_with(only)
+            only.args = (call, 0)
+    whole.recompile()
+    return whole
+
+
+def copy_where_a_view_does_not_fit(graph: fx.Graph) -> None:
+    """Let ``view`` copy where memory is laid out otherwise than ``torch.export`` assumed.
+
+    In torch 2.8 it assumes one layout of attention's output for all types, and leaves out the
+    ``contiguous`` that another layout needs. Mended by 2.13; what lies between was not tried.
+    """
+    import torch
+    from torch.torch_version import TorchVersion
+
+    if TorchVersion(torch.__version__) >= "2.13":
+        return
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
+
+
+def forget_keys(store: dist.Store) -> None:
+    """Delete what a store holds.
+
+    A store cannot list its keys in torch 2.8: there they stay until the session ends, some hundred
+    bytes for each worker of each placement.
+    """
+    if hasattr(store, "list_keys"):
+        for key in store.list_keys():
+            store.delete_key(key)
