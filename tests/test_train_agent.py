@@ -55,7 +55,7 @@ def measured(out: Path) -> list[str]:
 
 def once_measured(out: Path, placements: int, act: Callable[[], Result]) -> Result:
     """Wait until a run has measured so many placements, and act."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while len(measured(out)) < placements:
         assert time.monotonic() < deadline
         time.sleep(0.02)
