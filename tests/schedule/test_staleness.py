@@ -48,9 +48,7 @@ def test_the_microbatches_that_it_names_suffice(shape: tuple[int, ...], accumula
     pipeline, method = Pipeline.straight(*shape), Method(accumulate=accumulate)
     text = staleness_text(pipeline, method, 12)
     assert text is not None
-    counted = [
-        stage_delay(method.schedule_for(pipeline, 60), stage) for stage in range(len(shape))
-    ]
+    counted = [stage_delay(method.schedule_for(pipeline, 60), stage) for stage in range(len(shape))]
     assert (max(counted) > 1) == ("microbatches" in text)
     for number in re.findall(r"microbatches=(\d+)", text):
         assert 12 % int(number) == 0
