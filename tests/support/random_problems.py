@@ -15,7 +15,9 @@ amounts = st.integers(0, 9).map(float)
 
 
 @st.composite
-def workloads(draw: st.DrawFn, max_operators: int = 6, overheads: bool = True) -> Workload:
+def workloads(
+    draw: st.DrawFn, max_operators: int = 6, overheads: bool = True, divided: bool = False
+) -> Workload:
     """Tensors may have any members, the loss among them; edges are a part of what they imply."""
     count = draw(st.integers(1, max_operators))
     members = st.lists(st.integers(0, count), min_size=2, max_size=4, unique=True)
@@ -40,11 +42,12 @@ def workloads(draw: st.DrawFn, max_operators: int = 6, overheads: bool = True) -
         kept_bytes=column(),
         edges=tuple(sorted(edges)),
         transfers=tuple(transfers),
-        microbatches=draw(st.sampled_from([1, 1, 2, 3])) if overheads else 1,
+        microbatches=draw(_PARTS) if divided else 1,
         **{name: draw(st.sampled_from([0.0, 0.5])) for name in _OVERHEADS if overheads},
     )
 
 
+_PARTS = st.sampled_from([1, 2, 3])
 _OVERHEADS = (
     "forward_overhead_seconds",
     "backward_overhead_seconds",
@@ -90,9 +93,11 @@ def problems(
     hosts: int = 2,
     overheads: bool = True,
     cores: bool = False,
+    divided: bool = False,
 ) -> PlanningProblem:
+    """Any problem, where minibatches are ``divided`` with up to three microbatches."""
     return PlanningProblem(
-        workload=draw(workloads(max_operators, overheads)),
+        workload=draw(workloads(max_operators, overheads, divided)),
         cluster=draw(clusters(max_accelerators, hosts, cores)),
         costs=draw(st.sampled_from(["overlapped", "serial"])),
         replicate=draw(st.booleans()),
@@ -102,8 +107,8 @@ def problems(
                 st.sampled_from([1, 2, 4]),
                 st.booleans(),
                 in_flight_per_link=st.sampled_from([0, 0, 1]),
-                microbatches=st.sampled_from([1, 1, 2, 3]),
-                accumulate=st.sampled_from([1, 1, 2]),
+                microbatches=_PARTS if divided else st.just(1),
+                accumulate=_PARTS if divided else st.just(1),
             )
         ),
         seed=draw(st.integers(0, 9)),

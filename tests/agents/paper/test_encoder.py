@@ -1,5 +1,10 @@
 """The encoder is eq. 1 of drl-pp, written down with dense matrices."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import torch
 from hypothesis import given, settings
 from torch import Tensor
@@ -39,3 +44,11 @@ def test_units_are_the_width_of_the_result() -> None:
     encoder = GraphEncoder(8, units=(32, 64, 128))
     widths = [layer.itself.out_features + layer.neighbours.out_features for layer in encoder.layers]  # type: ignore
     assert widths == [32, 64, 128]
+
+
+def test_it_leaves_no_file_behind(tmp_path: Path) -> None:
+    """PyG's message passing writes its source into the temporary folder, for ever."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    program = "import drlpp.agents.paper.encoder as e; e.GraphConvolution(4, 4)"
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
+    assert list(tmp_path.iterdir()) == []

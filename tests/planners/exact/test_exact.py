@@ -48,7 +48,7 @@ def without_limits(problem: PlanningProblem) -> PlanningProblem:
     return replace(problem, cluster=cluster)
 
 
-@given(problem=problems(max_operators=5, max_accelerators=3, hosts=1))
+@given(problem=problems(max_operators=5, max_accelerators=3, hosts=1, divided=True))
 @settings(deadline=None, max_examples=50)
 def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
     problem = without_limits(problem)
@@ -144,7 +144,7 @@ def test_deeper_pipelines_need_more_memory(per_link: int, alike: bool) -> None:
     assert planned(straight - 1) == "1-1"
 
 
-@given(problem=problems(max_operators=5, max_accelerators=3, hosts=2, cores=True))
+@given(problem=problems(max_operators=5, max_accelerators=3, hosts=2, cores=True, divided=True))
 @settings(deadline=None, max_examples=35)
 def test_what_is_claimed_holds_for_any_cluster_and_memory(problem: PlanningProblem) -> None:
     try:
@@ -204,7 +204,7 @@ def test_what_misses_the_limit_is_told_with_its_stage() -> None:
         exact(problem)
 
 
-@given(problem=problems(max_operators=5, max_accelerators=3, hosts=2))
+@given(problem=problems(max_operators=5, max_accelerators=3, hosts=2, divided=True))
 @settings(deadline=None, max_examples=20)
 def test_on_several_hosts_the_bound_holds(problem: PlanningProblem) -> None:
     hosts = tuple(host.model_copy(update={"memory_bytes": None}) for host in problem.cluster.hosts)

@@ -16,7 +16,7 @@ from tests.support.random_problems import problems
 
 
 @given(
-    problem=problems(max_operators=8, max_accelerators=6, hosts=3, cores=True),
+    problem=problems(max_operators=8, max_accelerators=6, hosts=3, cores=True, divided=True),
     seed=st.integers(0, 9),
 )
 @settings(deadline=None)
