@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from multiprocessing import util
 
 import pytest
+from hypothesis import settings
 
 # Tests run side by side, one process for each core. Several threads in each would spend most of
 # their time waiting for cores. Set before torch and numpy are imported; children inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed")
+settings.load_profile("untimed")
 
 _AFTER_MULTIPROCESSING = -200
 """Which removes a folder of its own in there, at -100."""

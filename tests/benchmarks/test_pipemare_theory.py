@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchmarks.pipemare.delayed_regression import final_losses
@@ -155,7 +155,6 @@ def test_printed_polynomials_are_not_those_of_the_update_rule(model):
     assert polynomial(at_once, 0.1) == pytest.approx(printed_polynomial(at_once, 0.1))
 
 
-@settings(deadline=None)
 @given(models())
 def test_all_steps_below_the_largest_are_stable(model):
     threshold = largest_stable_step(model)
@@ -217,7 +216,6 @@ def test_derivatives_at_1_are_those_of_appendix_b4(forward, data, curvature, del
         assert p.deriv(2)(1) == pytest.approx(second, abs=1e-6 * size)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.data(), SENSITIVITIES)
 def test_the_second_derivative_does_not_depend_on_the_sensitivity(forward, data, delta):
     assume(abs(delta) > 0.1)
@@ -246,7 +244,6 @@ def test_the_decay_of_equation_14_tends_to_a_d_of_exp_minus_2():
     assert decay_from(0.1, 10, 6) ** 4 == pytest.approx(0.1)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.data(), st.floats(0.1, 100))
 def test_as_printed_the_correction_widens_the_range_for_positive_sensitivity(forward, data, delta):
     backward = data.draw(st.integers(0, forward - 1))

@@ -72,7 +72,7 @@ KINDS = [
 ]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(
         st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9)),
@@ -94,7 +94,7 @@ def test_any_model_computes_the_same_whole_and_in_pieces(
     torch.testing.assert_close(tuple(run_in_pieces(captured, *inputs)), expected)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     st.lists(
         st.tuples(st.sampled_from(KINDS[:7]), st.integers(0, 9), st.integers(0, 9)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.costs.analytic_model import Prediction, pipeline_of, predict
@@ -104,7 +104,6 @@ def test_a_tensor_that_several_operators_of_a_stage_read_is_sent_once() -> None:
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_predictions_name_the_part_that_rules(data: st.DataObject) -> None:
     graph = data.draw(graphs())
     profile = data.draw(profiles(graph))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -23,7 +23,6 @@ from tests.support.fake_measurer import FakeMeasurer, chain, graphs
 FLUSHING = Method(schedule="gpipe", policy="sync", microbatches=2)
 
 
-@settings(deadline=None)
 @given(graph=graphs(), accelerators=st.integers(1, 5), data=st.data())
 def test_every_candidate_of_an_action_is_encoded_and_decoded_as_itself(
     graph: OpGraph, accelerators: int, data: st.DataObject

@@ -16,7 +16,7 @@ def environment(graph: OpGraph, accelerators: int = 4) -> StepwisePlacementEnv:
     return StepwisePlacementEnv(MeasurementMemory(FakeMeasurer(graph, accelerators)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(graph=graphs(8), accelerators=st.integers(1, 4), data=st.data())
 def test_whatever_the_masks_allow_can_run(
     graph: OpGraph, accelerators: int, data: st.DataObject

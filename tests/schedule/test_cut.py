@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.schedule.actions import Action, Receive, Send, Update
@@ -36,7 +36,6 @@ def _without_receives(actions: tuple[Action, ...]) -> list[Action]:
 
 
 @given(schedules_and_cuts())
-@settings(deadline=None)
 def test_segments_are_the_schedule_with_some_receives_earlier(
     given_: tuple[Schedule, list[int]],
 ) -> None:
@@ -59,7 +58,6 @@ def test_segments_are_the_schedule_with_some_receives_earlier(
 
 
 @given(schedules_and_cuts())
-@settings(deadline=None)
 def test_every_segment_can_be_performed_alone(given_: tuple[Schedule, list[int]]) -> None:
     schedule, cuts = given_
     for segment in cut_schedule(schedule, cuts):
@@ -107,7 +105,6 @@ def test_a_schedule_that_flushes_has_nothing_in_flight_at_a_cut() -> None:
 
 
 @given(schedules_and_cuts())
-@settings(deadline=None)
 def test_a_cut_between_whole_updates_lies_behind_the_same_minibatches_everywhere(
     given_: tuple[Schedule, list[int]],
 ) -> None:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import drlpp.schedule.schedule
@@ -69,7 +69,6 @@ def test_workers_that_wait_for_each_other_are_reported() -> None:
 
 
 @given(any_schedule())
-@settings(deadline=None)
 def test_every_schedule_can_be_performed_in_one_process(schedule: Schedule) -> None:
     performed: dict[int, list[Action]] = {worker: [] for worker in schedule.actions}
     sent = set()
@@ -83,7 +82,6 @@ def test_every_schedule_can_be_performed_in_one_process(schedule: Schedule) -> N
 
 
 @given(any_schedule())
-@settings(deadline=None)
 def test_every_message_is_sent_and_received_once(schedule: Schedule) -> None:
     sent: Counter[object] = Counter()
     received: Counter[object] = Counter()
@@ -95,7 +93,6 @@ def test_every_message_is_sent_and_received_once(schedule: Schedule) -> None:
 
 
 @given(any_schedule())
-@settings(deadline=None)
 def test_messages_take_the_ways_of_the_pipeline(schedule: Schedule) -> None:
     """No other ways, and a long run takes all of them."""
     pipeline = schedule.pipeline
@@ -121,7 +118,6 @@ def _ways_taken(schedule: Schedule) -> set[tuple[int, int]]:
 
 
 @given(any_schedule())
-@settings(deadline=None)
 def test_every_stage_passes_every_part_once_on_one_replica(schedule: Schedule) -> None:
     parts = {(b, p) for b in range(schedule.minibatches) for p in range(schedule.microbatches)}
     for workers in schedule.pipeline.stages:
@@ -143,7 +139,6 @@ def test_every_stage_passes_every_part_once_on_one_replica(schedule: Schedule) -
 
 
 @given(any_schedule())
-@settings(deadline=None)
 def test_replicas_make_the_same_updates_from_all_parts(schedule: Schedule) -> None:
     for workers in schedule.pipeline.stages:
         updates = [
@@ -165,7 +160,6 @@ def test_replicas_make_the_same_updates_from_all_parts(schedule: Schedule) -> No
 
 
 @given(any_schedule())
-@settings(deadline=None)
 def test_recomputation_comes_between_a_forward_and_its_backward(schedule: Schedule) -> None:
     for actions in schedule.actions.values():
         waiting: set[tuple[int, int]] = set()
@@ -186,7 +180,6 @@ def test_recomputation_comes_between_a_forward_and_its_backward(schedule: Schedu
 
 
 @given(pipelines(), st.integers(1, 40), st.integers(0, 3))
-@settings(deadline=None)
 def test_in_flight_is_a_limit_and_is_reached(
     pipeline: Pipeline, minibatches: int, per_link: int
 ) -> None:

@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import drlpp.schedule.schedule_file
 from drlpp.errors import InvalidFile
@@ -22,7 +22,6 @@ from tests.support.random_schedules import any_schedule
 
 
 @given(any_schedule())
-@settings(deadline=None)
 def test_what_is_written_is_read_again(schedule: Schedule) -> None:
     assert parse_schedule(schedule_text(schedule)) == schedule
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from drlpp.errors import InvalidInput
@@ -45,7 +45,6 @@ def test_difference_of_a_straight_pipeline_is_pipeoptim_equation_4(depth: int, e
 
 
 @given(depth=st.integers(1, 6), per_link=st.integers(0, 3), accumulate=st.integers(1, 3))
-@settings(deadline=None)
 def test_more_in_flight_makes_the_difference_larger(
     depth: int, per_link: int, accumulate: int
 ) -> None:
@@ -65,7 +64,6 @@ def test_more_in_flight_makes_the_difference_larger(
     st.integers(1, 5),
     st.sampled_from(["1f1b", "1f1b-flush", "gpipe"]),
 )
-@settings(deadline=None)
 def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
     pipeline: Pipeline, per_link: int, accumulate: int, microbatches: int, schedule: str
 ) -> None:
@@ -89,7 +87,6 @@ def test_the_steady_difference_is_what_is_counted_in_a_long_schedule(
     per_link=st.integers(0, 2),
     minibatches=st.integers(1, 9),
 )
-@settings(deadline=None)
 def test_the_difference_of_a_microbatch_follows_from_its_place_in_the_minibatch(
     depth: int, microbatches: int, per_link: int, minibatches: int
 ) -> None:
@@ -113,7 +110,6 @@ def test_the_difference_of_a_microbatch_follows_from_its_place_in_the_minibatch(
 
 
 @given(pipelines(), st.integers(0, 4), st.integers(1, 3), st.integers(1, 8))
-@settings(deadline=None)
 def test_with_as_many_microbatches_as_workers_at_most_one_update_comes_between(
     pipeline: Pipeline, more: int, accumulate: int, minibatches: int
 ) -> None:
@@ -128,7 +124,6 @@ def test_with_as_many_microbatches_as_workers_at_most_one_update_comes_between(
 
 
 @given(pipelines(), st.integers(1, 6), st.integers(1, 5), st.integers(1, 3))
-@settings(deadline=None)
 def test_no_part_meets_more_updates_than_the_bound(
     pipeline: Pipeline, minibatches: int, microbatches: int, accumulate: int
 ) -> None:
@@ -221,7 +216,6 @@ def test_vertical_sync_is_pipedreams_formula(depth: int) -> None:
 
 
 @given(pipelines(), st.integers(1, 12), st.integers(1, 3), st.integers(1, 3))
-@settings(deadline=None)
 def test_vertical_sync_uses_no_minibatch_that_the_input_stage_had_not_seen(
     pipeline: Pipeline, minibatches: int, accumulate: int, microbatches: int
 ) -> None:
@@ -302,7 +296,6 @@ def test_what_looks_ahead_counts_updates_of_whole_minibatches() -> None:
 
 
 @given(pipelines(), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2), st.integers(1, 4))
-@settings(deadline=None)
 def test_2bw_needs_two_versions_or_says_that_it_cannot(
     pipeline: Pipeline, accumulate: int, minibatches: int, per_link: int, microbatches: int
 ) -> None:
@@ -342,7 +335,6 @@ def test_replicas_share_updates_and_so_meet_fewer_of_them() -> None:
 
 
 @given(pipelines(), st.integers(1, 12), st.integers(1, 4))
-@settings(deadline=None)
 def test_schedules_that_flush_meet_one_version(
     pipeline: Pipeline, minibatches: int, microbatches: int
 ) -> None:
@@ -352,7 +344,6 @@ def test_schedules_that_flush_meet_one_version(
 
 
 @given(st.integers(1, 6), st.integers(1, 4))
-@settings(deadline=None)
 def test_accumulation_divides_the_delay(depth: int, accumulate: int) -> None:
     """pipemare table 1: with N microbatches in an update, delays are ⌈… / N⌉."""
     pipeline = Pipeline.straight(*[1] * depth)
@@ -362,7 +353,6 @@ def test_accumulation_divides_the_delay(depth: int, accumulate: int) -> None:
 
 
 @given(pipelines(), st.integers(1, 12))
-@settings(deadline=None)
 def test_every_part_that_passes_has_its_weights(pipeline: Pipeline, minibatches: int) -> None:
     assume(len(pipeline.workers) < 9)
     for policy in ("vanilla", "stash", "stash-vertical", "spectrain", "pipeoptim"):

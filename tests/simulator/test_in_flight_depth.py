@@ -61,7 +61,6 @@ def straight_pipelines(draw: st.DrawFn) -> tuple[Workload, Cluster]:
 
 
 @given(straight_pipelines(), st.integers(1, 4))
-@settings(deadline=None)
 def test_a_deeper_straight_pipeline_is_never_slower_than_noam(
     given_: tuple[Workload, Cluster], per_link: int
 ) -> None:
@@ -75,7 +74,6 @@ def test_a_deeper_straight_pipeline_is_never_slower_than_noam(
 
 
 @given(straight_pipelines(), st.integers(0, 3))
-@settings(deadline=None)
 def test_a_window_shows_the_steady_state(given_: tuple[Workload, Cluster], per_link: int) -> None:
     """No deep pipeline is measured while it still works off what filled it."""
     workload, cluster = given_
@@ -86,7 +84,7 @@ def test_a_window_shows_the_steady_state(given_: tuple[Workload, Cluster], per_l
 
 
 @given(straight_pipelines(), st.integers(0, 3), st.sampled_from(["pipeoptim", "stash"]))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_simulators_memory_is_that_of_the_prediction(
     given_: tuple[Workload, Cluster], per_link: int, policy: str
 ) -> None:

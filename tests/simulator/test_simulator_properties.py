@@ -104,7 +104,7 @@ def simulations(draw: st.DrawFn, cores: bool = True) -> tuple[Profile, Cluster, 
 
 
 @given(simulations())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_never_faster_than_the_compute_of_the_slowest_stage(
     case: tuple[Profile, Cluster, Simulation],
 ) -> None:
@@ -123,7 +123,7 @@ def test_never_faster_than_the_compute_of_the_slowest_stage(
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_never_faster_than_the_formula_on_equal_links(data: st.DataObject) -> None:
     """Where links differ, the formula takes the slowest of a stage for all its messages."""
     profile = data.draw(costed())
@@ -138,7 +138,7 @@ def test_never_faster_than_the_formula_on_equal_links(data: st.DataObject) -> No
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_on_links_that_take_no_time_it_agrees_with_a_simpler_player(data: st.DataObject) -> None:
     profile = data.draw(costed())
     placement = data.draw(placements(profile.graph, 4))
@@ -173,7 +173,7 @@ def test_on_links_that_take_no_time_it_agrees_with_a_simpler_player(data: st.Dat
 
 
 @given(simulations())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_it_is_always_played_alike(case: tuple[Profile, Cluster, Simulation]) -> None:
     profile, cluster, found = case
     again = simulate(Workload.of(profile), cluster, found.placement, found.method, 6)
@@ -181,7 +181,7 @@ def test_it_is_always_played_alike(case: tuple[Profile, Cluster, Simulation]) ->
 
 
 @given(simulations(), st.sampled_from([0.25, 4.0]))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_all_times_scale_together(case: tuple[Profile, Cluster, Simulation], factor: float) -> None:
     """Powers of two, at which floats stay exact."""
     profile, cluster, found = case
@@ -208,7 +208,7 @@ def test_all_times_scale_together(case: tuple[Profile, Cluster, Simulation], fac
 
 
 @given(simulations())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_the_timeline_is_possible(case: tuple[Profile, Cluster, Simulation]) -> None:
     """Workers do one thing at a time, messages take their time, and sums wait for everyone."""
     _, cluster, found = case
@@ -233,7 +233,7 @@ def test_the_timeline_is_possible(case: tuple[Profile, Cluster, Simulation]) -> 
 
 
 @given(simulations())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_every_port_carries_no_more_than_it_can(
     case: tuple[Profile, Cluster, Simulation],
 ) -> None:
@@ -248,7 +248,7 @@ def test_every_port_carries_no_more_than_it_can(
 
 
 @given(simulations())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_bytes_are_those_of_the_tensors(case: tuple[Profile, Cluster, Simulation]) -> None:
     """What crosses a border of stages goes forward once for each reader, and comes back."""
     profile, _, found = case
@@ -267,7 +267,7 @@ def test_bytes_are_those_of_the_tensors(case: tuple[Profile, Cluster, Simulation
 
 
 @given(simulations(cores=False))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_workers_are_busy_for_what_they_compute(
     case: tuple[Profile, Cluster, Simulation],
 ) -> None:
@@ -288,7 +288,7 @@ def test_workers_are_busy_for_what_they_compute(
 
 
 @given(st.data(), st.integers(1, 3))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_shared_cores_do_no_more_than_they_can(data: st.DataObject, cores: int) -> None:
     profile = data.draw(costed())
     placement = data.draw(placements(profile.graph, 4))
@@ -319,7 +319,7 @@ def test_shared_cores_do_no_more_than_they_can(data: st.DataObject, cores: int) 
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_memory_is_what_planners_expect(data: st.DataObject) -> None:
     """In steady state of 1F1B a worker has as many in flight as the pipeline says."""
     profile = data.draw(costed())
@@ -334,7 +334,7 @@ def test_memory_is_what_planners_expect(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_evaluation_is_played_too(data: st.DataObject) -> None:
     profile = data.draw(costed())
     placement = data.draw(placements(profile.graph, 4))

@@ -71,7 +71,6 @@ def test_kinds_can_be_told_apart() -> None:
 
 
 @given(pipelines(), st.integers(1, 8), st.sampled_from(["1f1b", "gpipe", "1f1b-flush"]))
-@settings(deadline=None)
 def test_spans_are_the_whole_timeline(pipeline: Pipeline, minibatches: int, kind: str) -> None:
     policy = "pipeoptim" if kind == "1f1b" else "sync"
     method = Method.model_validate({"schedule": kind, "policy": policy})
@@ -128,7 +127,7 @@ def test_the_bubble_of_gpipe(stages: int, microbatches: int) -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_shares_of_a_simulation_are_its_utilisation(data: st.DataObject) -> None:
     operators = data.draw(st.integers(2, 6))
     costs = st.lists(st.floats(0.5, 9), min_size=operators, max_size=operators)

@@ -4,7 +4,7 @@ import warnings
 
 import matplotlib
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import _pylab_helpers
 from matplotlib.figure import Figure
@@ -48,7 +48,6 @@ def test_an_all_reduce_begins_with_its_last_worker() -> None:
 
 
 @given(pipelines(), st.integers(1, 8), st.sampled_from(["1f1b", "gpipe"]))
-@settings(deadline=None)
 def test_play_performs_every_list_in_order_and_keeps_dependencies(
     pipeline: Pipeline, minibatches: int, kind: str
 ) -> None:

@@ -23,7 +23,7 @@ from tests.support.transfer_contexts import assignment, context_of, problem_of, 
 NETWORK = TransferNetwork()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(problem=problems(), seed=st.integers(0, 9))
 def test_random_placements_are_found_again(problem: PlanningProblem, seed: int) -> None:
     draw = Random(seed)
@@ -37,7 +37,7 @@ def test_random_placements_are_found_again(problem: PlanningProblem, seed: int) 
     assert found.scheduler_log_probs.isfinite().all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(graph=graphs(), accelerators=st.integers(1, 4), seed=st.integers(0, 9))
 def test_sampled_placements_are_found_again_without_costs(
     graph: OpGraph, accelerators: int, seed: int

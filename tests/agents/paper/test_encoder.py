@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch import Tensor
 
 from drlpp.agents.paper.encoder import GraphConvolution, GraphEncoder
@@ -26,7 +26,6 @@ def equation_1(layer: GraphConvolution, nodes: Tensor, edges: Tensor) -> Tensor:
     return torch.tanh(torch.cat([itself, neighbours], dim=1))
 
 
-@settings(deadline=None)
 @given(graph=graphs())
 def test_it_equals_equation_1(graph: OpGraph) -> None:
     nodes, edges = node_features(graph), undirected_edges(graph)

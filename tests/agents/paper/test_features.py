@@ -1,7 +1,7 @@
 """Node features are those of drl-pp §3.1."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from drlpp.agents.paper.features import node_features, undirected_edges
 from drlpp.capturing.graph import OpGraph
@@ -27,7 +27,6 @@ def test_features_of_a_small_graph() -> None:
     assert torch.allclose(parameter_size, parameters / parameters.max())
 
 
-@settings(deadline=None)
 @given(graph=graphs())
 def test_features_lie_between_0_and_1(graph: OpGraph) -> None:
     features = node_features(graph)

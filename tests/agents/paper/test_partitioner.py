@@ -63,7 +63,7 @@ def algorithm_1(
     return log_probs
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(graph=graphs(8), partitions=st.integers(1, 4), seed=st.integers(0, 1000))
 def test_sampling_and_replay_equal_algorithm_1(graph: OpGraph, partitions: int, seed: int) -> None:
     torch.manual_seed(seed)

@@ -20,7 +20,7 @@ def policy_of(graph: OpGraph, accelerators: int = 4, **options: Any) -> Placemen
     )
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(graph=graphs(8), accelerators=st.integers(1, 4))
 def test_feasible_samples_are_valid_placements(graph: OpGraph, accelerators: int) -> None:
     policy = policy_of(graph, accelerators, encoder_units=(8, 8), feasible=True)

@@ -18,7 +18,7 @@ def walked(graph: OpGraph, partitions: int, choose: Callable[[Walk], int]) -> Pa
     return walk.result()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(graph=graphs(), partitions=st.integers(1, 5), data=st.data())
 def test_partitions_are_a_chain_of_downsets(
     graph: OpGraph, partitions: int, data: st.DataObject
@@ -38,7 +38,6 @@ def test_partitions_are_a_chain_of_downsets(
         assert stage_of[operator] == started - 1
 
 
-@settings(deadline=None)
 @given(graph=graphs(), data=st.data())
 def test_candidates_are_next_to_what_has_been_placed(graph: OpGraph, data: st.DataObject) -> None:
     walk = Walk(graph, len(graph) + 1)

@@ -47,7 +47,7 @@ def test_the_stream_remembers_the_latest() -> None:
     assert {id(each) for each in stream.recent(9)} == {id(each) for each in made[2:]}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(problem=problems(), seed=st.integers(0, 9))
 def test_latest_cuts_are_as_fast_and_valid(problem: PlanningProblem, seed: int) -> None:
     objective = AnalyticObjective(problem)

@@ -20,7 +20,7 @@ def ideal_seconds(problem: PlanningProblem) -> float:
     return float(problem.workload.seconds.sum() / sum(problem.cluster.speeds))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(problem=problems(), seed=st.integers(0, 9))
 def test_finished_partitions_cost_what_the_rule_says(problem: PlanningProblem, seed: int) -> None:
     draw = Random(seed)
@@ -41,7 +41,7 @@ def test_finished_partitions_cost_what_the_rule_says(problem: PlanningProblem, s
     assert ideals.max() * ideal_seconds(problem) == pytest.approx(predicted, rel=1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(problem=problems(), data=st.data())
 def test_an_outlook_comes_true_and_changes_nothing(
     problem: PlanningProblem, data: st.DataObject

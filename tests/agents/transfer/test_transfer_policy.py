@@ -53,7 +53,7 @@ def policy_of(
     )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(found=st.lists(problems(), min_size=1, max_size=3), seed=st.integers(0, 99))
 def test_replay_equals_sampling_on_several_problems_at_once(
     found: list[PlanningProblem], seed: int
@@ -81,7 +81,7 @@ def test_replay_equals_sampling_on_several_problems_at_once(
     assert certain.abs().max().item() < 1e-5 if certain.numel() else True
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(problem=problems(), deterministic=st.booleans())
 def test_samples_are_valid_placements(problem: PlanningProblem, deterministic: bool) -> None:
     batch = ContextBatch.of([context_of(problem)])

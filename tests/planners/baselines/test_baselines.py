@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.costs.profile import Profile
@@ -21,7 +21,6 @@ def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:
 
 
 @given(data=st.data(), accelerators=st.integers(1, 5))
-@settings(deadline=None)
 def test_gpipe_is_the_most_even_split(data: st.DataObject, accelerators: int) -> None:
     graph = data.draw(graphs())
     profile = data.draw(profiles(graph))

@@ -20,7 +20,6 @@ def every_downset(workload: Workload) -> set[tuple[bool, ...]]:
 
 
 @given(workloads(max_operators=8))
-@settings(deadline=None)
 def test_all_are_found_and_counted(workload: Workload) -> None:
     expected = every_downset(workload)
     found = all_downsets(workload)
@@ -34,7 +33,7 @@ def test_all_are_found_and_counted(workload: Workload) -> None:
 
 @pytest.mark.parametrize("most", [1, 5, 40])
 @given(workload=workloads(max_operators=8))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_some_are_downsets_and_contain_a_whole_order(workload: Workload, most: int) -> None:
     found = some_downsets(workload, most)
     rows = {tuple(row) for row in found.tolist()}

@@ -49,7 +49,7 @@ def without_limits(problem: PlanningProblem) -> PlanningProblem:
 
 
 @given(problem=problems(max_operators=5, max_accelerators=3, hosts=1, divided=True))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
     problem = without_limits(problem)
     solution = exact(problem)
@@ -66,7 +66,7 @@ def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
     bandwidth=st.sampled_from([0.5, 4.0]),
     replicate=st.booleans(),
 )
-@settings(deadline=None, max_examples=35)
+@settings(max_examples=35)
 def test_unequal_accelerators_are_handed_out_in_the_best_way(
     workload: Workload, speeds: list[float], bandwidth: float, replicate: bool
 ) -> None:
@@ -85,7 +85,7 @@ def test_unequal_accelerators_are_handed_out_in_the_best_way(
     limits=st.lists(st.sampled_from([20.0, 60.0, 200.0]), min_size=1, max_size=3),
     stashes=st.booleans(),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_memory_limits_are_kept_on_chains(
     seconds: list[int], data: st.DataObject, limits: list[float], stashes: bool
 ) -> None:
@@ -145,7 +145,7 @@ def test_deeper_pipelines_need_more_memory(per_link: int, alike: bool) -> None:
 
 
 @given(problem=problems(max_operators=5, max_accelerators=3, hosts=2, cores=True, divided=True))
-@settings(deadline=None, max_examples=35)
+@settings(max_examples=35)
 def test_what_is_claimed_holds_for_any_cluster_and_memory(problem: PlanningProblem) -> None:
     try:
         best = optimum(problem)
@@ -205,7 +205,7 @@ def test_what_misses_the_limit_is_told_with_its_stage() -> None:
 
 
 @given(problem=problems(max_operators=5, max_accelerators=3, hosts=2, divided=True))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_on_several_hosts_the_bound_holds(problem: PlanningProblem) -> None:
     hosts = tuple(host.model_copy(update={"memory_bytes": None}) for host in problem.cluster.hosts)
     links = {
@@ -224,7 +224,7 @@ def test_on_several_hosts_the_bound_holds(problem: PlanningProblem) -> None:
 
 
 @given(problem=problems(max_operators=6, max_accelerators=3, hosts=1, cores=True))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_too_many_downsets_give_a_placement_and_a_bound(problem: PlanningProblem) -> None:
     problem = without_limits(problem)
     whole = exact(problem)
@@ -259,7 +259,7 @@ def test_it_says_at_once_whether_a_graph_is_tractable() -> None:
 
 
 @given(data=st.data(), accelerators=st.integers(1, 4))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_the_same_problem_gives_the_same_plan(data: st.DataObject, accelerators: int) -> None:
     graph = data.draw(graphs())
     workload = Workload.of(data.draw(profiles(graph)))
@@ -270,7 +270,7 @@ def test_the_same_problem_gives_the_same_plan(data: st.DataObject, accelerators:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("hosts", [1, 3])
 @given(data=st.data())
-@settings(deadline=None, max_examples=16)
+@settings(max_examples=16)
 def test_no_other_planner_is_faster(hosts: int, data: st.DataObject) -> None:
     _check_no_other_is_faster(hosts, data)
 
@@ -279,7 +279,7 @@ def test_no_other_planner_is_faster(hosts: int, data: st.DataObject) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("hosts", [1, 3])
 @given(data=st.data())
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=250)
 def test_no_other_planner_is_faster_on_500_problems(hosts: int, data: st.DataObject) -> None:
     _check_no_other_is_faster(hosts, data)
 

@@ -87,7 +87,7 @@ def test_the_exact_planner_leaves_workers_idle_that_would_be_in_each_others_way(
     replicate=st.booleans(),
     costs=st.sampled_from(["overlapped", "serial"]),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_it_is_the_optimum_of_all_placements_on_fewer_cores(
     workload: Workload,
     speeds: list[float],
@@ -111,7 +111,7 @@ def test_it_is_the_optimum_of_all_placements_on_fewer_cores(
     data=st.data(),
     limits=st.lists(st.sampled_from([20.0, 60.0]), min_size=2, max_size=3),
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_memory_limits_are_kept_with_fewer_cores(
     seconds: list[int], data: st.DataObject, limits: list[float]
 ) -> None:
@@ -135,7 +135,7 @@ def test_memory_limits_are_kept_with_fewer_cores(
 
 
 @given(workload=workloads(max_operators=5), cores=st.integers(1, 2), link=links)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_on_several_hosts_with_fewer_cores_the_bound_holds(
     workload: Workload, cores: int, link: Link
 ) -> None:

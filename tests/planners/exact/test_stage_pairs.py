@@ -11,7 +11,7 @@ from tests.support.random_problems import workloads
 
 
 @given(workloads(max_operators=6))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) -> None:
     downsets = all_downsets(workload)
     pairs = StagePairs.of(workload, downsets)
@@ -33,7 +33,7 @@ def test_the_work_of_every_stage_is_that_of_its_operators(workload: Workload) ->
 
 
 @given(workloads(max_operators=8))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_contraction_keeps_all_that_costs_something(workload: Workload) -> None:
     """That it loses nothing, the exact planner's tests show: they hold it against the original."""
     found = contract_free_operators(workload)

@@ -51,7 +51,7 @@ def exact_problems(draw: st.DrawFn) -> PlanningProblem:
 
 
 @given(problem=exact_problems())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_it_is_the_best_of_all_assignments(problem: PlanningProblem) -> None:
     objective = AnalyticObjective(problem)
     best = best_assignment(problem)
@@ -65,7 +65,7 @@ def test_it_is_the_best_of_all_assignments(problem: PlanningProblem) -> None:
 
 
 @given(problem=problems(max_operators=4, max_accelerators=3))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_its_bound_holds_on_all_links_and_with_all_memories(problem: PlanningProblem) -> None:
     problem = replace(problem, replicate=False)
     objective = AnalyticObjective(problem)

@@ -75,7 +75,7 @@ def test_one_data_parallel_measurement_tells_undeclared_speeds() -> None:
 
 
 @given(family=st.sampled_from(list(FAMILIES)), seed=st.integers(0, 1000))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_wrong_operator_times_are_corrected(family: str, seed: int) -> None:
     profile = generate(family, 16, seed)
     factors = numpy.random.default_rng(seed).lognormal(0.0, 0.3, 16).tolist()

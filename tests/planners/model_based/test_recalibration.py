@@ -59,7 +59,7 @@ def search(
 
 
 @given(seed=st.integers(0, 100))
-@settings(deadline=None, max_examples=2)
+@settings(max_examples=2)
 def test_proposals_are_valid_new_and_no_worse_than_planners(seed: int) -> None:
     profile = generate("layered", 14, seed)
     truth = SimulatedCluster(profile, local_cluster(3, SLOW))

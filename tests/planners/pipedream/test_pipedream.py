@@ -67,7 +67,7 @@ bandwidths = st.tuples(*[st.sampled_from([0.5, 2.0, 10.0])] * 3)
 @given(
     data=st.data(), shape=st.sampled_from(SHAPES), bandwidths=bandwidths, replicate=st.booleans()
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_the_optimum_of_its_formula(
     variant: Variant,
     data: st.DataObject,
@@ -105,7 +105,7 @@ def test_the_optimum_of_its_formula(
         in_flight_per_link=st.integers(0, 2),
     ),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_memory_is_a_constraint(
     variant: Variant,
     data: st.DataObject,
@@ -172,7 +172,6 @@ def test_the_stage_that_does_not_fit_is_named() -> None:
 
 
 @given(data=st.data(), limit=st.integers(1, 60), accelerators=st.integers(1, 4))
-@settings(deadline=None)
 def test_straight_pipelines_within_the_memory(
     data: st.DataObject, limit: int, accelerators: int
 ) -> None:
@@ -197,7 +196,6 @@ def test_straight_pipelines_within_the_memory(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), replicate=st.booleans())
-@settings(deadline=None)
 def test_cuts_of_the_graph_give_valid_placements_no_worse(
     variant: Variant, data: st.DataObject, shape: tuple[int, int, int], replicate: bool
 ) -> None:

@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.capturing.graph import OpGraph
@@ -91,7 +91,6 @@ def test_layers_are_cut_exactly_where_one_operator_holds_all_paths(graph: OpGrap
 
 
 @given(graphs(max_operators=8))
-@settings(deadline=None)
 def test_states_of_a_graph_with_one_source_are_all_its_downsets(graph: OpGraph) -> None:
     edges = [(edge.source, edge.target) for edge in graph.edges]
     edges += [(0, op) for op in range(1, len(graph)) if not graph.predecessors[op]]
@@ -114,7 +113,6 @@ def test_other_sources_join_with_a_descendant_and_bring_their_readers() -> None:
 
 
 @given(data=st.data())
-@settings(deadline=None)
 def test_work_of_all_stages_is_that_of_each(data: st.DataObject) -> None:
     graph = data.draw(graphs(max_operators=7))
     workload = Workload.of(data.draw(profiles(graph)))

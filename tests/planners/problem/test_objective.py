@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.costs.analytic_model import predict
@@ -19,7 +19,6 @@ from tests.support.random_problems import problems
     problem=problems(max_operators=8, max_accelerators=6, hosts=3, cores=True, divided=True),
     seed=st.integers(0, 9),
 )
-@settings(deadline=None)
 def test_it_is_what_predict_says(problem: PlanningProblem, seed: int) -> None:
     placement = random_placement(problem, random.Random(seed))
     prediction = predict(

@@ -40,7 +40,7 @@ def chain_problem(seconds: list[float], cluster: Cluster, **options: object) -> 
 
 @RUNS
 @given(problem=problems())
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_everything_evaluated_is_a_valid_placement(run: Run, problem: PlanningProblem) -> None:
     for placement in run(problem, 60, None).placements:
         check_placement(problem, placement)
@@ -48,7 +48,7 @@ def test_everything_evaluated_is_a_valid_placement(run: Run, problem: PlanningPr
 
 # Annealing may miss it elsewhere; these examples are always the same.
 @given(problem=problems(max_operators=4, max_accelerators=3))
-@settings(deadline=None, max_examples=15, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 def test_annealing_finds_the_best_of_all_placements(problem: PlanningProblem) -> None:
     objective = AnalyticObjective(problem)
     accelerators = problem.cluster.accelerators
@@ -58,7 +58,7 @@ def test_annealing_finds_the_best_of_all_placements(problem: PlanningProblem) ->
 
 
 @given(problem=problems(max_operators=4, max_accelerators=3))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_random_search_is_never_better_than_the_best(problem: PlanningProblem) -> None:
     objective = AnalyticObjective(problem)
     accelerators = problem.cluster.accelerators

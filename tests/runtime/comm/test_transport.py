@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
@@ -197,7 +197,6 @@ class Recorder:
 
 
 @given(pipelines())
-@settings(deadline=None)
 def test_groups_are_connected_in_an_order_that_all_workers_share(pipeline: Pipeline) -> None:
     """So that no two workers wait for each other, in whatever time they take."""
     log: list[tuple[int, str]] = []

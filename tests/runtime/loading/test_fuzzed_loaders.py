@@ -53,9 +53,7 @@ def test_damaged_and_hostile_files_are_told(
     assert not (tmp_path / "trapped").exists()
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300))
 @pytest.mark.parametrize("name", NAMES)
 def test_any_bytes_are_told(

@@ -25,7 +25,7 @@ from drlpp.schedule.window import Window
 from drlpp.timeline.timeline import play
 
 LATE = 1e6
-unhurried = settings(deadline=None, max_examples=60)
+unhurried = settings(max_examples=60)
 SYNC = [
     Method(schedule=kind, policy="sync", microbatches=2, accumulate=accumulate)
     for kind, accumulate in [("gpipe", 1), ("gpipe", 3), ("1f1b-flush", 1), ("1f1b-flush", 2)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drlpp.schedule.action_text import parse_actions
@@ -104,7 +104,6 @@ def test_replicas_take_turns_by_microbatches() -> None:
     st.integers(0, 2),
     st.booleans(),
 )
-@settings(deadline=None)
 def test_microbatches_are_scheduled_as_smaller_minibatches_that_accumulate(
     pipeline: Pipeline,
     minibatches: int,
