@@ -14,7 +14,7 @@ from hypothesis import settings
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("untimed")
+settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 _AFTER_MULTIPROCESSING = -200
