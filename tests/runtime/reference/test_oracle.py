@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.capturing.capture import CapturedModel, capture, capture_microbatch
 from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
@@ -82,19 +82,47 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
         yield session
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("method", "shape", "optimizer"),
     in_turns(ASYNCHRONOUS, SHAPES, ["sgd", "adamw"], one_of=4),
 )
+=======
+@pytest.fixture(scope="module", autouse=True)
+def _captured_once_for_microbatches() -> Iterator[None]:
+    """The reference captures the model anew in every test, which takes longer than to train it."""
+    known: dict[tuple[int, int], CapturedModel] = {}
+
+    def captured_before(captured: CapturedModel, microbatches: int) -> CapturedModel:
+        key = id(captured), microbatches
+        if key not in known:
+            known[key] = capture_microbatch(captured, microbatches)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("drlpp.runtime.reference.reference.capture_microbatch", captured_before)
+        yield
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("method", ASYNCHRONOUS)
+>>>>>>> micro
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
 ) -> None:
     _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("method", "shape", "microbatches"), in_turns(ASYNCHRONOUS, SHAPES, [2, 4])
 )
+=======
+@pytest.mark.parametrize("microbatches", [2, 4])
+@pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
+@pytest.mark.parametrize("method", ASYNCHRONOUS)
+>>>>>>> micro
 def test_weights_of_divided_minibatches_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, microbatches: int
 ) -> None:
