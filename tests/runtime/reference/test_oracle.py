@@ -82,12 +82,6 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
         yield session
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize(
-    ("method", "shape", "optimizer"),
-    in_turns(ASYNCHRONOUS, SHAPES, ["sgd", "adamw"], one_of=4),
-)
-=======
 @pytest.fixture(scope="module", autouse=True)
 def _captured_once_for_microbatches() -> Iterator[None]:
     """The reference captures the model anew in every test, which takes longer than to train it."""
@@ -104,25 +98,20 @@ def _captured_once_for_microbatches() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("method", ASYNCHRONOUS)
->>>>>>> micro
+@pytest.mark.parametrize(
+    ("method", "shape", "optimizer"),
+    in_turns(ASYNCHRONOUS, SHAPES, ["sgd", "adamw"], one_of=4),
+)
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
 ) -> None:
     _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
-    ("method", "shape", "microbatches"), in_turns(ASYNCHRONOUS, SHAPES, [2, 4])
+    ("method", "shape", "microbatches"),
+    in_turns(ASYNCHRONOUS, ["straight", "replicated", "branching"], [2, 4]),
 )
-=======
-@pytest.mark.parametrize("microbatches", [2, 4])
-@pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
-@pytest.mark.parametrize("method", ASYNCHRONOUS)
->>>>>>> micro
 def test_weights_of_divided_minibatches_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, microbatches: int
 ) -> None:
