@@ -13,8 +13,8 @@ from hypothesis import settings
 # their time waiting for cores. Set before torch and numpy are imported; children inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# How long an example takes says how busy the machine is. CI always tries the same ones, so that what
-# fails there is the change; other runs look for new ones.
+# How long an example takes says how busy the machine is. CI always tries the same ones, so that
+# what fails there is the change; other runs look for new ones.
 settings.register_profile("untimed", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("untimed")
 

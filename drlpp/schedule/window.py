@@ -70,10 +70,11 @@ class Window:
             if noam > 1
         ]
         flight *= max([1 + method.in_flight_per_link, *times_noam])
+        updates = [method.minibatches_of_update(len(replicas)) for replicas in pipeline.stages]
         return cls(
             warm_up=_round_up(max(flight, 4), step),
             # At least one update of every stage is in it.
-            length=_round_up(max(minibatches, *map(len, pipeline.stages)), step),
+            length=_round_up(max(minibatches, *updates), step),
             tail=_round_up(tail, step),
             step=step,
         )
