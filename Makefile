@@ -14,7 +14,7 @@ train: $(VENV)/installed
 	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(ARGUMENTS)
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 3 -q
 
 # Whole programs, killed, stopped and started again: they wait more than they compute.
 test-system: $(VENV)/installed
@@ -29,7 +29,7 @@ compatibility:
 	test -d $(OLDEST) || $(PYTHON) -m venv $(OLDEST)
 	grep -vE '^(torch|sympy|setuptools)==' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt 'torch==2.8.*' -e '.[dev]'
-	$(OLDEST)/bin/python -m pytest -n 2 -q
+	$(OLDEST)/bin/python -m pytest -n 3 -q
 
 # Type checkers and the contracts of imports do not follow the mapping of folders to packages; a tree
 # of links shows it to them.

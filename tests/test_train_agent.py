@@ -178,6 +178,7 @@ def test_the_model_that_was_named_is_trusted_in_the_runs_folder(
     assert "--trust tests" in done.err
 
 
+@pytest.mark.system
 def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
     out, agent = tmp_path / "run", tmp_path / "mine.yaml"
     text = "kind: hyperparameters\nversion: 1\nplacements_per_partition: 1\n"
@@ -224,7 +225,8 @@ def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
     wait_for_end_of(workers)
 
 
-@pytest.mark.parametrize("placements", [1, pytest.param(9, marks=pytest.mark.system)])
+@pytest.mark.system
+@pytest.mark.parametrize("placements", [1, 9])
 def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements: int) -> None:
     out = tmp_path / "run"
     process = start_until(out, placements)
@@ -250,6 +252,7 @@ def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
     assert "holds a run with repetitions = 3" in done.err
 
 
+@pytest.mark.system
 def test_a_killed_worker_costs_no_measurement(tmp_path: Path) -> None:
     out = tmp_path / "run"
 

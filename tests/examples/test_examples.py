@@ -71,6 +71,7 @@ def test_augmentation_is_repeatable() -> None:
     assert torch.equal(held_out.dataset[0][0], held_out.dataset[0][0])
 
 
+@pytest.mark.system
 def test_a_translation_model_goes_on_where_it_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,6 +123,7 @@ def test_greedy_decoding_follows_its_own_characters() -> None:
     assert torch.equal(module(words, previous).argmax(2), found)
 
 
+@pytest.mark.system
 def test_a_language_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     language_model.main(epochs=2, minibatches=12, out=tmp_path)
     printed = capsys.readouterr().out

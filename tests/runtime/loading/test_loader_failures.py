@@ -80,6 +80,7 @@ def _slowly(data: Data, minibatches: int, seconds: float) -> Iterator[Samples]:
         yield Samples((data.train.inputs[0][rows],), data.train.targets[rows])
 
 
+@pytest.mark.system
 @pytest.mark.timeout(60)
 def test_a_slow_loader_is_not_taken_for_a_hang(captured: CapturedModel) -> None:
     data = data_for(captured)

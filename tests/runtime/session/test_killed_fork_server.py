@@ -42,6 +42,7 @@ def _kill_server() -> None:
     os.kill(server._forkserver_pid, signal.SIGKILL)
 
 
+@pytest.mark.system
 def test_killed_between_measurements(captured: CapturedModel, session: ClusterSession) -> None:
     placement = in_a_row(captured.graph, 0, 1)
     before = set(session.process_ids)
@@ -72,6 +73,7 @@ def test_killed_during_a_measurement(
     assert isinstance(outcome, Measurement)
 
 
+@pytest.mark.system
 def test_killed_while_workers_are_frozen(captured: CapturedModel, session: ClusterSession) -> None:
     """They are killed nevertheless, and nothing of ours is removed."""
     for process in session.process_ids:
@@ -81,6 +83,7 @@ def test_killed_while_workers_are_frozen(captured: CapturedModel, session: Clust
     assert isinstance(session.measure(in_a_row(captured.graph, 0, 1), 4), Measurement)
 
 
+@pytest.mark.system
 def test_killed_before_a_worker_is_forked(
     captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ def test_a_frozen_fork_server_is_replaced(
     assert isinstance(frozen_server.measure(placement, 4), Measurement)
 
 
+@pytest.mark.system
 def test_a_server_that_does_not_fork_is_named_and_replaced(captured: CapturedModel) -> None:
     local_host.warm_up()
     server: Any = forkserver._forkserver
@@ -209,6 +210,7 @@ def _stop_a_loader_process(begun: set[int], stopped: list[int]) -> None:
                 return
 
 
+@pytest.mark.system
 @pytest.mark.timeout(60)
 def test_a_frozen_process_of_a_loader_is_given_up_where_the_loader_has_a_limit(
     captured: CapturedModel, tmp_path: Path
