@@ -409,7 +409,8 @@ def serve_host(launch: Launch, store: dist.Store, interrupts: Connection | None 
         if (exit_code := exit_code_of_controller(store, launch.limits)) is not None:
             return exit_code
         reason = f"cannot be reached: {str(error) or 'it ended'}"
-    print(f"rank {launch.rank}: the controller at {launch.controller} {reason}", file=sys.stderr)
+    # At once, with its end: many processes have one terminal.
+    sys.stderr.write(f"rank {launch.rank}: the controller at {launch.controller} {reason}\n")
     return 1
 
 
