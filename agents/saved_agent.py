@@ -31,7 +31,7 @@ _PARTS = {
     "drlpp.agents.paper.trajectory": {"Rewarded", "Trajectory"},
     "drlpp.agents.transfer.transfer_policy": {"TransferPolicy"},
     "drlpp.agents.paper.walk": {"Decision", "PartitionWalk"},
-    "drlpp.agents.transfer.costed_walk": {"RecordedWalk", "WalkRecord"},
+    "drlpp.agents.transfer.walk_record": {"RecordedWalk", "WalkRecord"},
     "drlpp.capturing.graph": {"Edge", "OpGraph", "Operator", "TensorSpec"},
     "drlpp.planners.model_based.recalibration": {"Options"},
     "gymnasium.spaces.box": {"Box"},

@@ -10,7 +10,7 @@ from random import Random
 from drlpp.agents.paper.trajectory import Trajectory
 from drlpp.agents.paper.walk import CUT, Walk
 from drlpp.agents.transfer.context import PlacementContext
-from drlpp.agents.transfer.costed_walk import RecordingWalk
+from drlpp.agents.transfer.walk_record import RecordingWalk
 from drlpp.errors import InvalidPlacement
 
 

@@ -16,9 +16,9 @@ from drlpp.agents.paper.trajectory import Trajectory
 from drlpp.agents.paper.walk import CUT
 from drlpp.agents.pretraining.problems import SolvedProblem
 from drlpp.agents.transfer.context_batch import ContextBatch
-from drlpp.agents.transfer.costed_walk import RecordedWalk, recorded
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.transfer_scheduler import Partitions
+from drlpp.agents.transfer.walk_record import RecordedWalk, recorded
 
 
 class ImitationLoss(NamedTuple):

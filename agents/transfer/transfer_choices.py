@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drlpp.agents.transfer.context_batch import ContextBatch
-from drlpp.agents.transfer.costed_walk import RecordedWalk, RecordingWalk, WalkRecord
 from drlpp.agents.transfer.prospects import TARGETS, partition_features
 from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed
+from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, WalkRecord
 from drlpp.costs.workload import Array
 
 

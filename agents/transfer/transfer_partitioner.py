@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.agents.paper.walk import CUT
-from drlpp.agents.transfer.costed_walk import RecordedWalk, RecordingWalk
 from drlpp.agents.transfer.prospects import PARTITION_NUMBERS
 from drlpp.agents.transfer.transfer_choices import (
     Choices,
@@ -19,6 +18,7 @@ from drlpp.agents.transfer.transfer_choices import (
     replayed_choices,
     replayed_summaries,
 )
+from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk
 from drlpp.costs.workload import Array
 
 

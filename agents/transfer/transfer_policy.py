@@ -17,11 +17,11 @@ from drlpp.agents.paper.trajectory import Trajectory
 from drlpp.agents.paper.walk import PartitionWalk
 from drlpp.agents.transfer.context import PlacementContext
 from drlpp.agents.transfer.context_batch import ContextBatch
-from drlpp.agents.transfer.costed_walk import RecordedWalk, recorded
 from drlpp.agents.transfer.transfer_choices import Encoded
 from drlpp.agents.transfer.transfer_encoder import OptimumEstimator, TransferEncoder
 from drlpp.agents.transfer.transfer_partitioner import TransferPartitioner
 from drlpp.agents.transfer.transfer_scheduler import Partitions, TransferScheduler
+from drlpp.agents.transfer.walk_record import RecordedWalk, recorded
 from drlpp.agents.transfer.weights import load_weights
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs import ActionCodec

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from drlpp.agents.paper.scheduler import AssignmentEvaluation
 from drlpp.agents.transfer.context import ACCELERATOR_FEATURES
 from drlpp.agents.transfer.context_batch import ContextBatch
-from drlpp.agents.transfer.costed_walk import RecordedWalk
 from drlpp.agents.transfer.prospects import PAIR_NUMBERS, pair_features
 from drlpp.agents.transfer.transfer_choices import Encoded
+from drlpp.agents.transfer.walk_record import RecordedWalk
 from drlpp.costs.workload import Array
 
 EMBEDDED_ACCELERATORS = 64

@@ -133,6 +133,7 @@ def test_what_is_no_agent_is_told(tmp_path: Path, content: bytes) -> None:
         ("drlpp.capturing.graph", "drlpp.graph"),
         ("drlpp.agents.paper.walk", "drlpp.agents.walk"),
         ("drlpp.agents.transfer.context", "drlpp.agents.context"),
+        ("drlpp.agents.transfer.walk_record", "drlpp.agents.walk_record"),
         ("drlpp.planners.model_based.recalibration", "drlpp.planners.recalibration"),
     ],
 )

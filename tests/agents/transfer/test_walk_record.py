@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from drlpp.agents import retrace
 from drlpp.agents.paper.walk import CUT
-from drlpp.agents.transfer.costed_walk import RecordedWalk, RecordingWalk, recorded
 from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_needed, stage_ideals
+from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, recorded
 from drlpp.planners import PlanningProblem
 from drlpp.planners.search.random_search import random_placement
 from tests.support.transfer_contexts import assignment, context_of, problem_of, problems
