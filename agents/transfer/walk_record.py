@@ -106,7 +106,7 @@ class StageCostAccumulator:
     def with_operators(self, operators: Iterable[int], keep: bool = False) -> _Sums:
         """Return the sums after adding operators, predecessors first.
 
-        The ledger remembers them only if ``keep`` is true.
+        It remembers them only if ``keep`` is true.
         """
         work, weights, incoming, outgoing = self.sums
         stage = self._stage
@@ -155,7 +155,7 @@ class RecordingWalk(Walk):
         super().__init__(context, partitions)
         assert context.costs is not None
         self._context = context
-        self._ledger = StageCostAccumulator(context.costs)
+        self._accumulator = StageCostAccumulator(context.costs)
         self._rows: list[tuple[int, int, int, bool, int, int]] = []
         self._sums: list[_Sums] = []
         self._chosen_from: list[int] = []
@@ -166,7 +166,7 @@ class RecordingWalk(Walk):
     @property
     def sums(self) -> _Sums:
         """The sums of the partition in the making."""
-        return self._ledger.sums
+        return self._accumulator.sums
 
     @property
     def forced(self) -> bool:
@@ -182,7 +182,7 @@ class RecordingWalk(Walk):
         """Return the sums of the partition with each of the candidates, in their order."""
         if self._outlook is None:
             self._outlook = [
-                self._ledger.with_operators(self._missing_predecessors(candidate))
+                self._accumulator.with_operators(self._missing_predecessors(candidate))
                 for candidate in self.candidates
             ]
         return self._outlook
@@ -207,16 +207,16 @@ class RecordingWalk(Walk):
         self._outlook = None
         added = super().take(choice, log_prob)
         if choice == CUT:
-            self._stage_sums.append(self._ledger.cut())
+            self._stage_sums.append(self._accumulator.cut())
         else:
-            self._ledger.add(added)
+            self._accumulator.add(added)
         return added
 
     def result(self) -> RecordedWalk:
         """Return the finished walk with its record."""
         plain = super().result()
         # What is left after the last cut was never walked to.
-        self._ledger.add(op for op, stage in enumerate(self._stage_of) if stage < 0)
+        self._accumulator.add(op for op, stage in enumerate(self._stage_of) if stage < 0)
         rows = numpy.array(self._rows, dtype=numpy.int64).reshape(-1, 6)
         record = WalkRecord(
             placed=rows[:, 0],
@@ -228,7 +228,7 @@ class RecordingWalk(Walk):
             counts=rows[:, 5],
             candidates=numpy.array(self._chosen_from, dtype=numpy.int64),
             candidate_sums=numpy.array(self._candidate_sums).reshape(-1, SUMS),
-            stage_sums=numpy.array([*self._stage_sums, self._ledger.finish()]),
+            stage_sums=numpy.array([*self._stage_sums, self._accumulator.finish()]),
         )
         return RecordedWalk(
             order=plain.order,

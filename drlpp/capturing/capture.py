@@ -24,7 +24,7 @@ from drlpp.errors import InvalidInput, InvalidModel, ModelNote
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 
-__all__ = ["CapturedModel", "capture", "capture_microbatch"]
+__all__ = ["CapturedModel", "capture"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,25 @@ class CapturedModel:
         graph = evaluation_graph(self.module)
         check_evaluation(self, graph)
         return graph
+
+    def microbatch(self, microbatches: int) -> CapturedModel:
+        """Return the same model, on the same parameters, for one of ``microbatches`` equal parts.
+
+        It is captured once for every number; for 1 it is this one.
+
+        Raises:
+            InvalidInput: if the minibatch cannot be divided evenly.
+            InvalidModel: if the graph depends on the batch size.
+        """
+        if microbatches == 1:
+            return self
+        if microbatches not in self._microbatches:
+            self._microbatches[microbatches] = _capture_microbatch(self, microbatches)
+        return self._microbatches[microbatches]
+
+    @cached_property
+    def _microbatches(self) -> dict[int, CapturedModel]:
+        return {}
 
 
 def capture(
@@ -186,13 +205,7 @@ _FORWARDS_OF_A_COMPARISON = 6
 """A forward and a backward, which takes two forwards, of the module and of the graph."""
 
 
-def capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedModel:
-    """Capture the same model, on the same parameters, for one of ``microbatches`` equal parts.
-
-    Raises:
-        InvalidInput: if the minibatch cannot be divided evenly.
-        InvalidModel: if the graph depends on the batch size.
-    """
+def _capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedModel:
     task = captured.task
     size = microbatch_size(task, microbatches)
     result, _ = _capture(captured.reference, _samples(task, size))

@@ -228,6 +228,17 @@ class Method(StrictRecord):
         """Return for every stage the parts that a replica has in flight in steady state."""
         return self.schedule_kind.in_flight(pipeline, self.in_flight_per_link)
 
+    def parts_in_between(self, pipeline: Pipeline) -> list[int]:
+        """Return for every stage the parts between a part's forward and its backward: (d − 1)·m.
+
+        In steady state the forward of a part stands just before its replica's backward of the one
+        d − 1 of its own earlier, with d in flight; with m replicas those are (d − 1)·m parts.
+        """
+        return [
+            (depth - 1) * len(workers)
+            for depth, workers in zip(self.in_flight(pipeline), pipeline.stages, strict=True)
+        ]
+
     def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
         """Return the actions of every worker for ``minibatches`` minibatches."""
         # Workers, who know their method, are given their actions and write no schedules.

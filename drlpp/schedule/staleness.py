@@ -27,10 +27,7 @@ def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str |
         return None
     where = "on the only stage" if len(most) == 1 else f"on stages 0 to {stages[-1]}"
     text = f"between the forward and the backward of a minibatch {where} come {_series(most)}"
-    apart = [
-        (depth - 1) * len(workers)
-        for depth, workers in zip(method.in_flight(pipeline), pipeline.stages, strict=True)
-    ]
+    apart = method.parts_in_between(pipeline)
     mean = [
         parts / method.parts_of_update(len(workers))
         for parts, workers in zip(apart, pipeline.stages, strict=True)

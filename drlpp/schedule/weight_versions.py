@@ -76,16 +76,13 @@ def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
 
     The schedule need not be written for it.
 
-    A replica's forward of a part stands just before its backward of the one d − 1 of its own
-    earlier, with d in flight; with m replicas that is (d − 1)·m parts earlier. The updates in
-    between are at most that, divided by the parts of an update and rounded up; in the mean over the
-    parts of an update they are just that, not rounded.
+    The updates in between are at most the parts in between, divided by the parts of an update and
+    rounded up; in the mean over the parts of an update they are just that, not rounded.
     """
     if method.flushes:
         return 0
-    replicas = len(pipeline.stages[stage])
-    apart = (method.in_flight(pipeline)[stage] - 1) * replicas
-    return -(-apart // method.parts_of_update(replicas))
+    apart = method.parts_in_between(pipeline)[stage]
+    return -(-apart // method.parts_of_update(len(pipeline.stages[stage])))
 
 
 def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:

@@ -57,11 +57,7 @@ class Window:
         in_flight = method.in_flight(pipeline)
         flight = method.minibatches_in_flight(pipeline)
         # The forward passes that a stage is ahead of its last backward in the window.
-        ahead = max(
-            (depth - 1) * len(replicas)
-            for depth, replicas in zip(in_flight, pipeline.stages, strict=True)
-        )
-        tail = -(-ahead // method.microbatches)
+        tail = -(-max(method.parts_in_between(pipeline)) // method.microbatches)
         # Beyond NOAM, gradients pile up before the faster stages while the pipeline fills: until
         # these have caught up, they run faster than the slowest stage.
         times_noam = [

@@ -83,9 +83,8 @@ def _moving(looks: Count, method: Method, pipeline: Pipeline, stage: int) -> flo
 
     Whether they do, not how far, decides where weights are moved.
     """
-    replicas = len(pipeline.stages[stage])
-    parts = method.parts_of_update(replicas)
-    late = min(1.0, (method.in_flight(pipeline)[stage] - 1) * replicas / parts)
+    parts = method.parts_of_update(len(pipeline.stages[stage]))
+    late = min(1.0, method.parts_in_between(pipeline)[stage] / parts)
     until_input = pipeline.rank(stage) // (2 * parts)
     at_once, later = (
         looks(PartCounts(0, difference, until_input=until_input)) != 0 for difference in (0, 1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
 
-from drlpp.capturing.capture import CapturedModel, capture_microbatch
+from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
@@ -109,9 +109,7 @@ class ReferenceExecutor:
         self._minibatches = replace(minibatches, microbatches=method.microbatches)
         self._rate = float(optimizer.value("lr"))
         self._seed = seed
-        model = captured
-        if method.microbatches > 1:
-            model = capture_microbatch(captured, method.microbatches)
+        model = captured.microbatch(method.microbatches)
         self._loss = model.loss
         self._programs = cut_stages(model, placement)
         self._round_trip = 1 + method.minibatches_in_flight(self._pipeline)

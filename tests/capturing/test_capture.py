@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing.capture import capture, capture_microbatch
+from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.models.task import Task
 from tests.support.captured_modules import (
@@ -272,7 +272,7 @@ def test_microbatches_share_the_weights() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, 2))
     targets = torch.randint(2, (6,))
     captured = captured_from(module, torch.randn(6, 4), targets=targets, loss=F.cross_entropy)
-    part = capture_microbatch(captured, 3)
+    part = captured.microbatch(3)
     assert part.task.batch_size == 2
     assert part.graph.fingerprint == captured.graph.fingerprint
     assert part.graph.operators[-1].outputs[0].shape == (2, 2)
@@ -281,7 +281,7 @@ def test_microbatches_share_the_weights() -> None:
     assert part.loss(part.module(*part.task.inputs), part.task.targets).dim() == 0
     for number in (4, 0):
         with pytest.raises(InvalidInput, match=f"6 samples .* {number} equal"):
-            capture_microbatch(captured, number)
+            captured.microbatch(number)
 
 
 def test_a_graph_that_follows_the_batch_size_has_no_microbatches() -> None:
@@ -291,7 +291,7 @@ def test_a_graph_that_follows_the_batch_size_has_no_microbatches() -> None:
 
     captured = captured_from(Unrolled(), torch.randn(4, 2))
     with pytest.raises(InvalidModel, match="another graph for 2 samples than for 4"):
-        capture_microbatch(captured, 2)
+        captured.microbatch(2)
 
 
 @pytest.mark.skipif(

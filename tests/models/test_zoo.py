@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import operator_type, owner
-from drlpp.capturing.capture import capture, capture_microbatch
+from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
@@ -91,7 +91,7 @@ def test_captured_models_compute_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_microbatches_have_the_same_graph(name: str) -> None:
     captured = captured_in_float64(name)
-    part = capture_microbatch(captured, 2)
+    part = captured.microbatch(2)
     assert part.graph.operators[-1].outputs[0].shape[0] == 2
 
 

@@ -70,7 +70,7 @@ class Recorder:
             raise InvalidInput(f"{evaluations} evaluations allowed; a search needs at least 1")
         self._evaluate = evaluate
         self._allowed = evaluations
-        self._likeness = key
+        self._key = key
         self._requests = 0
         self._stale = 0
         self._found: dict[Hashable, tuple[Placement, float]] = {}
@@ -88,7 +88,7 @@ class Recorder:
     def __call__(self, placement: Placement) -> float:
         """Evaluate a placement, or tell what came out before."""
         self._requests += 1
-        key = self._likeness(placement)
+        key = self._key(placement)
         self._stale += 1
         if key not in self._found:
             self._stale = 0

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from drlpp.capturing.capture import CapturedModel, capture, capture_microbatch
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
@@ -80,22 +80,6 @@ def session(captured: CapturedModel) -> Iterator[ClusterSession]:
     with ClusterSession(captured, workers=4) as session:
         session.use_samples(*samples())
         yield session
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _captured_once_for_microbatches() -> Iterator[None]:
-    """The reference captures the model anew in every test, which takes longer than to train it."""
-    known: dict[tuple[int, int], CapturedModel] = {}
-
-    def captured_before(captured: CapturedModel, microbatches: int) -> CapturedModel:
-        key = id(captured), microbatches
-        if key not in known:
-            known[key] = capture_microbatch(captured, microbatches)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("drlpp.runtime.reference.reference.capture_microbatch", captured_before)
-        yield
 
 
 @pytest.mark.parametrize(
