@@ -7,7 +7,6 @@ loss, and the update rest in proportion to the processor time that they took.
 from __future__ import annotations
 
 import gc
-import inspect
 import os
 import signal
 import time
@@ -167,10 +166,6 @@ class _Baseline:
         # the stages, which takes longer.
         example = torch.empty_like(self._inputs.chunk(microbatches)[0], device="meta")
         received = example if rank == 0 else example.clone().requires_grad_()
-        gradients = {"input_grads": (None if rank == 0 else example,), "output_grads": (example,)}
-        if "input_grads" not in inspect.signature(PipelineStage).parameters:
-            # An older torch finds out their shapes without running anything.
-            gradients = {}
         stage = PipelineStage(
             self.module,
             rank,
@@ -178,7 +173,8 @@ class _Baseline:
             torch.device("cpu"),
             input_args=(received,),
             output_args=(example.clone().requires_grad_(),),
-            **gradients,
+            input_grads=(None if rank == 0 else example,),
+            output_grads=(example,),
         )
         for name in ("forward_one_chunk", "backward_one_chunk"):
             setattr(stage, name, self.computed(getattr(stage, name)))
