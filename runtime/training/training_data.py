@@ -74,6 +74,10 @@ class TrainingData(ABC):
         """
 
     @abstractmethod
+    def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
+        """Yield the minibatches of an epoch for this process, from number ``begin`` on."""
+
+    @abstractmethod
     def evaluation(self) -> RunOptions:
         """Return the held-out minibatches."""
 
@@ -163,6 +167,10 @@ class LoadedData(TrainingData):
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
         """Return the minibatches from ``begin`` on, without those smaller than the model's."""
         return RunOptions(loaded=self._epoch(epoch, begin))
+
+    def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
+        """Yield the same for this process."""
+        return self._epoch(epoch, begin)
 
     def evaluation(self) -> RunOptions:
         """Return what the held-out loader gives, in whole minibatches."""
