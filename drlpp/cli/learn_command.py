@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,7 @@ from drlpp.cli.command_line import (
     run_program,
     shown,
 )
+from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
 
@@ -49,6 +51,13 @@ if TYPE_CHECKING:
 console = build_console()
 
 
+class Objective(StrEnum):
+    """What the best placement is best at."""
+
+    TIME_PER_MINIBATCH = "time-per-minibatch"
+    TIME_TO_LOSS = "time-to-loss"
+
+
 @dataclass(frozen=True)
 class Job:
     """The job that is asked for."""
@@ -62,6 +71,9 @@ class Job:
     finalists: int
     rounds: int
     seed: int
+    chooses_microbatches: bool
+    data: str | None
+    target_loss: float | None
 
 
 def learn(
@@ -114,6 +126,21 @@ def learn(
     seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
+    objective: Annotated[
+        Objective,
+        typer.Option(
+            help="time-to-loss also trains the fastest placements on --data, in a race with plain "
+            "PyTorch (drlpp race).",
+        ),
+    ] = Objective.TIME_PER_MINIBATCH,
+    data: Annotated[
+        str | None,
+        typer.Option(help="For time-to-loss: a name (digits), or package.module:factory."),
+    ] = None,
+    target_loss: Annotated[
+        float | None,
+        typer.Option(help="For time-to-loss; else what plain PyTorch reaches in 3 epochs."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, if it has begun.")
     ] = False,
@@ -129,8 +156,11 @@ def learn(
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
+    if (objective is Objective.TIME_TO_LOSS) != (data is not None):
+        raise InvalidInput("--objective time-to-loss and --data belong together; give both")
     hyperparameters = hyperparameters_of(agent)
-    method = choose_method(policy, read_options(method_option, "method", "accumulate=4"))
+    options = read_options(method_option, "method", "accumulate=4")
+    method = choose_method(policy, options)
     optimizer_spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
     reference = model_reference(model, size, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
@@ -171,6 +201,9 @@ def learn(
             finalists=finalists,
             rounds=rounds,
             seed=seed,
+            chooses_microbatches="microbatches" not in options,
+            data=data,
+            target_loss=target_loss,
         )
         with ClusterSession(
             captured,
@@ -198,6 +231,8 @@ def _run(job: Job, session: ClusterSession) -> None:
     with shown(console, "profiling operators and links"):
         profile, cluster = load_or_measure_profile(session, job.out)
     path = job.out / "measurements.jsonl"
+    if job.chooses_microbatches:
+        _choose_microbatches(job, session, profile, cluster, measured=path.exists())
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
     memory_model = MemoryModel.of(session.method, session.optimizer)
     declared = CostPrior.of(profile, cluster, session.method, memory_model)
@@ -212,6 +247,39 @@ def _run(job: Job, session: ClusterSession) -> None:
         _export_best_so_far(job, session, memory, cluster)
     else:
         _export_best(job, session, comparison, cluster)
+        if job.data is not None:
+            _race_to_loss(job, session, memory, job.data)
+
+
+def _race_to_loss(job: Job, session: ClusterSession, memory: MeasurementMemory, data: str) -> None:
+    """Race the fastest placements, with what a user has anyway, on the user's data."""
+    from drlpp.cli.race_command import run_and_report
+    from drlpp.comparison.contenders import Contender
+    from drlpp.training_race.race_to_loss import RaceOptions
+
+    named = [Contender.of(candidate, job.agent) for candidate, _ in memory.fastest(job.finalists)]
+    folder = job.out / "race"
+    folder.mkdir(exist_ok=True)
+    options = RaceOptions(target_loss=job.target_loss)
+    run_and_report(console, session, named, data, folder, options)
+
+
+def _choose_microbatches(
+    job: Job, session: ClusterSession, profile: Profile, cluster: Cluster, *, measured: bool
+) -> None:
+    """Let the session's method have the microbatches that suit the model here."""
+    from drlpp.comparison.microbatches import FILE_NAME, choose_microbatches
+    from drlpp.schedule.method import choose_method
+
+    if measured and not (job.out / FILE_NAME).exists():
+        # A run of an older drlpp, whose placements were measured with whole minibatches.
+        return
+    with shown(console, "choosing microbatches") as tell:
+        choice = choose_microbatches(session, profile, cluster, job.out, tell)
+    if choice is not None:
+        options = {"microbatches": choice.best.microbatches}
+        session.method = choose_method(None, options, session.method)
+        console.print(str(choice), soft_wrap=True)
 
 
 def _learn(

@@ -20,11 +20,11 @@ from drlpp.errors import InvalidInput, RunFailure
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.planners import PLANNERS, PlanningProblem, gpipe
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.method import Method, choose_method
-from drlpp.schedule.weight_policies import SYNC
+from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 
@@ -92,7 +92,7 @@ def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> I
         for method in _methods(session, stages):
             problem = _problem(session, profile, cluster.part(chosen), method)
             try:
-                placement = PLANNERS["gpipe"](problem).placement
+                placement = gpipe(problem).placement
             except InvalidInput:
                 # Such as one that does not fit into the memory of so few.
                 continue
@@ -113,7 +113,7 @@ def _methods(session: ClusterSession, stages: int) -> Iterable[Method]:
 
 
 def _asynchronous(session: ClusterSession, microbatches: int) -> Method:
-    policy = None if not session.method.policy_facts.synchronous else "pipeoptim"
+    policy = None if not session.method.policy_facts.synchronous else PIPEOPTIM.name
     return choose_method(policy, {"microbatches": microbatches}, session.method)
 
 

@@ -227,7 +227,7 @@ def test_where_plain_pytorch_diverges_the_race_says_so(
     wild = OptimizerSpec.parse("sgd", lr=1e39)
     session.optimizer, before = wild, session.optimizer
     try:
-        with pytest.raises(RunFailure, match="plain PyTorch .* not finite"):
+        with pytest.raises(RunFailure, match=r"plain PyTorch .* not finite"):
             _race(session, tmp_path, options)
     finally:
         session.optimizer = before
