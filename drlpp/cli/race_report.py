@@ -60,8 +60,8 @@ def _ranked(race: TrainingRace, end: RaceEnd) -> list[int]:
 
 
 def _method_text(candidate: Contender) -> str:
-    """Return the method without the microbatches, which the configuration has."""
-    return str(candidate.method.model_copy(update={"microbatches": 1}))
+    """Return the schedule and the policy; what else a method has is everybody's."""
+    return f"{candidate.method.schedule}, {candidate.method.policy}"
 
 
 def _speed(curve: Curve | None) -> str:

@@ -197,7 +197,7 @@ def _halve(
         for candidate in ranked[len(kept) :]:
             if candidate != reference:
                 loss = curves[candidate].loss_at(seconds)
-                result.ended[candidate] = f"loss {loss:.4g} after {seconds:.3g} s"
+                result.ended[candidate] = f"{loss:.4g} after {seconds:.3g} s"
         running = sorted({*kept, *({reference} & chosen.keys() if reference is not None else ())})
     if goal.loss is not None and reference in curves:
         assert reference is not None
@@ -205,7 +205,7 @@ def _halve(
     for candidate in running:
         if goal.loss is not None and not math.isfinite(goal.cost(curves[candidate])):
             at = curves[candidate].seconds
-            result.ended[candidate] = f"loss {goal.loss:.4g} not reached in {at:.3g} s"
+            result.ended[candidate] = f"not reached in {at:.3g} s"
     return {candidate: curves[candidate] for candidate in running}
 
 

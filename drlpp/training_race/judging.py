@@ -146,7 +146,8 @@ def verdict_lines(race_: TrainingRace, end: RaceEnd) -> Iterator[str]:
         yield "plain PyTorch did not get there"
     elif lead is not None and not is_worth_having(lead):
         yield "that is no difference worth having: train it plainly"
-    if any(len(costs) < race_.finals for costs in end.result.costs.values()):
+    costs = end.result.costs.values()
+    if len(costs) > 1 and any(len(of_one) < race_.finals for of_one in costs):
         yield "not every training of the final got there, so that less is known than was asked for"
 
 
