@@ -17,6 +17,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.race_to_loss import RaceOptions
 
 
@@ -32,6 +33,9 @@ def race_task(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Of plain PyTorch, to the target.")] = 3,
     finals: Annotated[int, typer.Option(min=1, help="Trainings of a finalist.")] = 3,
+    halving: Annotated[
+        bool, typer.Option(help="End who falls behind; else all train to the target.")
+    ] = False,
     optimizer: Annotated[str, typer.Option(help="Its name.")] = "adamw",
     out: Annotated[Path | None, typer.Option(help="Folder; else races/TASK-WORKERS.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the race in --out.")] = False,
@@ -43,6 +47,7 @@ def race_task(
     speed = min(0.9, 1.8 / workers) if speed is None else speed
     spec = OptimizerSpec.parse(optimizer, lr=of.rate)
     captured = capture(ModelReference.named(of.model))
+    data = RaceData(captured, of.data)
     folder = out or Path("races") / f"{task}-{workers}"
     settings = {"task": task, "workers": workers, "speed": speed, "optimizer": spec.settings}
     console = build_console()
@@ -57,8 +62,8 @@ def race_task(
             device="cpu",
         ) as session,
     ):
-        options = RaceOptions(epochs=epochs, finals=finals)
-        run_and_report(console, session, [], of.data, folder, options)
+        options = RaceOptions(epochs=epochs, finals=finals, halving=halving)
+        run_and_report(console, session, [], data, folder, options)
 
 
 def main() -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
+    from drlpp.training_race.race_data import RaceData
 
 console = build_console()
 
@@ -72,7 +73,7 @@ class Job:
     rounds: int
     seed: int
     chooses_microbatches: bool
-    data: str | None
+    race_data: RaceData | None
     target_loss: float | None
 
 
@@ -155,9 +156,12 @@ def learn(
     from drlpp.runtime import ClusterSession, default_num_workers, restarted
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
+    from drlpp.training_race.race_data import RaceData
 
     if (objective is Objective.TIME_TO_LOSS) != (data is not None):
         raise InvalidInput("--objective time-to-loss and --data belong together; give both")
+    if target_loss is not None and data is None:
+        raise InvalidInput("--target-loss belongs to --objective time-to-loss; give that as well")
     hyperparameters = hyperparameters_of(agent)
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options)
@@ -165,6 +169,7 @@ def learn(
     reference = model_reference(model, size, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
+    race_data = None if data is None else RaceData(captured, data, seed, _tell)
     workers = workers or default_num_workers()
     settings = {
         "model": reference.model_dump(),
@@ -202,7 +207,7 @@ def learn(
             rounds=rounds,
             seed=seed,
             chooses_microbatches="microbatches" not in options,
-            data=data,
+            race_data=race_data,
             target_loss=target_loss,
         )
         with ClusterSession(
@@ -247,17 +252,24 @@ def _run(job: Job, session: ClusterSession) -> None:
         _export_best_so_far(job, session, memory, cluster)
     else:
         _export_best(job, session, comparison, cluster)
-        if job.data is not None:
-            _race_to_loss(job, session, memory, job.data)
+        if job.race_data is not None:
+            _race_to_loss(job, session, memory, job.race_data)
 
 
-def _race_to_loss(job: Job, session: ClusterSession, memory: MeasurementMemory, data: str) -> None:
-    """Race the fastest placements, with what a user has anyway, on the user's data."""
+def _race_to_loss(
+    job: Job, session: ClusterSession, memory: MeasurementMemory, data: RaceData
+) -> None:
+    """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
     from drlpp.cli.race_command import run_and_report
     from drlpp.comparison.contenders import Contender
     from drlpp.training_race.race_to_loss import RaceOptions
 
-    named = [Contender.of(candidate, job.agent) for candidate, _ in memory.fastest(job.finalists)]
+    fastest: dict[tuple[int, bool], Contender] = {}
+    for candidate, _ in memory.fastest(memory.distinct):
+        stages = candidate.placement.stages
+        kind = len(stages), any(len(stage.accelerators) > 1 for stage in stages)
+        fastest.setdefault(kind, Contender.of(candidate, job.agent))
+    named = list(fastest.values())[: job.finalists]
     folder = job.out / "race"
     folder.mkdir(exist_ok=True)
     options = RaceOptions(target_loss=job.target_loss)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from drlpp.comparison.contenders import Contender
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
+    from drlpp.training_race.race_data import RaceData
     from drlpp.training_race.race_to_loss import RaceOptions
 
 
@@ -83,6 +84,10 @@ def race_model(
     finals: Annotated[
         int, typer.Option(min=1, help="Trainings of a finalist, each in another order of samples.")
     ] = 3,
+    halving: Annotated[
+        bool,
+        typer.Option(help="End candidates that fall behind; else all train to the target."),
+    ] = True,
     evaluate_every: Annotated[
         int | None, typer.Option(min=1, help="Minibatches; a fifth of an epoch.")
     ] = None,
@@ -105,6 +110,7 @@ def race_model(
     from drlpp.runtime import ClusterSession, default_num_workers, restarted
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
+    from drlpp.training_race.race_data import RaceData
     from drlpp.training_race.race_to_loss import RaceOptions
 
     if target_loss is not None and seconds is not None:
@@ -114,11 +120,7 @@ def race_model(
     spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
-    if captured.task.loss is None:
-        raise InvalidInput(
-            f"model {reference} has no loss to train with; let its factory return "
-            "(module, inputs, targets, loss)"
-        )
+    race_data = RaceData(captured, data, seed, lambda note: console.print(note))
     workers = workers or default_num_workers()
     folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
     settings = {
@@ -131,7 +133,9 @@ def race_model(
         "placements": [path.read_text() if path.exists() else str(path) for path in placement],
         "seed": seed,
     }
-    options = RaceOptions(target_loss, seconds, epochs, evaluate_every, rates, finals, limit)
+    options = RaceOptions(
+        target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
+    )
     with (
         open_run_folder(
             folder, "drlpp race", settings, resume=resume, restarted=restarted(), note=console.print
@@ -149,7 +153,7 @@ def race_model(
         ) as session,
     ):
         named = _named(session, placement, trust)
-        run_and_report(console, session, named, data, folder, options)
+        run_and_report(console, session, named, race_data, folder, options)
 
 
 def _named(session: ClusterSession, paths: list[Path], trust: list[str]) -> list[Contender]:
@@ -169,7 +173,7 @@ def run_and_report(
     console: Console,
     session: ClusterSession,
     named: list[Contender],
-    data: str,
+    data: RaceData,
     folder: Path,
     options: RaceOptions,
 ) -> None:
@@ -179,7 +183,7 @@ def run_and_report(
         console: to print on.
         session: the workers.
         named: who takes part besides those that a user has anyway.
-        data: its name.
+        data: to train and evaluate on.
         folder: for everything found.
         options: what wins.
     """
@@ -197,7 +201,6 @@ def run_and_report(
             folder,
             options,
             on_step=tell,
-            on_note=console.print,
         )
     console.print(race_table(course.race, end))
     for line in verdict_lines(course.race, end):
@@ -220,9 +223,11 @@ def _candidates(
 
     profile, cluster = load_or_measure_profile(session, folder)
     path = folder / FILE_NAME
-    if path.exists():
-        # Which threads suit plain PyTorch best is measured, and may come out otherwise again.
-        return list(read_document(path, TrainingRace).candidates), cluster
-    usual = usual_candidates(session, profile, cluster)
+    # Which threads suit plain PyTorch best is measured, and may come out otherwise again.
+    usual = (
+        list(read_document(path, TrainingRace).candidates)
+        if path.exists()
+        else usual_candidates(session, profile, cluster)
+    )
     keys = {contender.key for contender in usual}
     return usual + [contender for contender in named if contender.key not in keys], cluster

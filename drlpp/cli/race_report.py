@@ -24,7 +24,7 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
     to_goal = (
         f"to loss {goal.loss:.4g}" if goal.loss is not None else f"loss after {goal.seconds:.3g} s"
     )
-    trainings = "one training" if race.finals == 1 else f"median of at most {race.finals} trainings"
+    trainings = "one training" if race.finals == 1 else f"finalists: median of {race.finals}"
     table = Table(
         title=f"{race.model} on {race.data}: training {to_goal}, {trainings}",
         title_justify="left",
@@ -53,10 +53,15 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
 
 
 def _ranked(race: TrainingRace, end: RaceEnd) -> list[int]:
-    """Return the winner, the other finalists, and the rest in the order of their list."""
-    costs = end.result.costs
-    finalists = sorted(costs, key=lambda c: (-len(costs[c]), statistics.median(costs[c])))
-    return finalists + [c for c in range(len(race.candidates)) if c not in finalists]
+    """Return the finalists, the winner first, then who got there, then the rest as listed."""
+    finalists = sorted(end.result.finalists, key=lambda c: (c != end.winner, _median(end, c)))
+    arrived = sorted(end.result.costs.keys() - set(finalists), key=lambda c: end.result.costs[c])
+    known = [*finalists, *arrived]
+    return known + [c for c in range(len(race.candidates)) if c not in known]
+
+
+def _median(end: RaceEnd, candidate: int) -> float:
+    return statistics.median(final.cost for final in end.finals_of(candidate))
 
 
 def _method_text(candidate: Contender) -> str:
@@ -71,12 +76,12 @@ def _speed(curve: Curve | None) -> str:
 
 
 def _cost(end: RaceEnd, number: int) -> str:
-    costs = end.result.costs.get(number)
-    if not costs:
+    """Return a finalist's median, or what it took in the halving."""
+    if number not in end.result.costs:
         return ""
-    if end.goal.loss is not None:
-        return seconds_text(statistics.median(costs))
-    return f"{math.log(statistics.median(costs)):.4f}"
+    finalist = number in end.result.finalists
+    cost = _median(end, number) if finalist else end.result.costs[number]
+    return seconds_text(cost) if end.goal.loss is not None else f"{math.log(cost):.4f}"
 
 
 def _minibatches(curve: Curve | None, end: RaceEnd) -> str:

@@ -97,8 +97,7 @@ def choose_microbatches(
     """Try numbers of microbatches on an even split over all workers; a folder's choice stays.
 
     Args:
-        session: its method is tried with 1, … microbatches, up to those that leave no gradient
-            later than one update.
+        session: its method is tried with 1, … microbatches, up to as many as stages.
         profile, cluster: that the pipeline is split by.
         folder: for ``microbatches.json``.
         tell: called with what is tried.
@@ -113,7 +112,7 @@ def choose_microbatches(
     placement = _even_split(session, profile, cluster)
     if placement is None:
         return None
-    numbers = _numbers(len(placement.stages), session.captured.task.batch_size)
+    numbers = numbers_to_try(len(placement.stages), session.captured.task.batch_size)
     seconds: dict[int, list[float]] = {number: [] for number in numbers}
     for _ in range(_ROUNDS):
         for number in numbers:
@@ -149,10 +148,14 @@ def _even_split(session: ClusterSession, profile: Profile, cluster: Cluster) -> 
     return placement.on(chosen) if len(placement.stages) > 1 else None
 
 
-def _numbers(stages: int, batch_size: int) -> list[int]:
-    """Return the divisors of the batch up to the first with which s is one at most."""
-    divisors = [number for number in range(1, batch_size + 1) if batch_size % number == 0]
-    enough = next((n for n in divisors if n >= stages - 1), divisors[-1])
+def numbers_to_try(stages: int, batch_size: int) -> list[int]:
+    """Return numbers of microbatches, ascending: the last leaves no gradient later than one update.
+
+    They divide the minibatch evenly. If none from ``stages`` to twice that does, the last is the
+    largest below.
+    """
+    divisors = [n for n in range(1, 2 * stages + 1) if batch_size % n == 0]
+    enough = next((number for number in divisors if number >= stages), divisors[-1])
     return [number for number in divisors if number <= enough]
 
 

@@ -42,24 +42,29 @@ class PlainLoop:
         self._method = method
         self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         self.optimizer = build_optimizer(optimizer, self._weights)
-        # The gradients of an update are the mean over its minibatches.
-        self._factor = method.applied_loss_scale / method.accumulate
         self._emulated = EmulatedAccelerator(speed)
-        self._steps = 0
+        self._collected = 0
 
-    def step(self, inputs: tuple[Tensor, ...], targets: Tensor) -> Tensor:
-        """Train on one minibatch; return its loss."""
+    def step(self, inputs: tuple[Tensor, ...], targets: Tensor, *, last: bool = False) -> Tensor:
+        """Train on one minibatch; return its loss.
+
+        Args:
+            inputs, targets: of the minibatch.
+            last: of its epoch: an update is made of what is collected, however few.
+        """
         self._emulated.begin()
         inputs, targets = to_device((inputs, targets), self.device)
         with passes_in(self._method.precision, self.device):
             loss: Tensor = self._loss(self.module(*inputs), targets)
         self._emulated.rest()
         self._emulated.begin()
-        scaled = loss if self._factor == 1 else loss * self._factor
+        # The gradients of an update are the mean over its minibatches.
+        factor = self._method.applied_loss_scale / self._method.accumulate
+        scaled = loss if factor == 1 else loss * factor
         scaled.backward()
         self._emulated.rest()
-        self._steps += 1
-        if self._steps % self._method.accumulate == 0:
+        self._collected += 1
+        if last or self._collected == self._method.accumulate:
             self._emulated.begin()
             self._update()
             self._emulated.rest()
@@ -68,6 +73,9 @@ class PlainLoop:
     def _update(self) -> None:
         method = self._method
         gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        if self._collected < method.accumulate:
+            torch._foreach_mul_(gradients, method.accumulate / self._collected)
+        self._collected = 0
         if method.applied_loss_scale != 1:
             torch._foreach_div_(gradients, method.applied_loss_scale)
         finite = True

@@ -9,16 +9,18 @@ without a flush, the paper's over whole minibatches, and flushed 1F1B.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from drlpp.comparison.contenders import PLAIN, Contender
+from drlpp.comparison.microbatches import numbers_to_try
 from drlpp.comparison.plain import PlainPyTorch
+from drlpp.comparison.race import heat
 from drlpp.comparison.rivals import plain_threads
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
-from drlpp.errors import InvalidInput, RunFailure
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
-from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PLANNERS, PlanningProblem, gpipe
 from drlpp.runtime.session.session import ClusterSession
@@ -33,25 +35,14 @@ _SIMULATED_MINIBATCHES = 12
 
 
 def plain_pytorch(session: ClusterSession, cluster: Cluster) -> Contender:
-    """Return plain PyTorch with the threads with which a minibatch takes least, measured.
+    """Return plain PyTorch with the threads with which a minibatch takes least, measured in turns.
 
-    Raises:
-        RunFailure: it cannot train the model with any number of threads.
+    If it cannot train the model at all, the race will say so.
     """
-    seconds: dict[int | None, float] = {}
-    reasons = []
     choices = plain_threads(session, cluster)
     with PlainPyTorch(session) as plain:
-        for threads in choices:
-            outcome = plain.measure(threads, _MINIBATCHES, session.method)
-            if isinstance(outcome, Measurement):
-                seconds[threads] = outcome.median_seconds
-            else:
-                reasons.append(outcome.reason)
-    if not seconds:
-        raise RunFailure(f"plain PyTorch cannot train the model: {reasons[-1]}")
-    best = min(seconds, key=lambda threads: seconds[threads])
-    return Contender(found_by=PLAIN, method=session.method, threads=best)
+        best = heat(len(choices), lambda i: plain.measure(choices[i], _MINIBATCHES, session.method))
+    return Contender(found_by=PLAIN, method=session.method, threads=choices[best or 0])
 
 
 def usual_candidates(
@@ -71,16 +62,22 @@ def usual_candidates(
 
 
 def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Contender]:
-    """Yield data parallelism over all workers, if they can divide a minibatch evenly."""
-    workers = cluster.accelerators
-    if workers > 1 and session.captured.task.batch_size % workers == 0:
-        options = {"schedule": FLUSHED_1F1B.name, "microbatches": workers}
-        method = choose_method(SYNC.name, options, session.method)
-        whole = Stage(
-            operators=tuple(range(len(session.graph))), accelerators=tuple(range(workers))
-        )
-        placement = Placement(stages=(whole,))
-        yield Contender.of(Candidate(placement, method), "data-parallel")
+    """Yield data parallelism over as many workers as are fastest, measured in turns.
+
+    As with torch's DDP, workers divide each minibatch among them; so they have to divide it evenly.
+    """
+    operators = tuple(range(len(session.graph)))
+    found = []
+    for workers in range(2, cluster.accelerators + 1):
+        if session.captured.task.batch_size % workers == 0:
+            options = {"schedule": FLUSHED_1F1B.name, "microbatches": workers}
+            method = choose_method(SYNC.name, options, session.method)
+            chosen = tuple(sorted(cluster.least_crowded[:workers]))
+            whole = Stage(operators=operators, accelerators=chosen)
+            found.append(Candidate(Placement(stages=(whole,)), method))
+    best = heat(len(found), lambda index: session.measure(found[index], _MINIBATCHES))
+    if best is not None:
+        yield Contender.of(found[best], "data-parallel")
 
 
 def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> Iterator[Contender]:
@@ -101,8 +98,9 @@ def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> I
                 method = _best_flushed(session, profile, cluster, placement)
             yield Contender.of(Candidate(placement, method), "even split")
     method = _microbatched(session, cluster.accelerators)
-    placement = PLANNERS["exact"](_problem(session, profile, cluster, method)).placement
-    yield Contender.of(Candidate(placement, method), "exact")
+    with suppress(InvalidInput):
+        placement = PLANNERS["exact"](_problem(session, profile, cluster, method)).placement
+        yield Contender.of(Candidate(placement, method), "exact")
 
 
 def _methods(session: ClusterSession, stages: int) -> Iterable[Method]:
@@ -118,10 +116,10 @@ def _asynchronous(session: ClusterSession, microbatches: int) -> Method:
 
 
 def _microbatched(session: ClusterSession, stages: int) -> Method:
-    """Return the method with as many microbatches as stages, or the fewest beyond that divide."""
-    batch = session.captured.task.batch_size
-    enough = [m for m in range(stages, batch + 1) if batch % m == 0]
-    return _asynchronous(session, enough[0] if enough else 1)
+    """Return the user's microbatches, or as many as leave no gradient later than one update."""
+    given = session.method.microbatches
+    batch_size = session.captured.task.batch_size
+    return _asynchronous(session, given if given > 1 else numbers_to_try(stages, batch_size)[-1])
 
 
 def _best_flushed(

@@ -6,11 +6,17 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from drlpp.errors import HostLost, RunFailure, StorageFailure
+from drlpp.errors import (
+    InvalidInput,
+    ModelError,
+    NotFinite,
+    OutOfMemory,
+    TrialTimeout,
+    WorkerLost,
+)
 from drlpp.io.documents import read_document, write_document
 from drlpp.runtime.device.emulation import available_cores, cores_for
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.training_data import TrainingData
 from drlpp.runtime.training.training_reports import Stint
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.curves import Curve, Point
@@ -18,12 +24,10 @@ from drlpp.training_race.halving import Training
 from drlpp.training_race.judging import RaceEnd, run_race
 from drlpp.training_race.learners import Learner, PipelineLearner
 from drlpp.training_race.plain_learner import PlainLearner
+from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.training_race_file import TrainingRace
 
 FILE_NAME = "race.json"
-
-Source = Callable[[int], TrainingData]
-"""Gives the data in the order of a seed, each time anew."""
 
 
 class Course:
@@ -31,8 +35,8 @@ class Course:
 
     Args:
         session: the workers.
-        fresh: the race, without runs; what the folder holds of the very same race is continued.
-        source: of the data.
+        fresh: the race, without runs; what the folder has trained of it is taken.
+        data: to train and evaluate on.
         optimizer: its learning rate is each training's own.
         folder: for ``race.json`` and a folder of each training.
         start: the evaluation before any training, which all share.
@@ -44,7 +48,7 @@ class Course:
         self,
         session: ClusterSession,
         fresh: TrainingRace,
-        source: Source,
+        data: RaceData,
         optimizer: OptimizerSpec,
         folder: Path,
         start: Point,
@@ -53,7 +57,7 @@ class Course:
         on_point: Callable[[Training, Point], None] = lambda training, point: None,
     ) -> None:
         self.session = session
-        self.source = source
+        self.data = data
         self._optimizer = optimizer
         self.folder = folder
         self._path = folder / FILE_NAME
@@ -99,11 +103,9 @@ class Course:
             # Whatever lies there was trained by a run that was killed before it noted that.
             self.forget(training)
         try:
-            learner = self._learner(training)
-            stint = learner.train_until(self._next_stop(done, learner.together))
-        except (HostLost, StorageFailure):
-            raise
-        except RunFailure as failure:
+            stint = self._stint(training, done)
+        except (NotFinite, OutOfMemory, ModelError) as failure:
+            # It would fail again. Whatever else goes wrong ends the race, which can be resumed.
             return curve.model_copy(update={"failure": str(failure)})
         if stint.first != done:
             # Killed between a checkpoint and the note of it: its seconds are not known.
@@ -113,6 +115,15 @@ class Course:
         self._on_point(training, point)
         diverged = "the held-out loss is not finite" if point.loss is None else None
         return Curve(points=(*curve.points, point), failure=diverged)
+
+    def _stint(self, training: Training, done: int) -> Stint:
+        """Train to the next evaluation; once more if a worker is lost, as for measurements."""
+        learner = self._learner(training)
+        stop = self._next_stop(done, learner.together)
+        try:
+            return learner.train_until(stop)
+        except (WorkerLost, TrialTimeout):
+            return learner.train_until(stop)
 
     def _next_stop(self, done: int, together: int) -> int:
         """Return where to evaluate next: within the epoch after whole updates, or at its end."""
@@ -130,7 +141,7 @@ class Course:
         session = self.session
         candidate = self.race.candidates[training.candidate]
         optimizer = self.optimizer_of(training)
-        data, folder = self.source(training.seed), self.folder_of(training)
+        data, folder = self.data.ordered(training.seed), self.folder_of(training)
         if candidate.candidate is not None:
             plan = session.plan(candidate.candidate)
             return PipelineLearner(session, plan, data, folder, optimizer)
@@ -163,8 +174,20 @@ def _point_after(last: Point, stint: Stint) -> Point:
 
 
 def _continued(path: Path, fresh: TrainingRace) -> TrainingRace:
-    """Return the race in ``path`` if it is the same, else ``fresh``."""
+    """Return the race with what the file has trained; a target and finals may have changed.
+
+    Raises:
+        InvalidInput: the file is of another race.
+    """
     if not path.exists():
         return fresh
     known = read_document(path, TrainingRace)
-    return known if known.unrun == fresh else fresh
+    for name in ("model", "data", "optimizer", "minibatches", "every", "rates"):
+        if getattr(known, name) != getattr(fresh, name):
+            raise InvalidInput(
+                f"{path} is of a race with {name} = {getattr(known, name)}; it cannot be resumed "
+                f"with {getattr(fresh, name)}"
+            )
+    if known.candidates != fresh.candidates[: len(known.candidates)]:
+        raise InvalidInput(f"{path} is of a race of other candidates; give another folder")
+    return fresh.model_copy(update={"runs": known.runs})

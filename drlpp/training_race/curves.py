@@ -54,9 +54,22 @@ class Curve(Record):
         """How long training has taken so far."""
         return self.last.seconds
 
+    @property
+    def minibatches(self) -> int:
+        """How many minibatches were trained on so far."""
+        return self.last.minibatches
+
     def seconds_after(self, minibatches: int) -> float:
-        """Return how long it took to so many minibatches, or to the last evaluation before."""
-        return max(p.seconds for p in self.points if p.minibatches <= minibatches)
+        """Return how long it took to so many minibatches, or to the first evaluation after them."""
+        return min((p.seconds for p in self.points if p.minibatches >= minibatches), default=0.0)
+
+    def loss_after(self, minibatches: int) -> float:
+        """Return the loss after so many minibatches, or at the first evaluation after them.
+
+        It is infinite if training failed before.
+        """
+        found = (p.comparable_loss for p in self.points if p.minibatches >= minibatches)
+        return next(found, math.inf)
 
     def reaches(self, loss: float) -> bool:
         """Return whether an evaluation was at most ``loss``."""

@@ -1,15 +1,15 @@
 """Who reaches a loss first: a search for everybody's learning rate, halving, and a final.
 
-All costs are seconds of training, the same for every candidate in each of three parts:
-
-1. **Rates.** Every candidate trains for ``search_seconds`` with each learning rate; where the best
-   is the largest or the least of them, one more beyond it is tried, up to twice.
+1. **Rates.** Every candidate trains on the same minibatches with each learning rate; where the best
+   is the largest or the least of them, one more beyond it is tried, up to twice, and where all
+   fail, less, up to twice.
 2. **Halving.** With its best rate each continues; the time doubles, and after each doubling the
    half with the higher held-out loss ends, until somebody reaches the goal. The others train to the
    end of that time, and no longer: who is not there by then cannot win. Plain PyTorch alone trains
    until it has reached the goal itself, or the limit: it is what a user has already.
 3. **Final.** The first two and plain PyTorch train from the beginning again, with other orders of
-   the samples, in turns. What a race says of sooner and later rests on these.
+   the samples, in turns. What a race says of sooner and later rests on these alone: the trainings
+   before have chosen who takes part, and with which rate.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Goal:
             seconds = curve.seconds_to(self.loss)
             return math.inf if seconds is None else seconds
         assert self.seconds is not None
-        return math.exp(min(curve.loss_at(self.seconds), 700.0))
+        loss = curve.loss_at(self.seconds)
+        return math.exp(min(loss, 700.0)) if math.isfinite(loss) else math.inf
 
 
 class Train(Protocol):
@@ -84,13 +85,22 @@ class Rules:
 
     Attributes:
         rates: learning rates that everybody tries, in ascending order.
-        search_seconds: of training with each of them.
-        finals: trainings of a finalist in all, that of the halving included.
+        search_minibatches: that everybody trains on with each of them.
+        finals: trainings of each finalist.
+        halving: whether candidates end before the goal; otherwise all train to it, or the limit.
     """
 
     rates: tuple[float, ...]
-    search_seconds: float
+    search_minibatches: int
     finals: int = 3
+    halving: bool = True
+
+
+class Final(NamedTuple):
+    """What a finalist's training cost; at least that, if it was not there in the end."""
+
+    cost: float
+    arrived: bool
 
 
 @dataclass
@@ -99,30 +109,25 @@ class Result:
 
     Attributes:
         rates: everybody's best learning rate; None if all have failed.
-        ended: after how many seconds who ended in the halving, and why.
+        ended: why who did not reach the goal in the halving.
+        costs: in the halving, of those that reached the goal.
         finalists: the first first, by the halving.
-        costs: of the finalists, one for each order of samples: of those that reached the goal.
+        finals: of each of these, for each order of samples.
     """
 
     rates: dict[int, float | None] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
+    costs: dict[int, float] = field(default_factory=dict)
     finalists: list[int] = field(default_factory=list)
-    costs: dict[int, list[float]] = field(default_factory=dict)
+    finals: dict[int, list[Final]] = field(default_factory=dict)
 
 
-def race(
-    candidates: int,
-    train: Train,
-    goal: Goal,
-    rules: Rules,
-    reference: int | None = None,
-    on_step: Callable[[str], None] = lambda step: None,
-    forget: Callable[[Training], None] = lambda training: None,
-) -> Result:
-    """Run the three parts.
+@dataclass(frozen=True)
+class Race:
+    """One race between ``candidates`` numbers from 0.
 
-    Args:
-        candidates: how many; they are numbered from 0.
+    Attributes:
+        candidates: how many.
         train: trains one; what it returns decides all, so that a race that was interrupted takes
             the same course again.
         goal: what wins.
@@ -131,18 +136,93 @@ def race(
         on_step: called with what comes next.
         forget: called with a training that will not continue.
     """
-    result = Result()
-    for candidate in range(candidates):
-        on_step(f"learning rates: candidate {candidate + 1} of {candidates}")
-        result.rates[candidate] = best_rate(candidate, train, rules, forget)
-        if result.rates[candidate] is None:
-            result.ended[candidate] = "failed with every learning rate"
-    chosen = {c: Training(c, rate) for c, rate in result.rates.items() if rate is not None}
-    curves = _halve(chosen, train, goal, rules, reference, result, on_step)
-    for candidate in chosen.keys() - curves.keys():
-        forget(chosen[candidate])
-    _final(chosen, curves, train, goal, rules, reference, result, on_step)
-    return result
+
+    candidates: int
+    train: Train
+    goal: Goal
+    rules: Rules
+    reference: int | None = None
+    on_step: Callable[[str], None] = lambda step: None
+    forget: Callable[[Training], None] = lambda training: None
+
+    def run(self) -> Result:
+        """Run the three parts."""
+        result = Result()
+        chosen: dict[int, Training] = {}
+        for candidate in range(self.candidates):
+            self.on_step(f"learning rates: candidate {candidate + 1} of {self.candidates}")
+            rate = best_rate(candidate, self.train, self.rules, self.forget)
+            result.rates[candidate] = rate
+            if rate is None:
+                tried = Training(candidate, self.rules.rates[0])
+                failure = self.train(tried, lambda curve: True).failure
+                result.ended[candidate] = f"failed with every learning rate: {failure}"
+            else:
+                chosen[candidate] = Training(candidate, rate)
+        curves = self._halve(chosen, result)
+        for candidate in chosen.keys() - curves.keys():
+            self.forget(chosen[candidate])
+        self._final(chosen, curves, result)
+        return result
+
+    def _halve(self, chosen: Mapping[int, Training], result: Result) -> dict[int, Curve]:
+        """Train longer and longer, and end those that cannot win; return the others' curves."""
+        goal, end = self.goal, self.goal.seconds or self.goal.limit_seconds
+        wanted = self.rules.search_minibatches
+        curves = {c: self.train(t, lambda c: c.minibatches >= wanted) for c, t in chosen.items()}
+        seconds = max((curve.seconds_after(wanted) for curve in curves.values()), default=end)
+        running = sorted(chosen)
+        while running:
+            seconds = min(2 * seconds, end)
+            self.on_step(f"halving: {len(running)} left, {seconds:.0f} s of training each")
+            curves |= {c: self.train(chosen[c], goal.enough(seconds)) for c in running}
+            arrived = goal.loss is not None and any(
+                goal.cost(curves[c]) <= seconds for c in running
+            )
+            if seconds >= end or (arrived and self.rules.halving):
+                break
+            if not self.rules.halving:
+                continue
+            ranked = sorted(running, key=lambda c: (curves[c].loss_at(seconds), c))
+            for candidate in ranked[max(-(-len(ranked) // 2), 2) :]:
+                if candidate != self.reference:
+                    running.remove(candidate)
+                    loss = curves[candidate].loss_at(seconds)
+                    why = curves[candidate].failure or f"{loss:.4g}"
+                    result.ended[candidate] = f"{why} after {seconds:.3g} s"
+        if goal.loss is not None and self.reference in running:
+            assert self.reference is not None
+            to_the_end = goal.enough(goal.limit_seconds)
+            curves[self.reference] = self.train(chosen[self.reference], to_the_end)
+        for candidate in running:
+            cost = goal.cost(curves[candidate])
+            if math.isfinite(cost):
+                result.costs[candidate] = cost
+            else:
+                at = curves[candidate].seconds
+                why = curves[candidate].failure or "not reached"
+                result.ended[candidate] = f"{why} in {at:.3g} s"
+        return {candidate: curves[candidate] for candidate in running}
+
+    def _final(
+        self, chosen: Mapping[int, Training], curves: Mapping[int, Curve], result: Result
+    ) -> None:
+        """Train the first two and the reference again, with other orders of the samples."""
+        ranked = sorted(result.costs, key=lambda c: (result.costs[c], c))
+        result.finalists = ranked[:2] + [c for c in ranked[2:] if c == self.reference]
+        result.finals = {candidate: [] for candidate in result.finalists}
+        if len(ranked) < 2:
+            return
+        for seed in range(1, self.rules.finals + 1):
+            self.on_step(f"final: {len(ranked[:3])} train, {seed} of {self.rules.finals}")
+            for candidate in result.finalists if seed % 2 else result.finalists[::-1]:
+                training = chosen[candidate]._replace(seed=seed)
+                longest = _LONGEST_FINAL * curves[candidate].seconds
+                curve = self.train(training, self.goal.enough(longest))
+                cost = self.goal.cost(curve)
+                arrived = math.isfinite(cost)
+                result.finals[candidate].append(Final(cost if arrived else longest, arrived))
+                self.forget(training)
 
 
 def best_rate(
@@ -151,84 +231,22 @@ def best_rate(
     rules: Rules,
     forget: Callable[[Training], None] = lambda training: None,
 ) -> float | None:
-    """Return the rate with the least loss after the search's seconds; None if none trains."""
+    """Return the rate with the least loss after the search's minibatches; None if none trains."""
+    wanted = rules.search_minibatches
 
     def loss_with(rate: float) -> float:
-        curve = train(Training(candidate, rate), lambda c: c.seconds >= rules.search_seconds)
-        return curve.loss_at(rules.search_seconds)
+        curve = train(Training(candidate, rate), lambda curve: curve.minibatches >= wanted)
+        return curve.loss_after(wanted)
 
     tried = {rate: loss_with(rate) for rate in rules.rates}
     factor = rules.rates[-1] / rules.rates[-2] if len(rules.rates) > 1 else 1.0
     for _ in range(_MORE_RATES if len(rules.rates) > 1 else 0):
-        best = min(tried, key=lambda rate: tried[rate])
-        if not math.isfinite(tried[best]) or best not in (min(tried), max(tried)):
+        best = min(tried, key=lambda rate: (tried[rate], rate))
+        if best not in (min(tried), max(tried)):
             break
         further = best * factor if best == max(tried) else best / factor
         tried[further] = loss_with(further)
-    best = min(tried, key=lambda rate: tried[rate])
+    best = min(tried, key=lambda rate: (tried[rate], rate))
     for rate in tried.keys() - {best}:
         forget(Training(candidate, rate))
     return best if math.isfinite(tried[best]) else None
-
-
-def _halve(
-    chosen: Mapping[int, Training],
-    train: Train,
-    goal: Goal,
-    rules: Rules,
-    reference: int | None,
-    result: Result,
-    on_step: Callable[[str], None],
-) -> dict[int, Curve]:
-    """Train for longer and longer, and end those that cannot win; return the curves of the rest."""
-    running = sorted(chosen)
-    end = goal.limit_seconds if goal.seconds is None else goal.seconds
-    seconds = rules.search_seconds
-    curves: dict[int, Curve] = {}
-    while running:
-        seconds = min(2 * seconds, end)
-        on_step(f"halving: {len(running)} left, {seconds:.0f} s of training each")
-        curves |= {c: train(chosen[c], goal.enough(seconds)) for c in running}
-        first = min(goal.cost(curves[c]) for c in running) if goal.loss is not None else math.inf
-        if first <= seconds or seconds >= end:
-            break
-        ranked = sorted(running, key=lambda c: (curves[c].loss_at(seconds), c))
-        kept = ranked[: max(-(-len(ranked) // 2), 2)]
-        for candidate in ranked[len(kept) :]:
-            if candidate != reference:
-                loss = curves[candidate].loss_at(seconds)
-                result.ended[candidate] = f"{loss:.4g} after {seconds:.3g} s"
-        running = sorted({*kept, *({reference} & chosen.keys() if reference is not None else ())})
-    if goal.loss is not None and reference in curves:
-        assert reference is not None
-        curves[reference] = train(chosen[reference], goal.enough(goal.limit_seconds))
-    for candidate in running:
-        if goal.loss is not None and not math.isfinite(goal.cost(curves[candidate])):
-            at = curves[candidate].seconds
-            result.ended[candidate] = f"not reached in {at:.3g} s"
-    return {candidate: curves[candidate] for candidate in running}
-
-
-def _final(
-    chosen: Mapping[int, Training],
-    curves: Mapping[int, Curve],
-    train: Train,
-    goal: Goal,
-    rules: Rules,
-    reference: int | None,
-    result: Result,
-    on_step: Callable[[str], None],
-) -> None:
-    """Train the first two and the reference again, with other orders of the samples."""
-    costs = {candidate: goal.cost(curve) for candidate, curve in curves.items()}
-    arrived = sorted((c for c in costs if math.isfinite(costs[c])), key=lambda c: (costs[c], c))
-    result.finalists = arrived[:2] + [c for c in arrived[2:] if c == reference]
-    result.costs = {candidate: [costs[candidate]] for candidate in result.finalists}
-    for seed in range(1, rules.finals if len(result.finalists) > 1 else 1):
-        on_step(f"final: training {seed + 1} of {rules.finals} of {len(result.finalists)}")
-        turns = result.finalists if seed % 2 else result.finalists[::-1]
-        for candidate in turns:
-            longest = _LONGEST_FINAL * curves[candidate].seconds
-            curve = train(chosen[candidate]._replace(seed=seed), goal.enough(longest))
-            if math.isfinite(cost := goal.cost(curve)):
-                result.costs[candidate].append(cost)

@@ -11,11 +11,20 @@ from drlpp.comparison.verdict import LEAST_CONFIDENCE, LEAST_GAIN
 from drlpp.errors import RunFailure
 from drlpp.io.formatting import confidence_text
 from drlpp.training_race.curves import Curve
-from drlpp.training_race.halving import Goal, Result, Rules, Train, Training, best_rate, race
+from drlpp.training_race.halving import (
+    Final,
+    Goal,
+    Race,
+    Result,
+    Rules,
+    Train,
+    Training,
+    best_rate,
+)
 from drlpp.training_race.training_race_file import TrainingRace
 
-_SEARCHED_EVALUATIONS = 2
-"""A learning rate is tried for as long as plain PyTorch takes to this many evaluations."""
+_SEARCHED_EVALUATIONS = 3
+"""A learning rate is tried until this many evaluations."""
 
 _LIMIT = 5.0
 """Nobody trains longer than this many times what plain PyTorch takes to the loss it sets."""
@@ -29,18 +38,24 @@ class RaceEnd:
 
     Attributes:
         goal: what won; a loss that plain PyTorch has set included.
-        rules: how it was run.
         result: the race's.
     """
 
     goal: Goal
-    rules: Rules
     result: Result
 
     @property
     def standing(self) -> Standing:
-        """Who is first in the final; numbers are those of ``result.finalists``."""
-        return Standing.of([self.result.costs[c] for c in self.result.finalists])
+        """Who is first in the final; numbers are those of ``result.finalists``.
+
+        A training that was not there in the end counts as if it had been there then: that is in its
+        favour.
+        """
+        return Standing.of([[f.cost for f in self.finals_of(c)] for c in self.result.finalists])
+
+    def finals_of(self, candidate: int) -> list[Final]:
+        """Return a finalist's trainings; that of the halving if there was nobody to race with."""
+        return self.result.finals[candidate] or [Final(self.result.costs[candidate], True)]
 
     @property
     def winner(self) -> int | None:
@@ -64,24 +79,17 @@ def run_race(
 ) -> RaceEnd:
     """Run a race to its end: with the same curves it always ends the same way.
 
-    Plain PyTorch, the first candidate, sets the pace: how long a learning rate is tried and,
-    without a target, the loss to be reached.
+    Without a target, plain PyTorch, the first candidate, sets the loss to be reached.
 
     Raises:
-        RunFailure: plain PyTorch fails.
+        RunFailure: plain PyTorch fails, and has to set the loss.
     """
-    on_step("how fast plain PyTorch trains")
-    middle = race_.rates[len(race_.rates) // 2]
-    wanted = _SEARCHED_EVALUATIONS * race_.every
-    paced = train(Training(0, middle), lambda curve: curve.last.minibatches >= wanted)
-    if paced.seconds == 0:
-        raise RunFailure(f"plain PyTorch cannot train the model: {paced.failure}")
-    rules = Rules(race_.rates, paced.seconds_after(wanted), race_.finals)
+    wanted = min(_SEARCHED_EVALUATIONS * race_.every, race_.minibatches)
+    rules = Rules(race_.rates, wanted, race_.finals, race_.halving)
     goal = _goal(race_, rules, train, on_step)
-    result = race(
-        len(race_.candidates), train, goal, rules, reference=0, on_step=on_step, forget=forget
-    )
-    return RaceEnd(goal, rules, result)
+    count = len(race_.candidates)
+    race = Race(count, train, goal, rules, reference=0, on_step=on_step, forget=forget)
+    return RaceEnd(goal, race.run())
 
 
 def _goal(race_: TrainingRace, rules: Rules, train: Train, on_step: Callable[[str], None]) -> Goal:
@@ -89,16 +97,21 @@ def _goal(race_: TrainingRace, rules: Rules, train: Train, on_step: Callable[[st
         return Goal(None, race_.target_seconds, race_.target_seconds)
     if race_.target_loss is not None:
         return Goal(race_.target_loss, None, race_.limit_seconds or _USUAL_LIMIT_SECONDS)
+    on_step("learning rates: plain PyTorch")
     rate = best_rate(0, train, rules)
     if rate is None:
-        raise RunFailure("plain PyTorch fails with every learning rate; give a smaller one")
+        failure = train(Training(0, race_.rates[0]), lambda curve: True).failure
+        raise RunFailure(
+            f"plain PyTorch, which would set the loss to be reached, cannot train the model: "
+            f"{failure}; give --target-loss or --seconds (target_loss, target_seconds)"
+        )
     on_step(f"the loss that plain PyTorch reaches in {race_.epochs} epochs")
     wanted = race_.epochs * race_.minibatches
-    curve = train(Training(0, rate), lambda curve: curve.last.minibatches >= wanted)
-    within = [point for point in curve.points[1:] if point.minibatches <= wanted]
-    loss = min(point.comparable_loss for point in within)
-    limit = race_.limit_seconds or _LIMIT * curve.seconds_after(wanted)
-    return Goal(loss, None, limit)
+    curve = train(Training(0, rate), lambda curve: curve.minibatches >= wanted)
+    loss = curve.loss_after(wanted)
+    if not math.isfinite(loss):
+        raise RunFailure(f"plain PyTorch, which sets the loss, failed: {curve.failure}")
+    return Goal(loss, None, race_.limit_seconds or _LIMIT * curve.seconds_after(wanted))
 
 
 def replay(race_: TrainingRace) -> RaceEnd | None:
@@ -137,18 +150,23 @@ def verdict_lines(race_: TrainingRace, end: RaceEnd) -> Iterator[str]:
         yield f"plain PyTorch was the first at {what}: train it plainly"
     else:
         yield f"{names[winner]} ({race_.candidates[winner].method}) was the first at {what}"
+    if len(end.result.finalists) < 2:
+        yield "nobody else got there"
+        return
+    if race_.finals < 2:
+        yield "by how much is not known from one training: give --finals 3 (finals)"
+        return
     for candidate in end.result.finalists:
         lead = end.lead_over(candidate)
         if lead is not None:
-            yield f"{_lead_text(lead, goal)} {names[candidate]}"
+            missed = sum(not final.arrived for final in end.finals_of(candidate))
+            bound = f", which {missed} of {race_.finals} times was not there at the end"
+            yield f"{_lead_text(lead, goal)} {names[candidate]}{bound if missed else ''}"
     lead = end.lead_over(plain)
     if winner != plain and lead is None:
         yield "plain PyTorch did not get there"
     elif lead is not None and not is_worth_having(lead):
         yield "that is no difference worth having: train it plainly"
-    costs = end.result.costs.values()
-    if len(costs) > 1 and any(len(of_one) < race_.finals for of_one in costs):
-        yield "not every training of the final got there, so that less is known than was asked for"
 
 
 def is_worth_having(lead: Lead) -> bool:

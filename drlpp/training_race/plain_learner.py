@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -13,12 +14,13 @@ from torch import Tensor, nn
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.comparison.plain_loop import PlainLoop
-from drlpp.errors import NotFinite
+from drlpp.errors import NotFinite, OutOfMemory
 from drlpp.io.documents import replacing
-from drlpp.runtime.device.devices import accelerator_of, to_device
+from drlpp.runtime.device.devices import accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.loading.held_out import mean_loss, mean_score
-from drlpp.runtime.training.training_data import TrainingData, epoch_seed
+from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.training.training_data import LoaderState, TrainingData, epoch_seed, primed
 from drlpp.runtime.training.training_reports import Stint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -65,6 +67,7 @@ class PlainLearner:
         self._accelerator = accelerator_of(device, 0)
         self._speed, self._core = speed, core
         self._seed = seed
+        self._state = data.state()
 
     @property
     def together(self) -> int:
@@ -75,28 +78,47 @@ class PlainLearner:
         """Train on from the checkpoint; none is in memory while it is another's turn."""
         task = self._captured.task
         task = task._replace(module=initial_module(self._captured))
-        loop = PlainLoop(task, self._method, self._optimizer, self._accelerator, self._speed)
-        done = self._restore(loop)
-        began, seconds, each = done, 0.0, self._data.minibatches
-        with self._computing():
-            loop.module.train()
-            while done < minibatches:
-                epoch, first = divmod(done, each)
-                begin = time.perf_counter()
-                last = None
-                for minibatch in self._data.minibatches_here(epoch + 1, first):
-                    last = loop.step(tuple(minibatch.inputs), minibatch.targets)
-                    done += 1
-                    if done in (minibatches, (epoch + 1) * each):
-                        break
-                if last is not None and not bool(last.isfinite()):
-                    raise NotFinite("the loss is not finite", done - 1)
-                self._accelerator.synchronize()
-                seconds += time.perf_counter() - begin
-            self._save(loop, done)
-            loss, score = held_out(loop.module, self._captured, self._data)
-        self._accelerator.empty_cache()
-        return Stint(began, done, seconds, loss, score)
+        try:
+            loop = PlainLoop(task, self._method, self._optimizer, self._accelerator, self._speed)
+            done = first = self._restore(loop)
+            seconds, each = 0.0, self._data.minibatches
+            with self._computing():
+                loop.module.train()
+                while done < minibatches:
+                    stop = min(minibatches, (done // each + 1) * each)
+                    seconds += self._train(loop, done, stop)
+                    done = stop
+                self._save(loop, done)
+                loss, score = held_out(loop.module, self._captured, self._data, self._method)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory("plain PyTorch ran out of memory") from None
+            raise
+        finally:
+            self._accelerator.empty_cache()
+        return Stint(first, done, seconds, loss, score)
+
+    def _train(self, loop: PlainLoop, done: int, stop: int) -> float:
+        """Train within an epoch, and return how long that took."""
+        epoch, position = divmod(done, self._data.minibatches)
+        minibatches = self._data.minibatches_here(epoch + 1, position)
+        if position:
+            # A loader begins the epoch anew to get there, which is no training.
+            minibatches = primed(minibatches)
+        begin = time.perf_counter()
+        last = None
+        for number, minibatch in enumerate(islice(minibatches, stop - done), done + 1):
+            ends = number % self._data.minibatches == 0
+            last = loop.step(tuple(minibatch.inputs), minibatch.targets, last=ends)
+        if last is not None and not bool(last.isfinite()):
+            raise NotFinite("the loss is not finite", stop - 1)
+        self._accelerator.synchronize()
+        seconds = time.perf_counter() - begin
+        if stop % self._data.minibatches == 0:
+            next(minibatches, None)
+        # Before the iterator is closed, which may move the loader on.
+        self._state = self._data.state()
+        return seconds
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -113,6 +135,7 @@ class PlainLearner:
 
     def _restore(self, loop: PlainLoop) -> int:
         if not self._checkpoint.exists():
+            self._data.load_state(self._state)
             generator = torch.Generator().manual_seed(epoch_seed(self._seed, 0))
             self._random = generator.get_state()
             return 0
@@ -120,6 +143,7 @@ class PlainLearner:
         loop.module.load_state_dict(saved["model"])
         loop.optimizer.load_state_dict(saved["optimizer"])
         self._random = saved["random"].cpu()
+        self._data.load_state(LoaderState(*saved["data"]))
         return int(saved["done"])
 
     def _save(self, loop: PlainLoop, done: int) -> None:
@@ -128,6 +152,7 @@ class PlainLearner:
             "model": loop.module.state_dict(),
             "optimizer": loop.optimizer.state_dict(),
             "random": self._random,
+            "data": tuple(self._state),
             "done": done,
         }
         with replacing(self._checkpoint) as temporary:
@@ -141,9 +166,12 @@ def initial_module(captured: CapturedModel) -> nn.Module:
 
 
 def held_out(
-    module: nn.Module, captured: CapturedModel, data: TrainingData
+    module: nn.Module, captured: CapturedModel, data: TrainingData, method: Method
 ) -> tuple[float, float | None]:
-    """Return the loss and the score of a module on the held-out samples, in evaluation mode."""
+    """Return loss and score of a module on the held-out samples, in evaluation mode.
+
+    The method has the precision, which is that of the workers' evaluation as well.
+    """
     task = captured.task
     assert task.loss is not None
     losses: list[float] = []
@@ -153,10 +181,11 @@ def held_out(
     with torch.no_grad():
         for minibatch in data.held_out():
             inputs, targets = to_device((tuple(minibatch.inputs), minibatch.targets), device)
-            outputs = module(*inputs)
-            losses.append(float(task.loss(outputs, targets)))
-            if task.score is not None:
-                scores.append(task.score(outputs, targets).cpu())
+            with passes_in(method.precision, device):
+                outputs = module(*inputs)
+                losses.append(float(task.loss(outputs, targets)))
+                if task.score is not None:
+                    scores.append(task.score(outputs, targets).cpu())
     module.train()
     samples = data.held_out_samples
     score = mean_score(scores, samples) if scores else None

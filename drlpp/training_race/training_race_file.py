@@ -41,6 +41,7 @@ class TrainingRace(Document):
         limit_seconds: of training, after which nobody trains on who has not reached the loss.
         rates: learning rates that everybody tries.
         finals: trainings of a finalist.
+        halving: whether candidates end before the goal.
         runs: what was trained so far.
     """
 
@@ -58,6 +59,7 @@ class TrainingRace(Document):
     limit_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rates: tuple[float, ...] = Field(min_length=1)
     finals: int = Field(ge=1)
+    halving: bool = True
     runs: tuple[TrainingRun, ...] = ()
 
     @model_validator(mode="after")

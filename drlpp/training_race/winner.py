@@ -20,14 +20,13 @@ from drlpp.training_race.course import Course
 from drlpp.training_race.halving import Training
 from drlpp.training_race.judging import RaceEnd
 
-FOLDER_NAME = "winner"
-
 
 def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, str]:
-    """Copy the winner's training to ``winner`` in the race's folder; return it, and how to go on.
+    """Copy the winner's training into the race's folder; return where, and how to go on.
 
     A pipeline's is a folder of ``drlpp train``, with the placement, the learning rate and the
-    checkpoint. Plain PyTorch's is a state_dict.
+    checkpoint. Plain PyTorch's has a state_dict of the model, and one of the optimizer. What is
+    there already is left as it is.
 
     Raises:
         InvalidInput: nobody has won.
@@ -37,22 +36,39 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     rate = end.result.rates[end.winner]
     assert rate is not None
     training = Training(end.winner, rate)
-    known, folder = course.folder_of(training), course.folder / FOLDER_NAME
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir()
+    known = course.folder_of(training)
+    folder = course.folder / f"winner-{known.name}"
+    # Whole or not there, also after a kill.
+    partial = folder.with_name(f"{folder.name}.partial")
+    if not folder.exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
     candidate = course.race.candidates[end.winner]
     if candidate.candidate is None:
-        saved = torch.load(known / "plain.pt", weights_only=True, map_location="cpu")
-        write_state_dict(folder / "model.pt", saved["model"])
+        if not folder.exists():
+            saved = torch.load(known / "plain.pt", weights_only=True, map_location="cpu")
+            torch.save(saved, partial / "checkpoint.pt")
+            write_state_dict(partial / "model.pt", saved["model"])
+            partial.rename(folder)
         return folder, (
-            f"its weights so far: {folder / 'model.pt'} (threads: {candidate.threads or 'any'}, "
-            f"learning rate {rate:.3g})"
+            f"its weights so far: {folder / 'model.pt'}; with the optimizer's state: "
+            f"{folder / 'checkpoint.pt'} (threads: {candidate.threads or 'any'}, learning rate "
+            f"{rate:.3g})"
         )
-    shutil.copyfile(known / "checkpoint.safetensors", folder / "checkpoint.safetensors")
+    path = folder / "placement.json"
+    data, seed, device = course.data.first, course.session.seed, course.session.device
+    epochs = course.race.curves[training].minibatches // data.minibatches + 1
+    command = (
+        f"continue its training: drlpp train {path} --data {data.name} --out {folder} --resume "
+        f"--epochs {epochs} --device {device.value}{f' --seed {seed}' if seed else ''}"
+    )
+    if folder.exists():
+        # It may have been trained on since.
+        return folder, command
+    shutil.copyfile(known / "checkpoint.safetensors", partial / "checkpoint.safetensors")
     evaluation = known / "evaluation.json"
     if evaluation.exists():
-        shutil.copyfile(evaluation, folder / evaluation.name)
+        shutil.copyfile(evaluation, partial / evaluation.name)
     session = course.session
     optimizer = course.optimizer_of(training)
     document = PlacementFile.of(
@@ -63,13 +79,10 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
         optimizer=optimizer,
         found_by=candidate.found_by,
     )
-    path = write_document(folder / "placement.json", document)
-    data = course.source(0)
-    settings = training_settings(document, optimizer, data, TrainingPlan(epochs=1), session.seed)
-    write_document(folder / RECORD_NAME, RunRecord(command="drlpp train", settings=settings))
+    write_document(partial / path.name, document)
+    settings = training_settings(document, optimizer, data, TrainingPlan(epochs=1), seed)
+    write_document(partial / RECORD_NAME, RunRecord(command="drlpp train", settings=settings))
+    partial.rename(folder)
     # Whoever ran the race has named what is imported.
     remember_trust(folder, [document.model, optimizer])
-    return folder, (
-        f"continue its training: drlpp train {path} --data {data.name} --out {folder} --resume "
-        f"--epochs {course.race.curves[training].last.minibatches // data.minibatches + 1}"
-    )
+    return folder, command

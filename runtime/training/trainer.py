@@ -27,7 +27,7 @@ from drlpp.runtime.training.checkpoint import (
 )
 from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
 from drlpp.runtime.training.part_losses import losses_of, mean_losses, numbered
-from drlpp.runtime.training.training_data import LoaderState, TrainingData
+from drlpp.runtime.training.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.training_failures import (
     notes_of_evaluation,
     reach_of,
@@ -308,6 +308,9 @@ class Trainer:
             synchronous=epoch <= self.plan.synchronous_epochs,
             finite=True,
         )
+        if done and options.loaded is not None:
+            # A loader begins the epoch anew to get there, which is no training.
+            options = replace(options, loaded=primed(options.loaded))
         cuts = self._cuts(deployment, began) if stop is None else [stop - began]
         begin, saving = time.perf_counter(), 0.0
 

@@ -105,6 +105,21 @@ class TrainingData(ABC):
         """Take over what :meth:`state` gave."""
 
 
+def primed(minibatches: Iterator[Samples]) -> Generator[Samples]:
+    """Load the first of the minibatches now, and yield them all later."""
+    first = list(islice(minibatches, 1))
+
+    def all_of_them() -> Generator[Samples]:
+        try:
+            yield from first
+            yield from minibatches
+        finally:
+            if isinstance(minibatches, Generator):
+                minibatches.close()
+
+    return all_of_them()
+
+
 def epoch_seed(seed: int, epoch: int) -> int:
     """Return the seed of the order of samples; epoch 0 is what comes before, and held-out data."""
     return (seed * 1_000_003 + epoch) % 2**64

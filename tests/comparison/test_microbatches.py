@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from drlpp.capturing.capture import capture
-from drlpp.comparison.microbatches import MicrobatchChoice, MicrobatchTrial, choose_microbatches
+from drlpp.comparison.microbatches import (
+    MicrobatchChoice,
+    MicrobatchTrial,
+    choose_microbatches,
+    numbers_to_try,
+)
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
@@ -73,13 +78,21 @@ def test_the_product_decides(
     assert choose_microbatches(session, profile, cluster, tmp_path) == choice
 
 
-def test_numbers_go_up_to_one_update_between(session: ClusterSession, tmp_path: Path) -> None:
-    """On the workers themselves; of three stages two microbatches are enough."""
+def test_numbers_go_up_to_that_of_the_stages(session: ClusterSession, tmp_path: Path) -> None:
+    """On the workers themselves: of three stages as many, of a batch of eight four."""
     profile, cluster = session.profile(repeats=2)
     choice = choose_microbatches(session, profile, cluster, tmp_path)
     assert choice is not None
-    assert [(t.microbatches, t.staleness) for t in choice.trials] == [(1, 2), (2, 1)]
+    assert [(t.microbatches, t.staleness) for t in choice.trials] == [(1, 2), (2, 1), (4, 1)]
     assert all(trial.seconds > 0 for trial in choice.trials)
+
+
+@pytest.mark.parametrize(
+    ("stages", "batch_size", "numbers"),
+    [(4, 16, [1, 2, 4]), (3, 16, [1, 2, 4]), (2, 31, [1]), (4, 37, [1]), (8, 50, [1, 2, 5, 10])],
+)
+def test_numbers_divide_the_minibatch(stages: int, batch_size: int, numbers: list[int]) -> None:
+    assert numbers_to_try(stages, batch_size) == numbers
 
 
 def test_a_schedule_that_flushes_has_nothing_to_choose(

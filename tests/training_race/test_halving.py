@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from drlpp.training_race.curves import Curve, Point
-from drlpp.training_race.halving import Goal, Rules, Training, best_rate, race
+from drlpp.training_race.halving import Final, Goal, Race, Result, Rules, Train, Training, best_rate
 
 RATES = (0.1, 0.3, 0.9)
 EVERY = 10
@@ -42,8 +42,14 @@ class Learners:
         return curve
 
 
-def rules(finals: int = 3) -> Rules:
-    return Rules(RATES, search_seconds=1.0, finals=finals)
+def rules(finals: int = 3, *, halving: bool = True) -> Rules:
+    return Rules(RATES, search_minibatches=2 * EVERY, finals=finals, halving=halving)
+
+
+def race(
+    candidates: int, train: Train, goal: Goal, rules: Rules, reference: int | None = None
+) -> Result:
+    return Race(candidates, train, goal, rules, reference).run()
 
 
 def to_loss(loss: float, limit: float = 1000.0) -> Goal:
@@ -55,15 +61,63 @@ def test_the_fastest_learner_wins_with_its_own_rate() -> None:
     result = race(4, learners, to_loss(0.1), rules(), reference=0)
     assert result.finalists[0] == 2
     assert result.rates == pytest.approx({0: 0.3, 1: 0.1, 2: 0.9, 3: 0.3})
-    assert result.costs[2] == pytest.approx([math.log(10) / 0.4] * 3, rel=0.02)
+    assert [f.cost for f in result.finals[2]] == pytest.approx([math.log(10) / 0.4] * 3, rel=0.02)
 
 
-def test_everybody_searches_at_the_same_cost() -> None:
+def test_everybody_searches_on_the_same_minibatches() -> None:
+    """However long that takes: a slow candidate's rates are compared on just as much."""
     learners = Learners([0.1, 0.2, 0.4], [0.3, 0.3, 0.3])
     race(3, learners, to_loss(0.01), rules(finals=1))
     for training, curve in learners.curves.items():
         if training.rate != 0.3:
-            assert curve.seconds == 1.0
+            assert curve.minibatches == 2 * EVERY
+
+
+def test_where_all_rates_fail_smaller_ones_are_tried() -> None:
+    learners = Learners([0.4], [0.3])
+
+    def train(training: Training, enough: Callable[[Curve], bool]) -> Curve:
+        if training.rate > 0.02:
+            return BEGIN.model_copy(update={"failure": "the loss is not finite"})
+        return learners(training, enough)
+
+    assert best_rate(0, train, rules()) == pytest.approx(0.1 / 9)
+
+
+def test_the_final_is_of_other_trainings_than_those_that_chose() -> None:
+    learners = Learners([0.1, 0.4], [0.3, 0.3], noise=0.1)
+    result = race(2, learners, to_loss(0.1), rules(finals=2), reference=0)
+    for candidate in (0, 1):
+        wanted = [learners.curves[Training(candidate, 0.3, seed)] for seed in (1, 2)]
+        found = result.finals[candidate]
+        assert found == [Final(curve.seconds_to(0.1) or math.nan, True) for curve in wanted]
+
+
+def test_who_is_not_there_in_a_final_counts_as_there_at_its_end() -> None:
+    learners = Learners([0.3, 0.4], [0.3, 0.3])
+    slow = {1: 0.01, 2: 1.0}
+
+    def train(training: Training, enough: Callable[[Curve], bool]) -> Curve:
+        if training.candidate == 0 and training.seed:
+            slowed = Learners([0.3 * slow[training.seed]], [0.3])
+            return slowed(training._replace(candidate=0), enough)
+        return learners(training, enough)
+
+    result = race(2, train, to_loss(0.1), rules(finals=2), reference=0)
+    missed, arrived = result.finals[0]
+    longest = 3 * learners.curves[Training(0, 0.3)].seconds
+    assert missed == Final(longest, False)
+    assert arrived.arrived
+    assert [final.arrived for final in result.finals[1]] == [True, True]
+
+
+def test_without_halving_all_train_to_the_goal() -> None:
+    speeds = [0.02, 0.4, 0.3, 0.2, 0.1, 0.05]
+    learners = Learners(speeds, [0.3] * 6)
+    result = race(6, learners, to_loss(0.1), rules(finals=1, halving=False), reference=0)
+    assert not result.ended
+    for candidate, speed in enumerate(speeds):
+        assert result.costs[candidate] == pytest.approx(math.log(10) / speed, rel=0.02)
 
 
 @pytest.mark.parametrize(("own", "tried"), [(8.1, {2.7, 8.1}), (0.01, {1 / 30, 1 / 90})])
@@ -93,7 +147,8 @@ def test_nobody_who_cannot_win_trains_on() -> None:
     assert learners.curves[Training(1, 0.3)].seconds == 8.0
     assert "not reached" in result.ended[1]
     assert result.finalists == [0]
-    assert result.costs == {0: pytest.approx([math.log(10) / 0.4], rel=0.02)}
+    assert result.costs == {0: pytest.approx(math.log(10) / 0.4, rel=0.02)}
+    assert result.finals == {0: []}
 
 
 def test_nobody_may_get_there() -> None:
@@ -106,7 +161,7 @@ def test_after_a_time_the_least_loss_wins() -> None:
     learners = Learners([0.1, 0.2, 0.4, 0.05], [0.3] * 4)
     result = race(4, learners, Goal(None, 12.0, 12.0), rules(), reference=0)
     assert result.finalists == [2, 1, 0]
-    assert math.log(result.costs[2][0]) == pytest.approx(math.exp(-0.4 * 12), rel=0.01)
+    assert math.log(result.costs[2]) == pytest.approx(math.exp(-0.4 * 12), rel=0.01)
     assert max(curve.seconds for curve in learners.curves.values()) == 12.0
 
 

@@ -1,11 +1,12 @@
 """Races on live workers: pauses change nothing, what was killed continues, the winner trains on."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
@@ -13,7 +14,8 @@ from typer.testing import CliRunner
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.cli.main import app
 from drlpp.comparison.contenders import PLAIN, Contender
-from drlpp.errors import InvalidInput, RunFailure
+from drlpp.comparison.plain_loop import PlainLoop
+from drlpp.errors import InvalidInput, RunFailure, WorkerLost
 from drlpp.io.documents import read_document, write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
@@ -31,6 +33,7 @@ from drlpp.training_race.halving import Training
 from drlpp.training_race.judging import replay, verdict_lines
 from drlpp.training_race.learners import PipelineLearner
 from drlpp.training_race.plain_learner import PlainLearner
+from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.race_to_loss import RaceOptions, race_to_loss
 from drlpp.training_race.training_race_file import TrainingRace
 from drlpp.training_race.winner import keep_winner
@@ -158,12 +161,14 @@ def test_plain_pytorch_trains_as_an_ordinary_loop(captured: CapturedModel, tmp_p
     assert [stint.done for stint in stints] == [5, 12, 15]
 
 
-OPTIONS = RaceOptions(epochs=2, every=4, rates=2, finals=2)
+OPTIONS = RaceOptions(epochs=1, every=4, rates=1, finals=2)
 
 
 def _race(session: ClusterSession, folder: Path, options: RaceOptions = OPTIONS) -> TrainingRace:
     folder.mkdir(exist_ok=True)
-    course, _ = race_to_loss(session, candidates(session), f"{NAME}:points", folder, options)
+    course, _ = race_to_loss(
+        session, candidates(session), RaceData(session.captured, f"{NAME}:points"), folder, options
+    )
     return course.race
 
 
@@ -223,21 +228,28 @@ def test_a_race_that_was_killed_is_continued(session: ClusterSession, tmp_path: 
 def test_where_plain_pytorch_diverges_the_race_says_so(
     session: ClusterSession, tmp_path: Path
 ) -> None:
-    options = RaceOptions(target_seconds=0.2, every=6, rates=1, finals=1)
+    options = RaceOptions(every=6, rates=1, finals=1)
     wild = OptimizerSpec.parse("sgd", lr=1e39)
     session.optimizer, before = wild, session.optimizer
     try:
-        with pytest.raises(RunFailure, match=r"plain PyTorch .* not finite"):
+        with pytest.raises(RunFailure, match=r"plain PyTorch.* not finite"):
             _race(session, tmp_path, options)
+        # With a target of the user's own it is one candidate that fails, like others.
+        race = _race(session, tmp_path / "target", replace(options, target_loss=0.1))
+        end = replay(race)
+        assert end is not None
+        assert end.winner is None
+        assert all("not finite" in end.result.ended[number] for number in range(4))
     finally:
         session.optimizer = before
 
 
 def test_what_cannot_be_raced_is_refused(session: ClusterSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="held-out"):
-        race_to_loss(session, candidates(session), f"{NAME}:without_held_out", tmp_path)
+        RaceData(session.captured, f"{NAME}:without_held_out")
+    data = RaceData(session.captured, f"{NAME}:points")
     with pytest.raises(ValueError, match="plain PyTorch"):
-        race_to_loss(session, candidates(session)[1:], f"{NAME}:points", tmp_path)
+        race_to_loss(session, candidates(session)[1:], data, tmp_path)
 
 
 def loaders(inputs: object = None) -> Loaders:
@@ -250,7 +262,8 @@ def without_held_out(inputs: object = None) -> Loaders:
 
 
 def test_data_may_come_from_loaders(session: ClusterSession, tmp_path: Path) -> None:
-    course, end = race_to_loss(session, candidates(session), f"{NAME}:loaders", tmp_path, OPTIONS)
+    data = RaceData(session.captured, f"{NAME}:loaders")
+    course, end = race_to_loss(session, candidates(session), data, tmp_path, OPTIONS)
     assert end.result.costs[0]
     first = {run.curve.points[1].loss for run in course.race.runs if run.seed == 0}
     assert len(first) > 2
@@ -278,13 +291,17 @@ def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
 def test_the_winner_of_a_race_trains_on(session: ClusterSession, tmp_path: Path) -> None:
     """With ``drlpp train``, as the race says; and plain PyTorch's weights load into the module."""
     course, end = race_to_loss(
-        session, candidates(session), f"{NAME}:points", tmp_path, RaceOptions(epochs=1, finals=1)
+        session,
+        candidates(session),
+        RaceData(session.captured, f"{NAME}:points", seed=3),
+        tmp_path,
+        RaceOptions(epochs=1, finals=1),
     )
     _, cluster = session.profile(repeats=2)
     for winner in (0, 1):
         # Whoever won: both ways have to work.
         end.result.finalists[:] = [winner]
-        end.result.costs = {winner: [1.0]}
+        end.result.finals, end.result.costs = {winner: []}, {winner: 1.0}
         training = Training(winner, end.result.rates[winner] or 0.01)
         course.train(training, lambda curve: curve.last.minibatches >= 16)
         folder, how = keep_winner(course, end, cluster)
@@ -298,3 +315,114 @@ def test_the_winner_of_a_race_trains_on(session: ClusterSession, tmp_path: Path)
         epochs = [line for line in result.output.splitlines() if line.startswith("epoch")]
         done = course.race.curves[training].last.minibatches // 12
         assert epochs[-1].split()[1] == str(done + 1)
+
+
+def test_what_was_trained_on_after_a_race_stays(session: ClusterSession, tmp_path: Path) -> None:
+    data = RaceData(session.captured, f"{NAME}:points")
+    options = RaceOptions(epochs=1, finals=1)
+    _, cluster = session.profile(repeats=2)
+    for _ in range(2):
+        course, end = race_to_loss(session, candidates(session), data, tmp_path, options)
+        folder, _ = keep_winner(course, end, cluster)
+        mine = folder / "mine.txt"
+        if mine.exists():
+            break
+        mine.write_text("of the user")
+    assert mine.read_text() == "of the user"
+
+
+def test_a_race_continues_with_more_finals_and_candidates(
+    session: ClusterSession, tmp_path: Path
+) -> None:
+    data = RaceData(session.captured, f"{NAME}:points")
+    *three, fourth = candidates(session)
+    course, _ = race_to_loss(session, three, data, tmp_path, OPTIONS)
+    known = course.race.curves
+    more = replace(OPTIONS, finals=3)
+    course, end = race_to_loss(session, [*three, fourth], data, tmp_path, more)
+    for training, curve in known.items():
+        assert course.race.curves[training].points[: len(curve.points)] == curve.points
+    assert {training.seed for training in course.race.curves} == {0, 1, 2, 3}
+    assert any(training.candidate == 3 for training in course.race.curves)
+    assert end.winner is not None
+    with pytest.raises(InvalidInput, match="every = 4"):
+        race_to_loss(session, [*three, fourth], data, tmp_path, replace(more, every=6))
+
+
+def test_a_worker_that_is_lost_once_does_not_decide(
+    session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_until, losses = PipelineLearner.train_until, iter([True, False, False, True])
+
+    def sometimes_lost(learner: PipelineLearner, minibatches: int) -> object:
+        if next(losses, False):
+            raise WorkerLost("worker 1 was killed by signal 9")
+        return train_until(learner, minibatches)
+
+    monkeypatch.setattr(PipelineLearner, "train_until", sometimes_lost)
+    race = _race(session, tmp_path)
+    assert all(run.curve.failure is None for run in race.runs)
+
+
+def test_plain_pytorch_sees_every_sample_of_a_loader_whatever_its_pauses(
+    session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the loader draws from a generator of its own, which each beginning moves on."""
+    seen: list[float] = []
+    step = PlainLoop.step
+
+    def watched(loop: PlainLoop, inputs: tuple[Tensor, ...], *args: Tensor, last: bool) -> Tensor:
+        seen.extend(inputs[0][:, 0].tolist())
+        return step(loop, inputs, *args, last=last)
+
+    monkeypatch.setattr(PlainLoop, "step", watched)
+    orders = []
+    for stops in [(12, 24), (5, 7, 12, 13, 24)]:
+        data = RaceData(session.captured, f"{NAME}:loaders_of_their_own").ordered(0)
+        folder, spec = tmp_path / str(len(stops)), session.optimizer
+        for stop in stops:
+            # A new one each time, as after a kill.
+            learner = PlainLearner(
+                session.captured, data, folder, Method(), spec, threads=1, device="cpu"
+            )
+            learner.train_until(stop)
+        orders.append(seen.copy())
+        seen.clear()
+    assert orders[0] == orders[1]
+    assert len(set(orders[0][:96])) == 96
+
+
+def loaders_of_their_own(inputs: object = None) -> Loaders:
+    train, test = (TensorDataset(*of.inputs, of.targets) for of in points())
+    generator = torch.Generator().manual_seed(3)
+    return Loaders(
+        DataLoader(train, BATCH, shuffle=True, generator=generator), DataLoader(test, BATCH)
+    )
+
+
+@pytest.mark.parametrize("method", [Method(accumulate=5), Method(clip_norm=0.1)])
+def test_plain_pytorch_trains_as_one_stage_does(
+    session: ClusterSession, tmp_path: Path, method: Method
+) -> None:
+    """Also the update that an epoch ends with, of fewer minibatches; there is no dropout."""
+    captured = session.captured
+    captured.task.module[2].p = 0.0
+    try:
+        plain = PlainLearner(
+            captured, data(), tmp_path, method, session.optimizer, threads=1, device="cpu"
+        )
+        found = [plain.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
+    finally:
+        captured.task.module[2].p = 0.1
+    alone = choose_method("sync", {"schedule": "1f1b"}, method)
+    with ClusterSession(f"{NAME}:without_dropout", 1, optimizer=session.optimizer) as one:
+        plan = one.plan(in_a_row(one.graph, 0), alone)
+        learner = PipelineLearner(one, plan, data(), tmp_path / "one", one.optimizer)
+        wanted = [learner.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def without_dropout() -> Task:
+    task = classifier()
+    task.module[2].p = 0.0
+    return task
