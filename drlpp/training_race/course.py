@@ -106,7 +106,9 @@ class Course:
             stint = self._stint(training, done)
         except (NotFinite, OutOfMemory, ModelError) as failure:
             # It would fail again. Whatever else goes wrong ends the race, which can be resumed.
-            return curve.model_copy(update={"failure": str(failure)})
+            diverged = isinstance(failure, NotFinite)
+            reason = "the loss is not finite" if diverged else str(failure)
+            return curve.model_copy(update={"failure": reason})
         if stint.first != done:
             # Killed between a checkpoint and the note of it: its seconds are not known.
             self.forget(training)
