@@ -137,6 +137,25 @@ class Workload:
         return self.forward_seconds + self.backward_seconds
 
     @cached_property
+    def backward_input_seconds(self) -> Array:
+        """What the half of a backward for inputs takes of every operator's backward: an estimate.
+
+        With weights half of it, as a matrix product has one product for each; without, all of it.
+        """
+        return numpy.where(self.parameter_bytes > 0, 0.5, 1.0) * self.backward_seconds
+
+    @cached_property
+    def half_done_bytes(self) -> Array:
+        """What every operator keeps between the halves of its backward, beyond its activations.
+
+        That is the gradient of its outputs, if it has weights.
+        """
+        bytes_ = numpy.zeros(len(self))
+        for transfer in self.transfers:
+            bytes_[transfer.members[0]] += transfer.backward_bytes
+        return bytes_ * (self.parameter_bytes > 0)
+
+    @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """For every operator those that may not stand in a later stage than it."""
         return self._neighbours((target, source) for source, target in self.edges)

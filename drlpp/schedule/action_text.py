@@ -3,6 +3,7 @@
 =====================  ===========================================================================
 ``F3.0`` or ``F3``     forward of minibatch 3, microbatch 0
 ``R3.0``, ``B3.0``     its recomputation, its backward
+``I3.0``, ``W3.0``     the half of its backward for inputs, and the half for weights
 ``U4``                 update to version 4, from one contribution, with the minibatches before 4
 ``U2x8<4``             update to version 2, from 8 contributions, with the minibatches before 4
 ``sF3.0:0>1@5``        send the activations of minibatch 3 from stage 0 to stage 1, to worker 5
@@ -12,7 +13,9 @@
 ``N4:0,1,2``           sum their squared norm
 =====================  ===========================================================================
 
-Lists of actions are separated by spaces.
+Lists of actions are separated by spaces. ``I`` and ``W`` are the letters of torch's pipelining;
+``B``, which stands for the half for inputs in the papers on zero-bubble schedules, is a whole
+backward here as it is there.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Message,
     Pass,
@@ -35,7 +40,9 @@ from drlpp.schedule.actions import (
     Update,
 )
 
-_PASSES = {kind.letter: kind for kind in (Forward, Recompute, Backward)}
+_PASSES = {
+    kind.letter: kind for kind in (Forward, Recompute, Backward, BackwardInput, BackwardWeight)
+}
 _PAYLOADS: dict[str, Payload] = {Forward.letter: "activation", Backward.letter: "gradient"}
 _LETTER_OF = {payload: letter for letter, payload in _PAYLOADS.items()}
 _GRADIENTS, _SQUARED_NORM = "A", "N"
@@ -99,8 +106,8 @@ def parse_action(text: str) -> Action:
             return AllReduce(int(version), workers)
         return AllReduce(int(version), workers, "squared_norm")
     raise InvalidInput(
-        f"{text[:40]!r} is no action; actions look like F3.0, R3.0, B3.0, U4, U2x8<4, sF3.0:0>1@5, "
-        "rF3.0:0>1@2, A4:0,1 and N4:0,1"
+        f"{text[:40]!r} is no action; actions look like F3.0, R3.0, B3.0, I3.0, W3.0, U4, U2x8<4, "
+        "sF3.0:0>1@5, rF3.0:0>1@2, A4:0,1 and N4:0,1"
     )
 
 

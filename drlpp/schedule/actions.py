@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Payload = Literal["activation", "gradient"]
-Cost = Literal["forward", "backward", "update"]
+Cost = Literal["forward", "backward", "backward_input", "backward_weight", "update"]
 
 MicrobatchId = tuple[int, int]
 """What passes through a stage at once: (minibatch, microbatch)."""
@@ -99,6 +99,30 @@ class Backward(Pass):
 
 
 @dataclass(frozen=True, slots=True)
+class BackwardInput(Pass):
+    """The half of a backward that gives the gradients of what the stage received.
+
+    Its :class:`BackwardWeight` comes later on the same worker, on the same weights. Until then
+    activations are kept.
+    """
+
+    letter = "I"
+    span = SpanKind("backward of inputs", "#B36B00", "bad", computes=True)
+    units = 1.0
+    cost = "backward_input"
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardWeight(Pass):
+    """The other half, which adds to the gradients of the update in the making."""
+
+    letter = "W"
+    span = SpanKind("backward of weights", "#F7C873", "cq_build_running", computes=True)
+    units = 1.0
+    cost = "backward_weight"
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """What one stage sends to another for one microbatch: activations, or their gradients."""
 
@@ -174,9 +198,16 @@ class Update:
     through: int
 
 
-Computation = Forward | Recompute | Backward | Update
+Computation = Forward | Recompute | Backward | BackwardInput | BackwardWeight | Update
 """What a kind of schedule orders; :mod:`drlpp.schedule.lowering` adds the rest."""
 
-COMPUTATIONS: tuple[type[Computation], ...] = (Forward, Backward, Recompute, Update)
+COMPUTATIONS: tuple[type[Computation], ...] = (
+    Forward,
+    Backward,
+    Recompute,
+    BackwardInput,
+    BackwardWeight,
+    Update,
+)
 
 Action = Computation | Send | Receive | AllReduce

@@ -6,6 +6,7 @@ stages this becomes (the textual form is that of :mod:`drlpp.schedule.action_tex
     F1   →  rF1.0:0>1@0  F1.0  sF1.0:1>2@2     receive activations, pass, send them on
     B0   →  rB0.0:2>1@2  B0.0  sB0.0:1>0@0     the same for gradients, in the other direction
     U1   →  A1:1,4  U1                         with a second replica: sum the gradients first
+    I0   →  rB0.0:2>1@2  I0.0  sB0.0:1>0@0     half a backward receives and sends as a whole one
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Computation,
     Forward,
     Message,
@@ -37,7 +40,8 @@ def with_recomputation(computations: Iterable[Computation]) -> Iterator[Computat
     """
     before: Computation | None = None
     for computation in computations:
-        if isinstance(computation, Backward) and before != Forward(*computation.part):
+        gives_back = isinstance(computation, Backward | BackwardInput)
+        if gives_back and before != Forward(*computation.part):
             yield Recompute(*computation.part)
         yield computation
         before = computation
@@ -61,16 +65,28 @@ class Lowering:
 
     def lower(self, computations: Iterable[Computation]) -> Iterator[Action]:
         """Yield every computation, with what it waits for before it and what it sends behind it."""
-        for computation in computations:
+        for computation in self._with_whole_backwards(computations):
             match computation:
                 case Forward():
                     yield from self._forward(computation)
-                case Backward():
+                case Backward() | BackwardInput():
                     yield from self._backward(computation)
                 case Update():
                     yield from self._update(computation)
                 case _:
                     yield computation
+
+    def _with_whole_backwards(self, computations: Iterable[Computation]) -> Iterator[Computation]:
+        """Put the halves of a backward together where no stage waits for the first.
+
+        A whole backward costs less than its halves, and stands where the second one stood.
+        """
+        waited_for = any(edge.differentiable for edge in self.pipeline.incoming(self.stage))
+        for computation in computations:
+            if isinstance(computation, BackwardWeight) and not waited_for:
+                yield Backward(*computation.part)
+            elif waited_for or not isinstance(computation, BackwardInput):
+                yield computation
 
     def _forward(self, forward: Forward) -> Iterator[Action]:
         part = forward.part
@@ -82,7 +98,7 @@ class Lowering:
             message = Message("activation", self.stage, edge.target, *part)
             yield Send(message, self._taking(edge.target, part))
 
-    def _backward(self, backward: Backward) -> Iterator[Action]:
+    def _backward(self, backward: Backward | BackwardInput) -> Iterator[Action]:
         part = backward.part
         for edge in self.pipeline.outgoing(self.stage):
             if edge.differentiable:

@@ -158,6 +158,7 @@ def build_schedule(
                 replica=replica,
                 replicas=len(workers),
                 in_flight=in_flight[stage],
+                most_in_flight=max(in_flight),
                 minibatches=minibatches,
                 microbatches=microbatches,
                 together=chosen.minibatches_of_update(len(workers), accumulate, microbatches),

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
+from drlpp.schedule.actions import Backward, BackwardWeight, Forward, MicrobatchId, Update
 from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -51,7 +51,7 @@ def weight_versions(schedule: Schedule, worker: int) -> dict[MicrobatchId, Weigh
         match action:
             case Forward(minibatch, microbatch):
                 forward[minibatch, microbatch] = version
-            case Backward(minibatch, microbatch):
+            case Backward(minibatch, microbatch) | BackwardWeight(minibatch, microbatch):
                 part = (minibatch, microbatch)
                 found[part] = WeightVersions(forward[part], version)
             case Update(new_version):

@@ -64,6 +64,13 @@ class Costs:
         costs: dict[Cost, list[float]] = {
             "forward": (work.forward_seconds / microbatches + overhead.forward).tolist(),
             "backward": (work.backward_seconds / microbatches + overhead.backward).tolist(),
+            "backward_input": (
+                work.backward_input_seconds / microbatches + overhead.backward_input
+            ).tolist(),
+            "backward_weight": (
+                (work.backward_seconds - work.backward_input_seconds) / microbatches
+                + overhead.backward
+            ).tolist(),
             "update": work.update_seconds.tolist(),
         }
         predictions = list(

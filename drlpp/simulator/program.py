@@ -13,6 +13,8 @@ from drlpp.schedule.actions import (
     COMPUTATIONS,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Message,
     Payload,
@@ -25,12 +27,14 @@ from drlpp.schedule.window import Window
 
 _KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
 FORWARD, BACKWARD = _KINDS[Forward], _KINDS[Backward]
+_BACKWARD_INPUT, _BACKWARD_WEIGHT = _KINDS[BackwardInput], _KINDS[BackwardWeight]
 # The last backward before the gradients of a stage are summed: its buckets leave meanwhile.
 SUMMED_BACKWARD = len(_KINDS)
 COMPUTING = SUMMED_BACKWARD + 1
 """Kinds below take compute time; the others wait for an all-reduce."""
 FINISH_SUM = COMPUTING
-# Of a replica that has no minibatch in this round: it joins in when it gets there.
+# Of a replica that has no minibatch in this round, or splits its backwards: it joins in when it
+# gets there.
 JOIN_SUM = COMPUTING + 1
 SQUARED_NORM = COMPUTING + 2
 
@@ -60,7 +64,9 @@ class Program:
         route_of: the route of every message.
         all_reduces: for each the stage whose gradients it sums, or −1 for the squared norm, and
             how many workers join in.
-        in_flight: for every worker the most microbatches whose backward is still to come.
+        in_flight: for every worker the most microbatches whose backward, or a half of it, is still
+            to come.
+        half_done: for every worker the most microbatches between the halves of their backwards.
         updates: for every worker the step of each update and the minibatches it completes.
     """
 
@@ -71,6 +77,7 @@ class Program:
     route_of: tuple[int, ...]
     all_reduces: tuple[tuple[int, int], ...]
     in_flight: tuple[int, ...]
+    half_done: tuple[int, ...]
     updates: tuple[tuple[tuple[int, int], ...], ...]
 
     @classmethod
@@ -106,6 +113,7 @@ class _Compiler:
         self.all_reduces: dict[tuple[int, int], int] = {}
         self.members: list[tuple[int, int]] = []
         self.in_flight: list[int] = []
+        self.half_done: list[int] = []
         self.updates: list[tuple[tuple[int, int], ...]] = []
 
     def compile(self) -> Program:
@@ -123,6 +131,7 @@ class _Compiler:
             route_of=tuple(self.route_of),
             all_reduces=tuple(self.members),
             in_flight=tuple(self.in_flight),
+            half_done=tuple(self.half_done),
             updates=tuple(self.updates),
         )
 
@@ -135,7 +144,7 @@ class _Compiler:
         received: tuple[int, ...] = ()
         updates = []
         last_backward = -1
-        in_flight = most = 0
+        in_flight = most = half_done = most_half_done = 0
         for action in self.schedule.actions[worker]:
             if isinstance(action, Receive):
                 received += (self.message(action.message, index[action.sender], here),)
@@ -156,6 +165,12 @@ class _Compiler:
             elif kind == BACKWARD:
                 in_flight -= 1
                 last_backward = len(kinds)
+            elif kind == _BACKWARD_INPUT:
+                half_done += 1
+                most_half_done = max(most_half_done, half_done)
+            elif kind == _BACKWARD_WEIGHT:
+                half_done -= 1
+                in_flight -= 1
             elif isinstance(action, Update):
                 updates.append((len(kinds), action.through))
                 last_backward = -1
@@ -165,6 +180,7 @@ class _Compiler:
             sends.append(())
             received = ()
         self.in_flight.append(most)
+        self.half_done.append(most_half_done)
         self.updates.append(tuple(updates))
         return zip(waits, kinds, sends, numbers, strict=True)
 

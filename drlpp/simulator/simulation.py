@@ -241,6 +241,8 @@ def simulate(
         numpy.array(plan.program.in_flight),
         numpy.array([len(pipeline.stages[stage]) for stage in plan.program.stage_of]),
     )
+    half_done = numpy.take(work.half_done_bytes, plan.program.stage_of) / method.microbatches
+    needed = needed + half_done * numpy.array(plan.program.half_done)
     return Simulation(
         placement=placement,
         pipeline=pipeline,

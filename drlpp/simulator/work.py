@@ -33,11 +33,13 @@ class Bucket:
 class PassOverhead:
     """Seconds that the passes of every stage take besides its operators; ``(stages,)`` each.
 
-    Those that predict weights, or correct them, are in them.
+    Those that predict weights, or correct them, are in them. Each half of a backward starts
+    autograd as a whole one does; the half for weights has what a whole one has.
     """
 
     forward: Array
     backward: Array
+    backward_input: Array
     forward_prediction: Array
     backward_prediction: Array
 
@@ -73,6 +75,7 @@ class PassOverhead:
             backward=workload.backward_overhead_seconds
             + backward_prediction
             + collecting * collects,
+            backward_input=numpy.full(len(bytes_), workload.backward_overhead_seconds),
             forward_prediction=forward_prediction,
             backward_prediction=backward_prediction,
         )
@@ -99,13 +102,19 @@ class PlacedWork:
     Attributes:
         forward_seconds, backward_seconds, update_seconds: of the stages, the passes those of their
             operators alone.
+        backward_input_seconds: of the half of a backward for inputs, which is in
+            ``backward_seconds``.
+        half_done_bytes: what a minibatch keeps between the halves of its backward, in addition to
+            its activations.
         memory: what their memory follows from, as ``Workload.stage`` gives it for one stage.
         message_bytes: of a minibatch, by payload and edge of the stage graph.
     """
 
     forward_seconds: Array
     backward_seconds: Array
+    backward_input_seconds: Array
     update_seconds: Array
+    half_done_bytes: Array
     memory: StageWork
     message_bytes: dict[MessageKind, float]
 
@@ -153,8 +162,15 @@ class PlacedWork:
             outgoing_bytes=numpy.array(outgoing),
             last=numpy.arange(stages) == stages - 1,
         )
-        update_seconds = memory.update_seconds
-        return cls(forward_seconds, backward_seconds, update_seconds, memory, message_bytes)
+        return cls(
+            forward_seconds=forward_seconds,
+            backward_seconds=backward_seconds,
+            backward_input_seconds=total(workload.backward_input_seconds),
+            update_seconds=memory.update_seconds,
+            half_done_bytes=total(workload.half_done_bytes),
+            memory=memory,
+            message_bytes=message_bytes,
+        )
 
 
 def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:

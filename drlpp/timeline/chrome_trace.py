@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from drlpp.schedule.actions import Backward, Forward, Message, Receive, Send
+from drlpp.schedule.actions import Backward, BackwardInput, Forward, Message, Receive, Send
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.timeline.spans import Span, spans_of
 from drlpp.timeline.timeline import TimedAction
@@ -117,7 +117,7 @@ def _message_ends(
                 made[message, to] = last_pass[timed.worker]
             case Receive(message, _):
                 awaited.setdefault(timed.worker, []).append(message)
-            case Forward() | Backward():
+            case Forward() | Backward() | BackwardInput():
                 last_pass[timed.worker] = timed
                 for message in awaited.pop(timed.worker, ()):
                     found[message, timed.worker] = timed

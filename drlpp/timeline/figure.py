@@ -12,10 +12,19 @@ from matplotlib.ticker import EngFormatter
 
 from drlpp.schedule.actions import SpanKind
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.timeline.spans import BACKWARD, FORWARD, KINDS, RECOMPUTE, Span, spans_of
+from drlpp.timeline.spans import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    KINDS,
+    RECOMPUTE,
+    Span,
+    spans_of,
+)
 from drlpp.timeline.timeline import TimedAction
 
-_NUMBERED = {FORWARD, RECOMPUTE, BACKWARD}
+_NUMBERED = {FORWARD, RECOMPUTE, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT}
 _OUTLINE_POINTS = 0.6
 _COMPUTING_HEIGHT = 0.76  # of a row
 _OTHER_HEIGHT = 0.24

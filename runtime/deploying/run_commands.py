@@ -14,9 +14,8 @@ from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.schedule.actions import (
     Action,
     AllReduce,
-    Backward,
-    Forward,
     MicrobatchId,
+    Pass,
     Recompute,
     Update,
 )
@@ -121,7 +120,7 @@ def _uses_in(
 ) -> dict[MicrobatchId, WeightUse]:
     """Return uses of the parts that pass in a segment, and of later ones that need its versions."""
     passing = segment.in_flight.union(
-        action.part for action in segment.actions if isinstance(action, Forward | Backward)
+        action.part for action in segment.actions if isinstance(action, Pass)
     )
     newest = segment.version + sum(isinstance(action, Update) for action in segment.actions)
     # Parts come in order, and so do the versions that they use.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -30,7 +30,16 @@ from drlpp.runtime.stage.passes import as_sent
 from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
-from drlpp.schedule.actions import AllReduce, Backward, Forward, MicrobatchId, Recompute, Update
+from drlpp.schedule.actions import (
+    AllReduce,
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    MicrobatchId,
+    Recompute,
+    Update,
+)
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import in_order
 from drlpp.schedule.weight_versions import stage_delay
@@ -39,12 +48,13 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 @dataclass
 class _Passed:
-    """A forward that waits for its backward."""
+    """A forward that waits for its backward, and then for its gradients to be taken."""
 
     weights: Weights
     received: dict[StageOutput, Tensor]
     outputs: Sequence[Tensor]
     loss: Tensor | None
+    gradients: Weights = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -219,6 +229,12 @@ class _Replay:
                     self._recompute(worker, stage, (minibatch, microbatch))
                 case Backward(minibatch, microbatch):
                     self._backward(worker, stage, (minibatch, microbatch))
+                    self._contribute(worker, stage, (minibatch, microbatch))
+                case BackwardInput(minibatch, microbatch):
+                    # A whole one, whose gradients of weights wait for the other half.
+                    self._backward(worker, stage, (minibatch, microbatch))
+                case BackwardWeight(minibatch, microbatch):
+                    self._contribute(worker, stage, (minibatch, microbatch))
                 case AllReduce(version, _, "squared_norm") if version not in self._norms:
                     mean = [g for k in list(self._pending) for g in self._mean(k).values()]
                     self._norms = {version: _norm(mean)}
@@ -278,7 +294,7 @@ class _Replay:
         return _Passed(weights, received, as_sent(program, outputs), lost)
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:
-        passed = self._passed.pop((worker, part))
+        passed = self._passed[worker, part]
         weights = self._executor._stages[stage].for_backward(
             self._uses[worker][part], self._rates[stage]
         )
@@ -288,7 +304,10 @@ class _Replay:
             passed.loss = passed.loss * self._method.applied_loss_scale
         found = _backward(passed, part, stage, self._gradients)
         scale = self._method.applied_loss_scale
-        self._pending[stage].append({name: value / scale for name, value in found.items()})
+        passed.gradients = {name: value / scale for name, value in found.items()}
+
+    def _contribute(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        self._pending[stage].append(self._passed.pop((worker, part)).gradients)
         self._stages_left[part] -= 1
         if not self._stages_left[part]:
             self._activations.pop(part, None)

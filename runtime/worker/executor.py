@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +21,8 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Message,
     MicrobatchId,
@@ -145,7 +147,15 @@ class TrainingExecutor(Executor):
             case Recompute(minibatch, microbatch):
                 self.runner.recompute((minibatch, microbatch))
             case Backward(minibatch, microbatch):
-                self._backward((minibatch, microbatch))
+                part = (minibatch, microbatch)
+                last = part in self._summed_next
+                found = self.runner.backward(part, self._arrived(part), last=last)
+                self._send_back(part, found)
+            case BackwardInput(minibatch, microbatch):
+                part = (minibatch, microbatch)
+                self._send_back(part, self.runner.backward_input(part, self._arrived(part)))
+            case BackwardWeight(minibatch, microbatch):
+                self.runner.backward_weight((minibatch, microbatch))
             case AllReduce(_, _, "gradients"):
                 self.runner.finish_sum()
             case AllReduce(_, _, "squared_norm"):
@@ -158,7 +168,8 @@ class TrainingExecutor(Executor):
             case _:
                 super().perform(action)
 
-    def _backward(self, part: MicrobatchId) -> None:
+    def _arrived(self, part: MicrobatchId) -> dict[int, Tensor]:
+        """Return the gradients that later stages sent, by output."""
         program = self.runner.program
         gradients: dict[int, Tensor] = {}
         for target, contents in program.sends.items():
@@ -169,7 +180,10 @@ class TrainingExecutor(Executor):
             for index, tensor in zip(floating, tensors, strict=True):
                 # An output that several stages read gets the sum of their gradients.
                 gradients[index] = gradients[index] + tensor if index in gradients else tensor
-        found = self.runner.backward(part, gradients, last=part in self._summed_next)
+        return gradients
+
+    def _send_back(self, part: MicrobatchId, found: Mapping[StageOutput, Tensor]) -> None:
+        program = self.runner.program
         for source, contents in program.receives.items():
             message = Message("gradient", program.stage, source, *part)
             keys = [StageOutput(source, index) for index, _ in contents]

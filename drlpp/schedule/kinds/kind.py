@@ -16,6 +16,7 @@ class Share:
     Attributes:
         replica: its number among the ``replicas`` of its stage.
         in_flight: parts that it may have in flight where the pipeline is not emptied.
+        most_in_flight: those of the stage that may have the most.
         minibatches: of the run, each of ``microbatches`` parts.
         together: minibatches whose gradients make one update of the stage.
     """
@@ -23,6 +24,7 @@ class Share:
     replica: int
     replicas: int
     in_flight: int
+    most_in_flight: int
     minibatches: int
     microbatches: int
     together: int
@@ -63,12 +65,15 @@ class ScheduleKind:
         name: as users write it.
         summary: for help and documentation.
         order: the computations of a worker, in order. A forward comes before its backward, and an
-            update behind the backwards that contribute to it. Recomputation is added elsewhere.
+            update behind the backwards that contribute to it. Recomputation is added elsewhere, and
+            halves of a backward are put together on stages that send no gradients.
         flushes: whether the pipeline is empty at every update, so that all passes of it meet the
             same weights. Otherwise a worker performs, once ``in_flight`` of its parts are on their
             way, one backward for each forward.
         takes_microbatches: whether a minibatch may have several parts.
         takes_in_flight_per_link: whether a user may choose how many parts are in flight.
+        splits_backward: whether backwards come in two halves. Both halves need the same weights, so
+            such a kind flushes.
         trains: whether there are backwards and updates.
         in_flight: from the pipeline and the parts per link, those that a replica of every stage
             has in flight in steady state.
@@ -80,8 +85,16 @@ class ScheduleKind:
     flushes: bool
     takes_microbatches: bool = False
     takes_in_flight_per_link: bool = False
+    splits_backward: bool = False
     trains: bool = True
     in_flight: Callable[[Pipeline, int], tuple[int, ...]] = Pipeline.in_flight
+
+    def __post_init__(self) -> None:
+        if self.splits_backward and not self.flushes:
+            raise ValueError(
+                f"schedule kind {self.name} splits backwards, so it has to flush: an update could "
+                "come between the halves of one"
+            )
 
     @property
     def reason_of_depth(self) -> str:

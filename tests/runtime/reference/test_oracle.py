@@ -36,6 +36,7 @@ SYNCHRONOUS = {
     "naive": Method(schedule="gpipe", policy="sync"),
     "gpipe": Method(schedule="gpipe", policy="sync", microbatches=4),
     "1f1b-flush": Method(schedule="1f1b-flush", policy="sync", microbatches=4),
+    "zb-h1": Method(schedule="zb-h1", policy="sync", microbatches=4),
 }
 
 # The bias of attention's keys has no gradient but rounding noise, which a tiny ε would blow up.
@@ -171,6 +172,8 @@ OPTIONS = [
     Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2, recompute=True),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4, clip_norm=0.5),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4, recompute=True),
+    Method(schedule="zb-h1", policy="sync", microbatches=4, accumulate=2, clip_norm=0.5),
+    Method(schedule="zb-h1", policy="sync", microbatches=2, accumulate=3, recompute=True),
 ]
 
 

@@ -104,6 +104,8 @@ def _assert_equal(found: dict[str, Tensor], module: nn.Module) -> None:
         ((0, 1, 2), Method(schedule="gpipe", policy="sync"), 1),
         ((0, 1, 2), Method(schedule="gpipe", policy="sync", microbatches=4), 1),
         ((0, 0, 1), Method(schedule="gpipe", policy="sync", microbatches=2), 1),
+        ((0, 1, 2), Method(schedule="zb-h1", policy="sync", microbatches=4), 1),
+        ((0, 1, 1), Method(schedule="zb-h1", policy="sync", microbatches=2, accumulate=3), 3),
     ],
 )
 def test_methods_without_staleness_equal_a_plain_loop(
