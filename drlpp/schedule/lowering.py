@@ -33,6 +33,21 @@ from drlpp.schedule.kinds.kind import replica_of
 from drlpp.schedule.pipeline import Pipeline
 
 
+def with_whole_backwards(computations: Iterable[Computation]) -> Iterator[Computation]:
+    """Put the halves of every backward together, where the second one stands.
+
+    A whole backward takes less than its halves: it is for stages whose gradients nobody waits for.
+    """
+    for computation in computations:
+        match computation:
+            case BackwardInput():
+                pass
+            case BackwardWeight():
+                yield Backward(*computation.part)
+            case _:
+                yield computation
+
+
 def with_recomputation(computations: Iterable[Computation]) -> Iterator[Computation]:
     """Recompute the activations of a backward, unless its forward is just before it.
 
@@ -65,7 +80,7 @@ class Lowering:
 
     def lower(self, computations: Iterable[Computation]) -> Iterator[Action]:
         """Yield every computation, with what it waits for before it and what it sends behind it."""
-        for computation in self._with_whole_backwards(computations):
+        for computation in computations:
             match computation:
                 case Forward():
                     yield from self._forward(computation)
@@ -75,18 +90,6 @@ class Lowering:
                     yield from self._update(computation)
                 case _:
                     yield computation
-
-    def _with_whole_backwards(self, computations: Iterable[Computation]) -> Iterator[Computation]:
-        """Put the halves of a backward together where no stage waits for the first.
-
-        A whole backward costs less than its halves, and stands where the second one stood.
-        """
-        waited_for = any(edge.differentiable for edge in self.pipeline.incoming(self.stage))
-        for computation in computations:
-            if isinstance(computation, BackwardWeight) and not waited_for:
-                yield Backward(*computation.part)
-            elif waited_for or not isinstance(computation, BackwardInput):
-                yield computation
 
     def _forward(self, forward: Forward) -> Iterator[Action]:
         part = forward.part

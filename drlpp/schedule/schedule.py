@@ -33,7 +33,7 @@ from drlpp.schedule.actions import (
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import find_schedule_kind, names_to_suggest
-from drlpp.schedule.lowering import Lowering, with_recomputation
+from drlpp.schedule.lowering import Lowering, with_recomputation, with_whole_backwards
 from drlpp.schedule.pipeline import Pipeline
 
 __all__ = [
@@ -153,6 +153,7 @@ def build_schedule(
     actions = {}
     for stage, workers in enumerate(pipeline.stages):
         lowering = Lowering(pipeline, stage, microbatches, share_norm)
+        sends_gradients = any(edge.differentiable for edge in pipeline.incoming(stage))
         for replica, worker in enumerate(workers):
             share = Share(
                 replica=replica,
@@ -164,6 +165,8 @@ def build_schedule(
                 together=chosen.minibatches_of_update(len(workers), accumulate, microbatches),
             )
             computations = chosen.order(share)
+            if not sends_gradients:
+                computations = with_whole_backwards(computations)
             if recompute:
                 computations = with_recomputation(computations)
             actions[worker] = tuple(lowering.lower(computations))

@@ -77,11 +77,11 @@ class SplitBackward:
         return note
 
     def of_weights(self) -> Sequence[Tensor | None]:
-        """Make the second half, once, and return the gradients of the weights.
+        """Make the second half, which is possible once, and return the gradients of the weights.
 
         They are None where nothing leads to a weight.
         """
-        beginnings, clamped = self._beginnings, {}
+        beginnings, clamped = list(self._beginnings), {}
         for node, gradients in self._arrived.items():
             arriving = list(_with_gradients(_edges_into(node, gradients), gradients))
             if self._is_shared:
@@ -92,9 +92,7 @@ class SplitBackward:
                 joining = self._joining[node]
                 beginnings += _with_gradients(joining, _gradients(arriving, joining))
         with _hooked(clamped):
-            found = _gradients(beginnings, self._weights)
-        self._beginnings, self._arrived, self._joining, self._graph = [], {}, {}, []
-        return found
+            return _gradients(beginnings, self._weights)
 
 
 class _Graph:

@@ -15,6 +15,8 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Receive,
     Recompute,
@@ -121,14 +123,15 @@ def _ways_taken(schedule: Schedule) -> set[tuple[int, int]]:
 def test_every_stage_passes_every_part_once_on_one_replica(schedule: Schedule) -> None:
     parts = {(b, p) for b in range(schedule.minibatches) for p in range(schedule.microbatches)}
     for workers in schedule.pipeline.stages:
-        for kind in (Forward, Backward):
+        split = any(isinstance(a, BackwardInput) for w in workers for a in schedule.actions[w])
+        for kind in (Forward, *((BackwardInput, BackwardWeight) if split else (Backward,))):
             found = [
                 (worker, (a.minibatch, a.microbatch))
                 for worker in workers
                 for a in schedule.actions[worker]
                 if isinstance(a, kind)
             ]
-            if kind is Backward and schedule.kind == "forward":
+            if kind is not Forward and schedule.kind == "forward":
                 assert not found
                 continue
             assert Counter(part for _, part in found) == Counter(parts)
@@ -171,12 +174,33 @@ def test_recomputation_comes_between_a_forward_and_its_backward(schedule: Schedu
                 case Recompute(minibatch, microbatch):
                     assert (minibatch, microbatch) in waiting
                     recomputed = (minibatch, microbatch)
-                case Backward(minibatch, microbatch):
+                case Backward(minibatch, microbatch) | BackwardInput(minibatch, microbatch):
                     waiting.remove((minibatch, microbatch))
                     assert recomputed in {None, (minibatch, microbatch)}
                     recomputed = None
                 case Update() | AllReduce():
                     assert recomputed is None, "weights change behind a recomputation"
+
+
+@given(any_schedule())
+def test_the_halves_of_a_backward_stand_in_order_before_the_same_update(schedule: Schedule) -> None:
+    """Only a stage that sends gradients has halves."""
+    for stage, workers in enumerate(schedule.pipeline.stages):
+        sends = any(edge.differentiable for edge in schedule.pipeline.incoming(stage))
+        for worker in workers:
+            half_done: list[tuple[int, int]] = []
+            for action in schedule.actions[worker]:
+                match action:
+                    case Forward() | Backward():
+                        assert action.part not in half_done
+                    case BackwardInput():
+                        assert sends
+                        half_done.append(action.part)
+                    case BackwardWeight():
+                        assert half_done.pop(0) == action.part
+                    case Update() | AllReduce():
+                        assert not half_done, "weights change between the halves of a backward"
+            assert not half_done
 
 
 @given(pipelines(), st.integers(1, 40), st.integers(0, 3))

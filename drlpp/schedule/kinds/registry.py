@@ -13,8 +13,7 @@ from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.zero_bubble_h1 import ZERO_BUBBLE_H1
 
 SCHEDULE_KINDS: dict[str, ScheduleKind] = {
-    kind.name: kind
-    for kind in (ONE_F_ONE_B, FLUSHED_1F1B, GPIPE, ZERO_BUBBLE_H1, FORWARD_ONLY)
+    kind.name: kind for kind in (ONE_F_ONE_B, FLUSHED_1F1B, GPIPE, ZERO_BUBBLE_H1, FORWARD_ONLY)
 }
 
 
