@@ -10,7 +10,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -189,7 +189,7 @@ class _Baseline:
 
         return step
 
-    def _pipelined(self, modules: dict[int, nn.Module]) -> Callable[[], None]:
+    def _pipelined(self, modules: Mapping[int, nn.Module]) -> Callable[[], None]:
         microbatches, count = self._run.microbatches, len(self._run.blocks)
         # Every block keeps the shape of the activations, so torch need not find out by running
         # the stages, which takes longer.

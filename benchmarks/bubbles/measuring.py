@@ -1,4 +1,4 @@
-"""Timing updates of schedules that flush, this runtime's and torch's, and what a bubble should be."""
+"""Timing updates of schedules that flush, this runtime's and torch's; what a bubble should be."""
 
 from __future__ import annotations
 

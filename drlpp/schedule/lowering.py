@@ -55,8 +55,9 @@ def with_recomputation(computations: Iterable[Computation]) -> Iterator[Computat
     """
     before: Computation | None = None
     for computation in computations:
-        gives_back = isinstance(computation, Backward | BackwardInput)
-        if gives_back and before != Forward(*computation.part):
+        if isinstance(computation, Backward | BackwardInput) and before != Forward(
+            *computation.part
+        ):
             yield Recompute(*computation.part)
         yield computation
         before = computation

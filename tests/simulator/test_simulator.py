@@ -13,7 +13,7 @@ from drlpp.errors import InvalidCluster, InvalidInput, InvalidPlacement
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
-from drlpp.schedule.actions import AllReduce, Forward
+from drlpp.schedule.actions import AllReduce, Forward, Pass
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, Simulation, simulate
 from drlpp.simulator.cores import CoreGroup
@@ -244,6 +244,31 @@ def test_flushing_costs_a_bubble(schedule: str, stages: int, microbatches: int) 
     assert found.seconds_per_minibatch == pytest.approx(3 / microbatches * slots)
 
 
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (3, 4), (4, 8)])
+@pytest.mark.parametrize(("parameter_bytes", "units"), [(8, 1), (0, 3)], ids=["halves", "no W"])
+def test_split_backwards_cost_less_of_it(
+    stages: int, microbatches: int, parameter_bytes: int, units: int
+) -> None:
+    """(P − 1)(F + I − W); without weights there is nothing to do later, and I is all of B."""
+    method = Method(schedule="zb-h1", policy="sync", microbatches=microbatches)
+    profile = chain(*[3] * stages, parameter_bytes=parameter_bytes)
+    found = stages_of(profile, fast_cluster(stages), *[1] * stages, method=method)
+    slots = 3 * microbatches + units * (stages - 1)
+    assert found.seconds_per_minibatch == pytest.approx(slots / microbatches)
+
+
+def test_a_half_of_a_backward_takes_the_overhead_of_a_whole_one() -> None:
+    """Two stages, two microbatches: F 1, B 2, I and W 1 each, and 0.5 more of all three."""
+    profile = chain(6, 6, parameter_bytes=8).model_copy(update={"backward_overhead_seconds": 0.5})
+    method = Method(schedule="zb-h1", policy="sync", microbatches=2)
+    found = stages_of(profile, fast_cluster(2), 1, 1, method=method)
+    # Stage 1: F 2, I 3.5, F 4.5, I 6, W 7.5, W 9; stage 0: B from 3.5 to 6 and from 6 to 8.5, then
+    # the next minibatch, which is not at stage 1 before 9.5.
+    assert found.seconds_per_minibatch == pytest.approx(8.5)
+    ends = [t.end for t in found.timeline if t.worker == 1 and isinstance(t.action, Pass)]
+    assert ends[:6] == [2, 3.5, 4.5, 6, 7.5, 9]
+
+
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
 def test_microbatches_without_a_flush_cost_no_bubble(microbatches: int) -> None:
     method = Method(microbatches=microbatches)
@@ -338,10 +363,20 @@ def test_gradients_are_summed_during_a_backward_on_shared_cores() -> None:
         # Two microbatches are a minibatch: three of them in flight, and one older version.
         (Method(microbatches=2), 400 + 3 * 3.5 + 5, 400 + 3.5 + 5),
         (Method(policy="stash", microbatches=2), 300 + 100 + 3 * 3.5 + 5, 300 + 3.5 + 5),
+        # Three of four microbatches in flight everywhere, on the last stage all of them between the
+        # halves of their backward, with the gradient of its output.
+        (
+            Method(schedule="zb-h1", policy="sync", microbatches=4),
+            300 + (3 * 7 + 10) / 4,
+            300 + (3 * (7 + 5) + 10) / 4,
+        ),
         # One at a time, and of the others what came in: nothing for the first stage but gradients.
         (Method(recompute=True), 400 + 7 + 2 * 5 + 10, 400 + 7 + 10),
     ],
-    ids=["pipeoptim", "stash", "gpipe", "microbatches", "stash-microbatches", "recompute"],
+    ids=[
+        *("pipeoptim", "stash", "gpipe", "microbatches", "stash-microbatches", "zb-h1"),
+        "recompute",
+    ],
 )
 def test_peak_memory(method: Method, first: float, last: float) -> None:
     profile = chain(3, 3, 3, parameter_bytes=100, output_bytes=5, kept_bytes=7)
