@@ -57,6 +57,8 @@ class Workload:
         transfers: the tensors between operators.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
+        split_seconds, weight_share: of backwards in halves, see
+            :class:`~drlpp.costs.profile.Profile`.
         update_overhead_seconds: of a stage's update, whatever parameters it has, if it has any.
         prediction_seconds_per_byte: of predicting weights for a forward, on all stages but the
             last, which looks nothing ahead.
@@ -76,6 +78,8 @@ class Workload:
     transfers: tuple[Transfer, ...]
     forward_overhead_seconds: float = 0.0
     backward_overhead_seconds: float = 0.0
+    split_seconds: float = 0.0
+    weight_share: float = 0.5
     update_overhead_seconds: float = 0.0
     prediction_seconds_per_byte: float = 0.0
     sharing_seconds_per_byte: float = 0.0
@@ -120,6 +124,8 @@ class Workload:
             transfers=tuple(transfers),
             forward_overhead_seconds=profile.forward_overhead_seconds,
             backward_overhead_seconds=profile.backward_overhead_seconds,
+            split_seconds=profile.split_seconds,
+            weight_share=profile.weight_share,
             update_overhead_seconds=profile.update_overhead_seconds,
             prediction_seconds_per_byte=profile.prediction_seconds_per_byte
             if method.moves_weights
@@ -137,12 +143,12 @@ class Workload:
         return self.forward_seconds + self.backward_seconds
 
     @cached_property
-    def backward_input_seconds(self) -> Array:
-        """What the half of a backward for inputs takes of every operator's backward: an estimate.
+    def backward_weight_seconds(self) -> Array:
+        """What the half of a backward for weights takes of every operator's backward.
 
-        With weights half of it, as a matrix product has one product for each; without, all of it.
+        Nothing where there are no weights. The rest is the half for inputs.
         """
-        return numpy.where(self.parameter_bytes > 0, 0.5, 1.0) * self.backward_seconds
+        return self.weight_share * self.backward_seconds * (self.parameter_bytes > 0)
 
     @cached_property
     def half_done_bytes(self) -> Array:

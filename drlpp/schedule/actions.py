@@ -107,7 +107,7 @@ class BackwardInput(Pass):
     """
 
     letter = "I"
-    span = SpanKind("backward of inputs", "#B36B00", "bad", computes=True)
+    span = SpanKind("backward I", "#B36B00", "bad", computes=True)
     units = 1.0
     cost = "backward_input"
 
@@ -117,7 +117,7 @@ class BackwardWeight(Pass):
     """The other half, which adds to the gradients of the update in the making."""
 
     letter = "W"
-    span = SpanKind("backward of weights", "#F7C873", "cq_build_running", computes=True)
+    span = SpanKind("backward W", "#F7C873", "cq_build_running", computes=True)
     units = 1.0
     cost = "backward_weight"
 

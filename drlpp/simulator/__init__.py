@@ -8,7 +8,8 @@ order. What is simpler than on real accelerators:
   corrects weights, moving them there and back is a part of the pass. Recomputing takes as long as
   the forward pass. Time for the schedule itself is not counted. Workers on a host with ``cores``
   slow each other down once more of them are busy, all by the same factor.
-  The halves of a backward are estimated: of an operator with weights they take half of it each.
+  What a backward in halves takes beyond a whole one, and the part of it for weights, are the same
+  for all operators with weights.
 * **Messages** take their sender and receiver no time. They queue at the ports on their way
   (:mod:`drlpp.simulator.network`), first come, first served, one at a time. A receive is done when
   its message has arrived: the runtime posts receives ahead. The switch between ports has no limit.

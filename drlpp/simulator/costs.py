@@ -65,11 +65,11 @@ class Costs:
             "forward": (work.forward_seconds / microbatches + overhead.forward).tolist(),
             "backward": (work.backward_seconds / microbatches + overhead.backward).tolist(),
             "backward_input": (
-                work.backward_input_seconds / microbatches + overhead.backward_input
+                (work.backward_seconds - work.backward_weight_seconds) / microbatches
+                + overhead.backward_input
             ).tolist(),
             "backward_weight": (
-                (work.backward_seconds - work.backward_input_seconds) / microbatches
-                + overhead.backward
+                work.backward_weight_seconds / microbatches + overhead.backward_weight
             ).tolist(),
             "update": work.update_seconds.tolist(),
         }

@@ -301,11 +301,15 @@ class RunResult:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of every repetition, for every stage of a model."""
+    """Seconds of every repetition, for every stage of a model.
+
+    Where backwards came in halves, ``backward`` has the first and ``backward_weight`` the second.
+    """
 
     forward: list[list[float]]
     backward: list[list[float]]
     update: list[list[float]]
+    backward_weight: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -316,6 +320,7 @@ class OperatorTimes:
         device: that it ran on, by name.
         operators: when every operator is a stage.
         parts: when the model is cut into a few stages.
+        halves: the same parts, with backwards in halves.
         whole: when it is one stage.
         shared: when the model is one stage, with gradients summed over replicas.
         kept_bytes: what the forward of every operator keeps for the backward.
@@ -325,6 +330,7 @@ class OperatorTimes:
     device: str
     operators: StageTimes
     parts: StageTimes
+    halves: StageTimes
     whole: StageTimes
     shared: StageTimes
     kept_bytes: list[int]
