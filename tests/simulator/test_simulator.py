@@ -258,7 +258,7 @@ def test_split_backwards_cost_less_of_it(
 
 
 def test_a_half_of_a_backward_takes_the_overhead_of_a_whole_one() -> None:
-    """Two stages, two microbatches: F 1, B 2, I and W 1 each, and 0.5 more of all three."""
+    """Two stages, two microbatches: F 1, B 2 + 0.5, I and W 1 + 0.5 each."""
     profile = chain(6, 6, parameter_bytes=8).model_copy(update={"backward_overhead_seconds": 0.5})
     method = Method(schedule="zb-h1", policy="sync", microbatches=2)
     found = stages_of(profile, fast_cluster(2), 1, 1, method=method)
@@ -267,6 +267,17 @@ def test_a_half_of_a_backward_takes_the_overhead_of_a_whole_one() -> None:
     assert found.seconds_per_minibatch == pytest.approx(8.5)
     ends = [t.end for t in found.timeline if t.worker == 1 and isinstance(t.action, Pass)]
     assert ends[:6] == [2, 3.5, 4.5, 6, 7.5, 9]
+
+
+def test_halves_of_a_backward_are_as_the_profile_says() -> None:
+    """A quarter of 4 s for weights, and 3 s more for both halves of one operator."""
+    costs = {"split_seconds": 3.0, "weight_share": 0.25}
+    profile = chain(6, 6, parameter_bytes=8).model_copy(update=costs)
+    method = Method(schedule="zb-h1", policy="sync")
+    found = stages_of(profile, fast_cluster(2), 1, 1, method=method)
+    took = [t.end - t.start for t in found.timeline if isinstance(t.action, Pass)]
+    # F 2 and 2; on the second stage I 3 + 1.5 and W 1 + 1.5, on the first B 4.
+    assert sorted(took[:5]) == [2, 2, 2.5, 4, 4.5]
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
