@@ -222,7 +222,8 @@ def _train(
     in_halves: bool = False,
 ) -> StageTimes:
     """Train stages in a row on minibatches; what is kept is counted in the first."""
-    times = StageTimes(*([[] for _ in runners] for _ in range(4)))
+    none: list[list[list[float]]] = [[[] for _ in runners] for _ in range(4)]
+    times = StageTimes(*none)
     for number in range(_WARM_UPS + command.repeats):
         counted = kept if number == 0 else None
         found = _train_one(runners, number, stopwatch, counted, in_halves=in_halves)
