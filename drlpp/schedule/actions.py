@@ -38,7 +38,9 @@ WAITING = SpanKind("waiting", "#DDDDDD", "grey", computes=False)
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One microbatch passes the worker's stage.
+    """One microbatch passes a stage of the worker.
+
+    ``chunk`` says which of the worker's stages, where it holds several, in their order.
 
     Attributes of the class:
         letter: begins the textual form.
@@ -54,6 +56,7 @@ class Pass:
 
     minibatch: int
     microbatch: int = 0
+    chunk: int = 0
 
     @property
     def part(self) -> MicrobatchId:

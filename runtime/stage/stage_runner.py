@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +58,7 @@ class StageRunner:
         counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
         seed: of dropout.
         first_minibatch: how many minibatches came before this run; dropout continues from there.
+        squared_norm: of all stages' gradients for the next update, where it is shared.
         losses: of the parts, on the last stage.
         skipped_updates: of this run, since their gradients were not finite.
         optimizer_state: of an earlier run, by parameter name.
@@ -93,7 +94,7 @@ class StageRunner:
             load_optimizer_state(self._optimizer, self.names, weights, known)
             self.policy.load_state([state_on(self.device, state) for state in policy_state])
         self._gradients: Gradients = SingleGradients(weights)
-        self._squared_norm: float | None = None
+        self.squared_norm: float | None = None
         self._in_flight: dict[MicrobatchId, InFlight] = {}
         self._plan = RunPlan({}, ())
         self.losses = Losses()
@@ -275,22 +276,16 @@ class StageRunner:
         """Wait until the gradients of the next update are summed over the replicas."""
         self._gradients.finish_sum()
 
-    def share_squared_norm(self, sum_over_all: Callable[[Tensor], object]) -> None:
-        """Sum the squared norm of the gradients over all stages, for the next update.
-
-        It is not finite on any stage if a gradient of one of them is not.
-        """
-        own = self._gradients.squared_norm() if self.counts_for_norm else 0.0
-        total = torch.tensor([own], dtype=torch.float64)
-        sum_over_all(total)
-        self._squared_norm = total.item()
+    def own_squared_norm(self) -> float:
+        """Return what this replica's gradients add to the squared norm over all stages."""
+        return self._gradients.squared_norm() if self.counts_for_norm else 0.0
 
     def update(self, contributions: int) -> None:
         """Update the weights with the mean of the gradients of ``contributions`` parts.
 
         Where the method skips updates, one whose gradients are not finite changes nothing.
         """
-        squared_norm, self._squared_norm = self._squared_norm, None
+        squared_norm, self.squared_norm = self.squared_norm, None
         if self.method.needs_norm and squared_norm is None:
             squared_norm = self._gradients.squared_norm()
         is_finite = squared_norm is None or math.isfinite(squared_norm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import Computation, MicrobatchId, Update
 from drlpp.schedule.pipeline import Pipeline
 
@@ -15,6 +16,7 @@ class Share:
 
     Attributes:
         replica: its number among the ``replicas`` of its stage.
+        stage: which of the ``stages`` it holds, the first of ``stages_held``.
         in_flight: parts that it may have in flight where the pipeline is not emptied.
         most_in_flight: those of the stage that may have the most.
         minibatches: of the run, each of ``microbatches`` parts.
@@ -23,6 +25,9 @@ class Share:
 
     replica: int
     replicas: int
+    stage: int
+    stages: int
+    stages_held: int
     in_flight: int
     most_in_flight: int
     minibatches: int
@@ -74,6 +79,7 @@ class ScheduleKind:
         takes_in_flight_per_link: whether a user may choose how many parts are in flight.
         splits_backward: whether backwards come in two halves. Both halves need the same weights, so
             such a kind flushes.
+        stages_held: how many stages a worker holds: one, or two of a folded pipeline.
         trains: whether there are backwards and updates.
         in_flight: from the pipeline and the parts per link, those that a replica of every stage
             has in flight in steady state.
@@ -86,6 +92,7 @@ class ScheduleKind:
     takes_microbatches: bool = False
     takes_in_flight_per_link: bool = False
     splits_backward: bool = False
+    stages_held: int = 1
     trains: bool = True
     in_flight: Callable[[Pipeline, int], tuple[int, ...]] = Pipeline.in_flight
 
@@ -95,6 +102,26 @@ class ScheduleKind:
                 f"schedule kind {self.name} splits backwards, so it has to flush: an update could "
                 "come between the halves of one"
             )
+
+    def check_stages_held(self, pipeline: Pipeline) -> None:
+        """Check that workers hold as many stages as the kind gives passes of.
+
+        Evaluations pass whatever there is.
+
+        Raises:
+            InvalidInput: saying what would be right.
+        """
+        if not self.trains or (self.stages_held == 2) == pipeline.is_folded:
+            return
+        if self.stages_held == 2:
+            raise InvalidInput(
+                f"schedule {self.name} needs a placement whose accelerators hold two stages each, "
+                "the first and the last, the second and the last but one, and so on; here they "
+                "hold one"
+            )
+        raise InvalidInput(
+            f"a {self.name} schedule is for one stage on each accelerator; here they hold two"
+        )
 
     @property
     def reason_of_depth(self) -> str:
