@@ -8,7 +8,7 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidPlacement
 from drlpp.io.documents import Record
 from drlpp.io.quantities import Count
-from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.pipeline import Pipeline, are_folded
 
 
 class Stage(Record):
@@ -76,14 +76,7 @@ class Placement(Record):
     @property
     def is_folded(self) -> bool:
         """Whether every accelerator holds two stages, there and back, without replicas."""
-        holders = [stage.accelerators for stage in self.stages]
-        there, back = holders[: len(holders) // 2], holders[len(holders) // 2 :]
-        return (
-            len(there) > 1
-            and there == back[::-1]
-            and all(len(accelerators) == 1 for accelerators in there)
-            and len(set(there)) == len(there)
-        )
+        return are_folded([stage.accelerators for stage in self.stages])
 
     def stage_of_operator(self, operators: int) -> tuple[int, ...]:
         """Return the stage of each of ``operators`` operators."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,17 @@ class StageEdge:
     source: int
     target: int
     differentiable: bool = True
+
+
+def are_folded(holders: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether the holders of stages hold two each, there and back, without replicas."""
+    there, back = holders[: len(holders) // 2], holders[len(holders) // 2 :]
+    return (
+        len(there) > 1
+        and tuple(there) == tuple(back)[::-1]
+        and all(len(workers) == 1 for workers in there)
+        and len(set(there)) == len(there)
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ class Pipeline:
     @cached_property
     def is_folded(self) -> bool:
         """Whether workers hold two stages each."""
-        return len(self.workers) < sum(map(len, self.stages))
+        return are_folded(self.stages)
 
     def incoming(self, stage: int) -> tuple[StageEdge, ...]:
         """Return the edges that end in ``stage``, by source."""

@@ -14,7 +14,8 @@ from drlpp.schedule.kinds.zero_bubble_h1 import ZERO_BUBBLE_H1
 from drlpp.schedule.kinds.zero_bubble_v import ZERO_BUBBLE_V
 
 SCHEDULE_KINDS: dict[str, ScheduleKind] = {
-    kind.name: kind for kind in (ONE_F_ONE_B, FLUSHED_1F1B, GPIPE, ZERO_BUBBLE_H1, ZERO_BUBBLE_V, FORWARD_ONLY)
+    kind.name: kind
+    for kind in (ONE_F_ONE_B, FLUSHED_1F1B, GPIPE, ZERO_BUBBLE_H1, ZERO_BUBBLE_V, FORWARD_ONLY)
 }
 
 

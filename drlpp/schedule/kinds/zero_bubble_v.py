@@ -14,14 +14,13 @@ passes. Every worker holds 2 P halves of microbatches' activations: what 1F1B's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from drlpp.schedule.actions import (
     BackwardInput,
     BackwardWeight,
     Computation,
     Forward,
-    MicrobatchId,
 )
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 
