@@ -121,6 +121,12 @@ class Pipeline:
         return tuple(k for k, workers in enumerate(self.stages) if worker in workers)
 
     @cached_property
+    def stages_by_worker(self) -> dict[int, tuple[int, ...]]:
+        """The stages of every worker, in the order of the first stages."""
+        workers = dict.fromkeys(worker for holders in self.stages for worker in holders)
+        return {worker: self.stages_of(worker) for worker in workers}
+
+    @cached_property
     def is_folded(self) -> bool:
         """Whether workers hold two stages each."""
         return are_folded(self.stages)

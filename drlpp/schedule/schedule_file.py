@@ -136,7 +136,7 @@ def _schedule(fields: _Fields) -> Schedule:
         raise InvalidInput("a worker is in two stages")
     edges = tuple(_edge(word, len(stages)) for word in fields.take("edges").split())
     schedule = Schedule(kind.name, Pipeline(tuple(stages), edges), minibatches, microbatches, {})
-    for worker in dict.fromkeys(worker for stage in stages for worker in stage):
+    for worker in schedule.pipeline.stages_by_worker:
         actions = parse_actions(fields.take(f"worker {worker}"))
         for action in actions:
             _check(action, schedule)

@@ -129,8 +129,7 @@ class _Held:
 class _Compiler:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        stages = schedule.pipeline.stages
-        self.workers = tuple(dict.fromkeys(worker for stage in stages for worker in stage))
+        self.workers = tuple(schedule.pipeline.stages_by_worker)
         self.index = {worker: index for index, worker in enumerate(self.workers)}
         self.messages: dict[Message, int] = {}
         self.routes: dict[Route, int] = {}
@@ -143,7 +142,7 @@ class _Compiler:
         self.updates: list[tuple[tuple[int, int], ...]] = []
 
     def compile(self) -> Program:
-        stages_of = tuple(map(self.schedule.pipeline.stages_of, self.workers))
+        stages_of = tuple(self.schedule.pipeline.stages_by_worker.values())
         steps = tuple(
             tuple(self.steps_of(worker, stages))
             for worker, stages in zip(self.workers, stages_of, strict=True)

@@ -77,8 +77,7 @@ _cached_plan = lru_cache(maxsize=256)(Plan.of)
 
 def plan_for(pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
     """Return the plan for the shape of a pipeline; the numbers of its workers do not matter."""
-    known = dict.fromkeys(worker for workers in pipeline.stages for worker in workers)
-    numbers = {worker: number for number, worker in enumerate(known)}
+    numbers = {worker: number for number, worker in enumerate(pipeline.stages_by_worker)}
     stages = (tuple(numbers[worker] for worker in workers) for workers in pipeline.stages)
     shape = Pipeline(tuple(stages), pipeline.edges)
     filling = (1 + method.in_flight_per_link) * len(shape.workers)
@@ -173,7 +172,7 @@ class Simulation:
     @cached_property
     def accelerators(self) -> tuple[int, ...]:
         """The worker of every index in the program."""
-        return tuple(dict.fromkeys(worker for stage in self.pipeline.stages for worker in stage))
+        return tuple(self.pipeline.stages_by_worker)
 
     @property
     def schedule(self) -> Schedule:
@@ -295,9 +294,7 @@ def timeline_of(
     predicted at the beginning of a pass.
     """
     timed = []
-    for index, worker in enumerate(
-        dict.fromkeys(worker for stage in schedule.pipeline.stages for worker in stage)
-    ):
+    for index, worker in enumerate(schedule.pipeline.stages_by_worker):
         times = step_times(program, played, index)
         received = (message for waits, *_ in program.steps[index] for message in waits)
         now = 0.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from drlpp.schedule.actions import Backward, BackwardInput, Forward, Message, Receive, Send
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.timeline.spans import Span, spans_of
+from drlpp.timeline.spans import Span, row_name, spans_of
 from drlpp.timeline.timeline import TimedAction
 
 _NANOSECOND = 1e-9
@@ -59,15 +59,12 @@ def _names(
 ) -> Iterator[Event]:
     for host, process in process_of.items():
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": host}}
-    order = 0
-    for stage, workers in enumerate(pipeline.stages):
-        for worker in workers:
-            process, thread = threads[worker]
-            common = {"ph": "M", "pid": process, "tid": thread}
-            named = {"name": f"stage {stage} · worker {worker}"}
-            yield {**common, "name": "thread_name", "args": named}
-            yield {**common, "name": "thread_sort_index", "args": {"sort_index": order}}
-            order += 1
+    for order, (worker, stages) in enumerate(pipeline.stages_by_worker.items()):
+        process, thread = threads[worker]
+        common = {"ph": "M", "pid": process, "tid": thread}
+        named = {"name": f"{row_name(stages)} · worker {worker}"}
+        yield {**common, "name": "thread_name", "args": named}
+        yield {**common, "name": "thread_sort_index", "args": {"sort_index": order}}
 
 
 def _complete_event(span: Span, thread: tuple[int, int]) -> Event:

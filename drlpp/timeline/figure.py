@@ -20,6 +20,7 @@ from drlpp.timeline.spans import (
     KINDS,
     RECOMPUTE,
     Span,
+    row_name,
     spans_of,
 )
 from drlpp.timeline.timeline import TimedAction
@@ -64,9 +65,8 @@ def draw(
         names = {worker: f"worker {worker}" for worker in sorted({t.worker for t in actions})}
     else:
         names = {
-            worker: f"stage {stage} · worker {worker}"
-            for stage, workers in enumerate(pipeline.stages)
-            for worker in workers
+            worker: f"{row_name(stages)} · worker {worker}"
+            for worker, stages in pipeline.stages_by_worker.items()
         }
     begin = min((span.start for span in spans), default=0.0)
     end = max((span.end for span in spans), default=1.0)

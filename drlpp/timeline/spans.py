@@ -64,6 +64,11 @@ class Span:
         return self.end - self.start
 
 
+def row_name(stages: Sequence[int]) -> str:
+    """Return what a worker's row is called by the stages that it holds."""
+    return f"stage{'s' * (len(stages) > 1)} {' and '.join(map(str, stages))}"
+
+
 def spans_of(timeline: Iterable[TimedAction]) -> tuple[Span, ...]:
     """Return the spans of a timeline by worker and start; a worker's have no gaps between them.
 

@@ -117,6 +117,22 @@ def test_synchronous_weights_equal_the_reference(
     _check(captured, session, shape, SYNCHRONOUS[method], OPTIMIZERS[optimizer])
 
 
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        (Method(schedule="zb-v", policy="sync", microbatches=8), "adam"),
+        (Method(schedule="zb-v", policy="sync", microbatches=4, clip_norm=0.5), "sgd"),
+        (Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3), "adamw"),
+        (Method(schedule="zb-v", policy="sync", recompute=True, accumulate=2), "sgd"),
+    ],
+    ids=str,
+)
+def test_two_stages_on_an_accelerator_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: Method, optimizer: str
+) -> None:
+    _check(captured, session, "folded", method, OPTIMIZERS[optimizer])
+
+
 @pytest.mark.parametrize("optimizer", WITHOUT_SIGNS)
 @pytest.mark.parametrize(
     ("method", "shape"),
