@@ -65,6 +65,7 @@ class Workload:
         sharing_seconds_per_byte: of collecting gradients of a pass, on replicated stages and of
             microbatches.
         microbatches: passes that a minibatch takes through a stage.
+        stages_held: how many stages an accelerator holds.
     """
 
     model: str
@@ -84,6 +85,7 @@ class Workload:
     prediction_seconds_per_byte: float = 0.0
     sharing_seconds_per_byte: float = 0.0
     microbatches: int = 1
+    stages_held: int = 1
 
     @classmethod
     def of(cls, profile: Profile, method: Method = DEFAULT_METHOD) -> Workload:
@@ -132,6 +134,7 @@ class Workload:
             else 0.0,
             sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
             microbatches=method.microbatches,
+            stages_held=method.schedule_kind.stages_held,
         )
 
     def __len__(self) -> int:

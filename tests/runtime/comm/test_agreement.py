@@ -129,7 +129,9 @@ def test_both_ends_name_the_same_contents(captured: CapturedModel) -> None:
         there = Message("activation", source, target, 0, 0)
         back = Message("gradient", target, source, 0, 0)
         for message in (there, back):
-            assert contents_of([programs[source]], message) == contents_of([programs[target]], message)
+            assert contents_of([programs[source]], message) == contents_of(
+                [programs[target]], message
+            )
         assert contents_of([programs[source]], there) == [
             spec for _, spec in programs[source].sends[target]
         ]

@@ -123,5 +123,7 @@ def test_t1_and_t2_divide_by_the_steady_states_delay_in_every_epoch(
             ]
             assert list(run.plans[0].rates) == pytest.approx(expected)
             # T2 looks back over as many updates as there were.
-            leads = [run.plans[0].uses[minibatch, 0].backward_lead for minibatch in range(MINIBATCHES)]
+            leads = [
+                run.plans[0].uses[minibatch, 0].backward_lead for minibatch in range(MINIBATCHES)
+            ]
             assert [-lead for lead in leads] == fills(rank)
