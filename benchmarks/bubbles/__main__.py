@@ -3,10 +3,11 @@
     python -m benchmarks.bubbles             # a quarter of an hour, on a quiet machine
     python -m benchmarks.bubbles --short     # a minute, to see it work
 
-Flushed 1F1B and ZB-H1 of this runtime, next to the schedules of ``torch.distributed.pipelining``,
-train the same model with the same cuts on the same emulated accelerators, in turns. The bubble is
-what an update takes beyond what its busiest worker computes; the formula's is (P − 1)(F + B) for
-1F1B and (P − 1)(F + I − W) for ZB-H1, with the seconds that passes took.
+Flushed 1F1B, ZB-H1 and ZB-V of this runtime, next to schedules of
+``torch.distributed.pipelining``, train the same model with the same cuts on the same emulated
+accelerators, in turns. The bubble is what an update takes beyond what its busiest worker computes.
+The formula's is (P − 1)(F + B) for 1F1B, (P − 1)(F + I − W) for ZB-H1, with the seconds that passes
+took, and nothing for ZB-V.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from benchmarks.torch_processes import BaselineProcesses
 from benchmarks.torch_training import BaselineName, BaselineRun
 from drlpp.capturing.capture import capture
 from drlpp.models.task import Option
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.actions import (
     Backward,
@@ -22,6 +23,7 @@ from drlpp.schedule.actions import (
     Pass,
     Update,
 )
+from drlpp.schedule.kinds.registry import find_schedule_kind
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
 from drlpp.schedule.window import completion_times
@@ -32,7 +34,7 @@ _WARM_UP_UPDATES = 2
 
 @dataclass(frozen=True)
 class Contender:
-    """A schedule of this runtime, by its name, or one of torch's, with ``held`` stages a worker."""
+    """A schedule of this runtime, by its name, or one of torch's; a worker has ``held`` stages."""
 
     ours: str | None = None
     theirs: BaselineName | None = None
@@ -45,6 +47,7 @@ class Contender:
 CONTENDERS = (
     Contender(ours="1f1b-flush"),
     Contender(ours="zb-h1"),
+    Contender(ours="zb-v", held=2),
     Contender(theirs="pipelining 1f1b"),
     Contender(theirs="pipelining zb1p"),
     Contender(theirs="pipelining interleaved 1f1b", held=2),
@@ -109,6 +112,8 @@ class Bench:
     def _ours(self, kind: str, blocks: list[int], microbatches: int, updates: int) -> Sample:
         method = Method(schedule=kind, policy=SYNC.name, microbatches=microbatches)
         placement = placement_of(self.session.graph, blocks, [1] * len(blocks))
+        if find_schedule_kind(kind).stages_held > 1:
+            placement = folded(placement)
         deployment = self.session.deploy(placement, method, self.optimizer)
         schedule, results = self.session.run(deployment, _WARM_UP_UPDATES + updates)
         ends = {worker: [end for _, end in result.times] for worker, result in results.items()}
@@ -128,8 +133,21 @@ class Bench:
         return Sample(
             seconds=(complete[-1] - complete[_WARM_UP_UPDATES - 1]) / updates,
             busiest_seconds=max(busy) / updates,
-            expected_bubble_seconds=passes.bubble(len(blocks)),
+            expected_bubble_seconds=0.0
+            if placement.is_folded
+            else passes.bubble(self.session.accelerators),
         )
+
+
+def folded(placement: Placement) -> Placement:
+    """Return the same stages, two on each accelerator, there and back."""
+    last = len(placement.stages) - 1
+    return Placement(
+        stages=tuple(
+            stage.model_copy(update={"accelerators": (min(number, last - number),)})
+            for number, stage in enumerate(placement.stages)
+        )
+    )
 
 
 @dataclass(frozen=True)

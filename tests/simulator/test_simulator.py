@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from drlpp.costs.analytic_model import predict
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput, InvalidPlacement
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement
-from drlpp.placement.placement import Placement
+from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.actions import AllReduce, Forward, Pass
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, Simulation, simulate
@@ -278,6 +279,42 @@ def test_halves_of_a_backward_are_as_the_profile_says() -> None:
     took = [t.end - t.start for t in found.timeline if isinstance(t.action, Pass)]
     # F 2 and 2; on the second stage I 3 + 1.5 and W 1 + 1.5, on the first B 4.
     assert sorted(took[:5]) == [2, 2, 2.5, 4, 4.5]
+
+
+def folded_placement(accelerators: int) -> Placement:
+    """An operator for each of two stages on every accelerator."""
+    last = 2 * accelerators - 1
+    return Placement(
+        stages=tuple(
+            Stage(operators=(k,), accelerators=(min(k, last - k),)) for k in range(last + 1)
+        )
+    )
+
+
+@pytest.mark.parametrize(("accelerators", "microbatches"), [(2, 4), (3, 8), (4, 8)])
+def test_two_stages_on_an_accelerator_need_not_wait(accelerators: int, microbatches: int) -> None:
+    """Each takes the time of both of its stages, and of their updates."""
+    profile = chain(*[3] * 2 * accelerators, parameter_bytes=8)
+    profile = profile.model_copy(update={"update_seconds_per_byte": 0.125})
+    method = Method(schedule="zb-v", policy="sync", microbatches=microbatches)
+    cluster = fast_cluster(accelerators)
+    placement = folded_placement(accelerators)
+    found = simulate(Workload.of(profile, method), cluster, placement, method)
+    assert found.seconds_per_minibatch == pytest.approx(2 * (3 + 1))
+    rule = predict(Workload.of(profile, method), cluster, placement)
+    assert rule.seconds_per_minibatch == pytest.approx(2 * (3 + 1))
+    assert rule.bottleneck == f"compute of stages 0 and {2 * accelerators - 1}"
+    assert [usage.stage for usage in found.workers] == list(range(accelerators))
+
+
+def test_the_memory_of_two_stages_is_that_of_both() -> None:
+    """Of four microbatches the first stage has four in flight, the last one; see the drawing."""
+    profile = chain(*[3] * 4, parameter_bytes=100, output_bytes=5, kept_bytes=7)
+    method = Method(schedule="zb-v", policy="sync", microbatches=4)
+    found = simulate(Workload.of(profile), fast_cluster(2), folded_placement(2), method)
+    first = 300 + (4 * 7 + 10) / 4
+    last = 300 + (7 + 5 + 10) / 4
+    assert found.memory_bytes[0] == pytest.approx(first + last)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
