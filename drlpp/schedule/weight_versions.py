@@ -99,7 +99,8 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
         raise InvalidInput(
             f"policy {method.policy} cannot run a {configuration} placement on a {method.schedule} "
             "schedule, where weights change between forward and backward; use schedule "
-            f"{names_to_suggest(lambda kind: kind.flushes)}, or another policy"
+            f"{names_to_suggest(lambda kind: kind.flushes and kind.stages_held == 1)}, or another "
+            "policy"
         )
     return delays
 

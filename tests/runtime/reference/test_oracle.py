@@ -10,7 +10,9 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.reference import ReferenceExecutor
+from drlpp.runtime.session import worker_group
 from drlpp.schedule.method import Method
+from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.forked import (
     POLICIES,
@@ -131,6 +133,20 @@ def test_two_stages_on_an_accelerator_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, optimizer: str
 ) -> None:
     _check(captured, session, "folded", method, OPTIMIZERS[optimizer])
+
+
+def test_two_stages_on_an_accelerator_read_data_as_it_comes(
+    captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first stage reads inputs long before the last, on the same worker, reads targets."""
+    monkeypatch.setattr(worker_group, "chunk_minibatches", lambda bytes_: 1)
+    (inputs,), targets = samples()
+    chosen = order(30)
+    loaded = (Samples((inputs[indices],), targets[indices]) for indices in chosen)
+    method = Method(schedule="zb-v", policy="sync", microbatches=4)
+    deployment = session.deploy(placements(captured)["folded"], method, OPTIMIZERS["sgd"])
+    in_memory = session.evaluate(deployment, 30, RunOptions(order=chosen))
+    assert session.evaluate(deployment, 30, RunOptions(loaded=loaded)).losses == in_memory.losses
 
 
 @pytest.mark.parametrize("optimizer", WITHOUT_SIGNS)
