@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
@@ -29,11 +30,21 @@ class ActionCodec:
         operators: N, of the model.
         accelerators: A, which is also the largest number of stages.
         method: of every candidate.
+
+    Raises:
+        InvalidInput: accelerators are to hold two stages each, for which an action has no place.
     """
 
     operators: int
     accelerators: int
     method: Method
+
+    def __post_init__(self) -> None:
+        if self.method.schedule_kind.stages_held > 1:
+            raise InvalidInput(
+                f"an agent gives every accelerator one stage, and schedule {self.method.schedule} "
+                "needs two; plan such a placement with `drlpp plan`"
+            )
 
     @property
     def space(self) -> spaces.MultiDiscrete:

@@ -24,6 +24,8 @@ KINDS = {
     "drlpp/schedule/kinds/forward_only.py": {"forward"},
     "drlpp/schedule/kinds/gpipe.py": {"gpipe"},
     "drlpp/schedule/kinds/one_f_one_b.py": {"1f1b"},
+    "drlpp/schedule/kinds/zero_bubble_h1.py": {"zb-h1"},
+    "drlpp/schedule/kinds/zero_bubble_v.py": {"zb-v"},
 }
 # The planner of that name.
 GPIPE_PLANNER = {

@@ -14,9 +14,9 @@ from torch import Tensor
 from benchmarks.emulated_cluster import control_groups
 from benchmarks.emulated_cluster.control_groups import check_quotas
 from benchmarks.models import placement_of, reference
-from benchmarks.runtime_speed.baselines import BaselineName, BaselineRun
-from benchmarks.runtime_speed.processes import BaselineProcesses
 from benchmarks.runtime_speed.samples import Case, Contender, Settings
+from benchmarks.torch_processes import BaselineProcesses
+from benchmarks.torch_training import BaselineName, BaselineRun
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidCluster, RunFailure
 from drlpp.placement.measurement import FailedMeasurement

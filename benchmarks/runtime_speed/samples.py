@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from benchmarks.machine import Machine
-from benchmarks.runtime_speed.baselines import BaselineName
+from benchmarks.torch_training import BaselineName
 from drlpp.io.documents import Document, Record
 from drlpp.models.task import Option
 from drlpp.schedule.method import Method

@@ -101,6 +101,9 @@ def predict(
     """
     pipeline = pipeline_of(workload, placement)
     in_flight = pipeline.in_flight(memory.in_flight_per_link)
+    if pipeline.is_folded:
+        # Such schedules flush, and no more than a minibatch is in flight.
+        in_flight = (1,) * len(in_flight)
     last = len(placement.stages) - 1
     stages, parts = [], []
     busy: dict[int, float] = {}
@@ -112,7 +115,8 @@ def predict(
         group = group_of(cluster, stage.accelerators, others)
         seconds = StageSeconds.of(work, group, costs)
         busy_seconds = float(StageSeconds.busy(work, len(stage.accelerators)))
-        busy |= {a: busy_seconds / cluster.speeds[a] for a in stage.accelerators}
+        for a in stage.accelerators:
+            busy[a] = busy.get(a, 0.0) + busy_seconds / cluster.speeds[a]
         replicas = len(stage.accelerators)
         needed = float(memory.stage_bytes(work, in_flight[index], replicas))
         limits = [cluster.memory_bytes[accelerator] for accelerator in stage.accelerators]
@@ -130,6 +134,8 @@ def predict(
             )
         )
         parts.append(_ruling_part(index, stages[-1], costs))
+    if pipeline.is_folded:
+        stages, parts = _together(stages, costs)
     cores = tuple(_shared_cores(cluster, busy))
     parts += [_Part(shared.seconds, f"cores of {shared.host}") for shared in cores]
     slowest = max(parts, key=lambda part: part.seconds)
@@ -157,9 +163,46 @@ def _shared_cores(cluster: Cluster, busy: Mapping[int, float]) -> Iterator[Cores
             )
 
 
-def _ruling_part(index: int, stage: StagePrediction, costs: CostModel) -> _Part:
+def _together(
+    stages: Sequence[StagePrediction], costs: CostModel
+) -> tuple[list[StagePrediction], list[_Part]]:
+    """Return stages whose accelerators hold two of them, and what each accelerator takes for both.
+
+    What an accelerator has to spare is what both leave.
+    """
+    pairs = list(zip(stages, reversed(stages), strict=True))
+    found = [
+        one.model_copy(
+            update={
+                "spare_bytes": None
+                if one.spare_bytes is None
+                else one.spare_bytes - other.memory_bytes
+            }
+        )
+        for one, other in pairs
+    ]
+    parts = [
+        _ruling_part(
+            index,
+            one.model_copy(
+                update={
+                    name: getattr(one, name) + getattr(other, name)
+                    for name in ("compute_seconds", "message_seconds", "seconds")
+                }
+            ),
+            costs,
+            where=f"stages {index} and {len(stages) - 1 - index}",
+        )
+        for index, (one, other) in enumerate(pairs[: len(pairs) // 2])
+    ]
+    return found, parts
+
+
+def _ruling_part(
+    index: int, stage: StagePrediction, costs: CostModel, where: str | None = None
+) -> _Part:
     replicas = len(stage.accelerators)
-    where = f"stage {index}" + (f" ({replicas} replicas)" if replicas > 1 else "")
+    where = where or f"stage {index}" + (f" ({replicas} replicas)" if replicas > 1 else "")
     if costs == "serial":
         return _Part(stage.seconds, where)
     return max(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.io.documents import Document, Record
@@ -38,6 +38,10 @@ class Profile(Document):
         operators: costs, by operator id.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
+        split_seconds: what the halves of a backward take beyond the whole one, in addition to
+            another ``backward_overhead_seconds``, for every operator with weights.
+        weight_share: the part of the backward of operators with weights that its half for weights
+            takes.
         update_overhead_seconds: of a stage's update, whatever parameters it has.
         update_seconds_per_byte: what the optimizer takes for a byte of parameters.
         prediction_seconds_per_byte: what predicting weights for a forward takes for a byte of
@@ -56,6 +60,8 @@ class Profile(Document):
     operators: tuple[OperatorProfile, ...]
     forward_overhead_seconds: Seconds = 0.0
     backward_overhead_seconds: Seconds = 0.0
+    split_seconds: Seconds = 0.0
+    weight_share: float = Field(default=0.5, ge=0, le=1)
     update_overhead_seconds: Seconds = 0.0
     update_seconds_per_byte: SecondsPerByte = 0.0
     prediction_seconds_per_byte: SecondsPerByte = 0.0

@@ -57,12 +57,15 @@ class Workload:
         transfers: the tensors between operators.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
+        split_seconds, weight_share: of backwards in halves, see
+            :class:`~drlpp.costs.profile.Profile`.
         update_overhead_seconds: of a stage's update, whatever parameters it has, if it has any.
         prediction_seconds_per_byte: of predicting weights for a forward, on all stages but the
             last, which looks nothing ahead.
         sharing_seconds_per_byte: of collecting gradients of a pass, on replicated stages and of
             microbatches.
         microbatches: passes that a minibatch takes through a stage.
+        stages_held: how many stages an accelerator holds.
     """
 
     model: str
@@ -76,10 +79,13 @@ class Workload:
     transfers: tuple[Transfer, ...]
     forward_overhead_seconds: float = 0.0
     backward_overhead_seconds: float = 0.0
+    split_seconds: float = 0.0
+    weight_share: float = 0.5
     update_overhead_seconds: float = 0.0
     prediction_seconds_per_byte: float = 0.0
     sharing_seconds_per_byte: float = 0.0
     microbatches: int = 1
+    stages_held: int = 1
 
     @classmethod
     def of(cls, profile: Profile, method: Method = DEFAULT_METHOD) -> Workload:
@@ -120,12 +126,15 @@ class Workload:
             transfers=tuple(transfers),
             forward_overhead_seconds=profile.forward_overhead_seconds,
             backward_overhead_seconds=profile.backward_overhead_seconds,
+            split_seconds=profile.split_seconds,
+            weight_share=profile.weight_share,
             update_overhead_seconds=profile.update_overhead_seconds,
             prediction_seconds_per_byte=profile.prediction_seconds_per_byte
             if method.moves_weights
             else 0.0,
             sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
             microbatches=method.microbatches,
+            stages_held=method.schedule_kind.stages_held,
         )
 
     def __len__(self) -> int:
@@ -135,6 +144,25 @@ class Workload:
     def seconds(self) -> Array:
         """Forward plus backward seconds of every operator."""
         return self.forward_seconds + self.backward_seconds
+
+    @cached_property
+    def backward_weight_seconds(self) -> Array:
+        """What the half of a backward for weights takes of every operator's backward.
+
+        Nothing where there are no weights. The rest is the half for inputs.
+        """
+        return self.weight_share * self.backward_seconds * (self.parameter_bytes > 0)
+
+    @cached_property
+    def half_done_bytes(self) -> Array:
+        """What every operator keeps between the halves of its backward, beyond its activations.
+
+        That is the gradient of its outputs, if it has weights.
+        """
+        bytes_ = numpy.zeros(len(self))
+        for transfer in self.transfers:
+            bytes_[transfer.members[0]] += transfer.backward_bytes
+        return bytes_ * (self.parameter_bytes > 0)
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:

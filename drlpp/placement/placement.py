@@ -1,4 +1,4 @@
-"""A placement: the stages of a model, and for every accelerator the one stage that it holds."""
+"""A placement: the stages of a model, and for every accelerator the stage that it holds, or two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidPlacement
 from drlpp.io.documents import Record
 from drlpp.io.quantities import Count
-from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.pipeline import Pipeline, are_folded
 
 
 class Stage(Record):
@@ -22,7 +22,9 @@ class Placement(Record):
     """Stages in the order of the pipeline.
 
     Every edge of the graph leads from a stage to itself or to a later one, so the graph of
-    stages is acyclic; stages may form branches as well as a chain.
+    stages is acyclic; stages may form branches as well as a chain. An accelerator holds one stage,
+    or all hold two of a folded pipeline: the first and the last stage, the second and the last but
+    one, and so on.
     """
 
     stages: tuple[Stage, ...]
@@ -69,7 +71,12 @@ class Placement(Record):
     @property
     def accelerators(self) -> tuple[int, ...]:
         """All accelerators that hold a stage, sorted."""
-        return tuple(sorted(a for stage in self.stages for a in stage.accelerators))
+        return tuple(sorted({a for stage in self.stages for a in stage.accelerators}))
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether every accelerator holds two stages, there and back, without replicas."""
+        return are_folded([stage.accelerators for stage in self.stages])
 
     def stage_of_operator(self, operators: int) -> tuple[int, ...]:
         """Return the stage of each of ``operators`` operators."""
@@ -137,7 +144,7 @@ class Placement(Record):
                         f"stage {index} names accelerator {accelerator}, but there are only "
                         f"0 to {available - 1}"
                     )
-                if accelerator in holder:
+                if accelerator in holder and not self.is_folded:
                     raise InvalidPlacement(
                         f"accelerator {accelerator} is used twice, by stage {holder[accelerator]} "
                         f"and stage {index}; an accelerator holds one stage"

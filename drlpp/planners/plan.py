@@ -12,7 +12,7 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.milp.non_contiguous import is_runnable
 from drlpp.planners.problem.problem import PlanningProblem, Solution
-from drlpp.planners.registry import PLANNERS
+from drlpp.planners.registry import FOLDING, PLANNERS
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,11 @@ class Plan:
 
     @cached_property
     def next_best(self) -> Alternative | None:
-        """The fastest placement that is one change away; None if none fits."""
-        if not self.runnable:
+        """The fastest placement that is one change away; None if none fits, or none is tried.
+
+        None is where accelerators hold two stages.
+        """
+        if not self.runnable or self.placement.is_folded:
             return None
         fitting = (
             alternative
@@ -81,6 +84,11 @@ def plan(method: str, problem: PlanningProblem) -> Plan:
     """
     if method not in PLANNERS:
         raise InvalidInput(f"planner {method!r} is unknown; there are {', '.join(PLANNERS)}")
+    if problem.workload.stages_held > 1 and method not in FOLDING:
+        raise InvalidInput(
+            f"planner {method} gives every accelerator one stage, and the schedule needs two; use "
+            f"planner {' or '.join(FOLDING)}"
+        )
     begin = time.perf_counter()
     solution = PLANNERS[method](problem)
     return Plan(method, problem, solution, time.perf_counter() - begin)

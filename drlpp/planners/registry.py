@@ -7,7 +7,7 @@ from drlpp.planners.exact.incumbents import FORMULAS, SEARCHES, Planner
 from drlpp.planners.milp.non_contiguous import non_contiguous
 from drlpp.planners.search.evolution import evolution
 
-__all__ = ["Planner", "PLANNERS", "BASELINES"]
+__all__ = ["Planner", "PLANNERS", "BASELINES", "FOLDING"]
 
 PLANNERS: dict[str, Planner] = {
     **FORMULAS,
@@ -17,6 +17,9 @@ PLANNERS: dict[str, Planner] = {
     "evolution": evolution,
 }
 """The planners as the command line names them."""
+
+FOLDING = ("gpipe",)
+"""The planners that can give every accelerator two stages, where a schedule needs that."""
 
 BASELINES = ("data-parallel", "gpipe", "pipedream", "exact")
 """The planners that a learned placement is measured against."""

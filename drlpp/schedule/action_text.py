@@ -3,6 +3,8 @@
 =====================  ===========================================================================
 ``F3.0`` or ``F3``     forward of minibatch 3, microbatch 0
 ``R3.0``, ``B3.0``     its recomputation, its backward
+``I3.0``, ``W3.0``     the half of its backward for inputs, and the half for weights
+``F3.0/1``             forward through the second stage that the worker holds; so with others
 ``U4``                 update to version 4, from one contribution, with the minibatches before 4
 ``U2x8<4``             update to version 2, from 8 contributions, with the minibatches before 4
 ``sF3.0:0>1@5``        send the activations of minibatch 3 from stage 0 to stage 1, to worker 5
@@ -12,7 +14,9 @@
 ``N4:0,1,2``           sum their squared norm
 =====================  ===========================================================================
 
-Lists of actions are separated by spaces.
+Lists of actions are separated by spaces. ``I`` and ``W`` are the letters of torch's pipelining;
+``B``, which stands for the half for inputs in the papers on zero-bubble schedules, is a whole
+backward here as it is there.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Message,
     Pass,
@@ -35,7 +41,9 @@ from drlpp.schedule.actions import (
     Update,
 )
 
-_PASSES = {kind.letter: kind for kind in (Forward, Recompute, Backward)}
+_PASSES = {
+    kind.letter: kind for kind in (Forward, Recompute, Backward, BackwardInput, BackwardWeight)
+}
 _PAYLOADS: dict[str, Payload] = {Forward.letter: "activation", Backward.letter: "gradient"}
 _LETTER_OF = {payload: letter for letter, payload in _PAYLOADS.items()}
 _GRADIENTS, _SQUARED_NORM = "A", "N"
@@ -43,7 +51,7 @@ _GRADIENTS, _SQUARED_NORM = "A", "N"
 # More digits than any run needs are no number here.
 _NUMBER = "([0-9]{1,15})"
 _PART = rf"{_NUMBER}(?:\.{_NUMBER})?"
-_PASS = re.compile(rf"([{''.join(_PASSES)}]){_PART}")
+_PASS = re.compile(rf"([{''.join(_PASSES)}]){_PART}(?:/{_NUMBER})?")
 _UPDATE = re.compile(rf"{Update.letter}{_NUMBER}(?:x{_NUMBER})?(?:<{_NUMBER})?")
 _MESSAGE = re.compile(
     rf"([{Send.letter}{Receive.letter}])([{''.join(_PAYLOADS)}]){_PART}:{_NUMBER}>{_NUMBER}@{_NUMBER}"
@@ -54,8 +62,9 @@ _SUM = re.compile(rf"([{_GRADIENTS}{_SQUARED_NORM}]){_NUMBER}:([0-9]{{1,15}}(?:,
 def action_text(action: Action) -> str:
     """Write an action as text."""
     match action:
-        case Pass(minibatch, microbatch):
-            return f"{action.letter}{minibatch}.{microbatch}"
+        case Pass(minibatch, microbatch, chunk):
+            of_chunk = f"/{chunk}" if chunk else ""
+            return f"{action.letter}{minibatch}.{microbatch}{of_chunk}"
         case Update(version, contributions, through):
             several = f"x{contributions}" if contributions != 1 else ""
             until = f"<{through}" if through != version else ""
@@ -80,8 +89,8 @@ def parse_action(text: str) -> Action:
         InvalidInput: the text is no action.
     """
     if found := _PASS.fullmatch(text):
-        letter, minibatch, microbatch = found.groups()
-        return _PASSES[letter](int(minibatch), int(microbatch or 0))
+        letter, minibatch, microbatch, chunk = found.groups()
+        return _PASSES[letter](int(minibatch), int(microbatch or 0), int(chunk or 0))
     if found := _UPDATE.fullmatch(text):
         version, contributions, through = found.groups()
         return Update(int(version), int(contributions or 1), int(through or version))
@@ -99,8 +108,8 @@ def parse_action(text: str) -> Action:
             return AllReduce(int(version), workers)
         return AllReduce(int(version), workers, "squared_norm")
     raise InvalidInput(
-        f"{text[:40]!r} is no action; actions look like F3.0, R3.0, B3.0, U4, U2x8<4, sF3.0:0>1@5, "
-        "rF3.0:0>1@2, A4:0,1 and N4:0,1"
+        f"{text[:40]!r} is no action; actions look like F3.0, R3.0, B3.0, I3.0, W3.0, U4, U2x8<4, "
+        "sF3.0:0>1@5, rF3.0:0>1@2, A4:0,1 and N4:0,1"
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Payload = Literal["activation", "gradient"]
-Cost = Literal["forward", "backward", "update"]
+Cost = Literal["forward", "backward", "backward_input", "backward_weight", "update"]
 
 MicrobatchId = tuple[int, int]
 """What passes through a stage at once: (minibatch, microbatch)."""
@@ -38,7 +38,9 @@ WAITING = SpanKind("waiting", "#DDDDDD", "grey", computes=False)
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One microbatch passes the worker's stage.
+    """One microbatch passes a stage of the worker.
+
+    ``chunk`` says which of the worker's stages, where it holds several, in their order.
 
     Attributes of the class:
         letter: begins the textual form.
@@ -54,6 +56,7 @@ class Pass:
 
     minibatch: int
     microbatch: int = 0
+    chunk: int = 0
 
     @property
     def part(self) -> MicrobatchId:
@@ -96,6 +99,30 @@ class Backward(Pass):
     span = SpanKind("backward", "#E69F00", "rail_idle", computes=True)
     units = 2.0
     cost = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardInput(Pass):
+    """The half of a backward that gives the gradients of what the stage received.
+
+    Its :class:`BackwardWeight` comes later on the same worker, on the same weights. Until then
+    activations are kept.
+    """
+
+    letter = "I"
+    span = SpanKind("backward I", "#B36B00", "bad", computes=True)
+    units = 1.0
+    cost = "backward_input"
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardWeight(Pass):
+    """The other half, which adds to the gradients of the update in the making."""
+
+    letter = "W"
+    span = SpanKind("backward W", "#F7C873", "cq_build_running", computes=True)
+    units = 1.0
+    cost = "backward_weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +201,16 @@ class Update:
     through: int
 
 
-Computation = Forward | Recompute | Backward | Update
+Computation = Forward | Recompute | Backward | BackwardInput | BackwardWeight | Update
 """What a kind of schedule orders; :mod:`drlpp.schedule.lowering` adds the rest."""
 
-COMPUTATIONS: tuple[type[Computation], ...] = (Forward, Backward, Recompute, Update)
+COMPUTATIONS: tuple[type[Computation], ...] = (
+    Forward,
+    Backward,
+    Recompute,
+    BackwardInput,
+    BackwardWeight,
+    Update,
+)
 
 Action = Computation | Send | Receive | AllReduce

@@ -18,9 +18,11 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardWeight,
     Forward,
     Message,
     MicrobatchId,
+    Pass,
     Receive,
     Send,
     Update,
@@ -107,7 +109,7 @@ class _Cutter:
         forwards = _passed(inside, Forward)
         flight = self._in_flight[worker] | forwards
         self._last[worker] = max({*forwards, self._last[worker]})
-        self._in_flight[worker] = flight - _passed(inside, Backward)
+        self._in_flight[worker] = flight - _passed(inside, Backward, BackwardWeight)
         version = self._versions[worker]
         self._versions[worker] += sum(isinstance(action, Update) for action in inside)
         self._drawn[worker].update(drawn)
@@ -152,8 +154,8 @@ class _Cutter:
         return end
 
 
-def _passed(actions: Sequence[Action], kind: type[Forward | Backward]) -> frozenset[MicrobatchId]:
-    return frozenset(a.part for a in actions if isinstance(a, kind))
+def _passed(actions: Sequence[Action], *kinds: type[Pass]) -> frozenset[MicrobatchId]:
+    return frozenset(a.part for a in actions if isinstance(a, Pass) and isinstance(a, kinds))
 
 
 def _settled(actions: Sequence[Action], index: int) -> int:

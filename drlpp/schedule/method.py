@@ -71,8 +71,9 @@ class Method(StrictRecord):
     """A schedule, the weight policy on it, and how passes are computed.
 
     Attributes:
-        schedule: ``1f1b`` is asynchronous, ``1f1b-flush`` and ``gpipe`` empty the pipeline before
-            every update; all are listed in :mod:`drlpp.schedule.kinds.registry`.
+        schedule: ``1f1b`` is asynchronous; ``1f1b-flush``, ``zb-h1``, ``zb-v`` and ``gpipe`` empty
+            the pipeline before every update. ``zb-v`` needs two stages on every accelerator. All
+            are listed in :mod:`drlpp.schedule.kinds.registry`.
         policy: which weights the passes of a stage use; ``sync`` where they never change between
             a forward and its backward. All are listed in :mod:`drlpp.schedule.weight_policies`.
         microbatches: parts of a minibatch, up to 10,000, whose gradients make one update together.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,11 +20,24 @@ class StageEdge:
     differentiable: bool = True
 
 
+def are_folded(holders: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether the holders of stages hold two each, there and back, without replicas."""
+    there, back = holders[: len(holders) // 2], holders[len(holders) // 2 :]
+    return (
+        len(there) > 1
+        and tuple(there) == tuple(back)[::-1]
+        and all(len(workers) == 1 for workers in there)
+        and len(set(there)) == len(there)
+    )
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """Stages in a topological order of the stage graph.
 
-    ``stages[k]`` are the workers that hold stage k (its replicas, in round-robin order).
+    ``stages[k]`` are the workers that hold stage k (its replicas, in round-robin order). A worker
+    holds one stage, or two where the pipeline is folded: each worker then holds the k-th stage from
+    the beginning and the k-th from the end.
     """
 
     stages: tuple[tuple[int, ...], ...]
@@ -62,7 +75,7 @@ class Pipeline:
     @property
     def workers(self) -> tuple[int, ...]:
         """All workers, sorted."""
-        return tuple(sorted(worker for stage in self.stages for worker in stage))
+        return tuple(sorted({worker for stage in self.stages for worker in stage}))
 
     @cached_property
     def depth(self) -> int:
@@ -85,6 +98,8 @@ class Pipeline:
             sources, targets = self.stages[edge.source], self.stages[edge.target]
             for part in range(math.lcm(len(sources), len(targets))):
                 source, target = sources[part % len(sources)], targets[part % len(targets)]
+                if source == target:
+                    continue
                 found.add((source, target))
                 if edge.differentiable:
                     found.add((target, source))
@@ -98,8 +113,23 @@ class Pipeline:
         return max((1 + self.rank(edge.source) for edge in self.incoming(stage)), default=0)
 
     def stage_of(self, worker: int) -> int:
-        """Return the stage that ``worker`` holds."""
-        return next(k for k, workers in enumerate(self.stages) if worker in workers)
+        """Return the stage that ``worker`` holds, the first of two."""
+        return self.stages_of(worker)[0]
+
+    def stages_of(self, worker: int) -> tuple[int, ...]:
+        """Return the stages that ``worker`` holds, by chunk."""
+        return tuple(k for k, workers in enumerate(self.stages) if worker in workers)
+
+    @cached_property
+    def stages_by_worker(self) -> dict[int, tuple[int, ...]]:
+        """The stages of every worker, in the order of the first stages."""
+        workers = dict.fromkeys(worker for holders in self.stages for worker in holders)
+        return {worker: self.stages_of(worker) for worker in workers}
+
+    @cached_property
+    def is_folded(self) -> bool:
+        """Whether workers hold two stages each."""
+        return are_folded(self.stages)
 
     def incoming(self, stage: int) -> tuple[StageEdge, ...]:
         """Return the edges that end in ``stage``, by source."""

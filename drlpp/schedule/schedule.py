@@ -33,7 +33,12 @@ from drlpp.schedule.actions import (
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import find_schedule_kind, names_to_suggest
-from drlpp.schedule.lowering import Lowering, with_recomputation
+from drlpp.schedule.lowering import (
+    Lowering,
+    received_as_sent,
+    with_recomputation,
+    with_whole_backwards,
+)
 from drlpp.schedule.pipeline import Pipeline
 
 __all__ = [
@@ -149,23 +154,38 @@ def build_schedule(
             f"in_flight_per_link {in_flight_per_link}"
         )
     check_length(pipeline, minibatches, microbatches)
+    chosen.check_stages_held(pipeline)
     in_flight = chosen.in_flight(pipeline, in_flight_per_link)
-    actions = {}
+    actions: dict[int, tuple[Action, ...]] = {}
     for stage, workers in enumerate(pipeline.stages):
-        lowering = Lowering(pipeline, stage, microbatches, share_norm)
         for replica, worker in enumerate(workers):
+            if worker in actions:
+                continue
+            held = pipeline.stages_of(worker)
             share = Share(
                 replica=replica,
                 replicas=len(workers),
+                stage=stage,
+                stages=len(pipeline.stages),
+                stages_held=len(held),
                 in_flight=in_flight[stage],
+                most_in_flight=max(in_flight),
                 minibatches=minibatches,
                 microbatches=microbatches,
                 together=chosen.minibatches_of_update(len(workers), accumulate, microbatches),
             )
-            computations = chosen.order(share)
+            sends_nothing = [
+                chunk
+                for chunk, stage in enumerate(held)
+                if not any(edge.differentiable for edge in pipeline.incoming(stage))
+            ]
+            computations = with_whole_backwards(chosen.order(share), sends_nothing)
             if recompute:
                 computations = with_recomputation(computations)
+            lowering = Lowering(pipeline, held, microbatches, share_norm)
             actions[worker] = tuple(lowering.lower(computations))
+    if pipeline.is_folded:
+        actions = received_as_sent(actions)
     return Schedule(kind, pipeline, minibatches, microbatches, actions)
 
 

@@ -26,7 +26,7 @@ from drlpp.io.documents import read_text, write_atomically
 from drlpp.schedule.action_text import action_text, actions_text, parse_actions
 from drlpp.schedule.actions import Action, AllReduce, MicrobatchId, Pass, Receive, Send
 from drlpp.schedule.kinds.registry import find_schedule_kind
-from drlpp.schedule.pipeline import Pipeline, StageEdge
+from drlpp.schedule.pipeline import Pipeline, StageEdge, are_folded
 from drlpp.schedule.schedule import Schedule, in_order
 
 _TITLE, _VERSION = "drlpp schedule", 1
@@ -132,11 +132,11 @@ def _schedule(fields: _Fields) -> Schedule:
     while (field := f"stage {len(stages)}") in fields.values:
         stages.append(fields.numbers(field))
     workers = sorted(worker for stage in stages for worker in stage)
-    if len(set(workers)) < len(workers):
+    if len(set(workers)) < len(workers) and not are_folded(stages):
         raise InvalidInput("a worker is in two stages")
     edges = tuple(_edge(word, len(stages)) for word in fields.take("edges").split())
     schedule = Schedule(kind.name, Pipeline(tuple(stages), edges), minibatches, microbatches, {})
-    for worker in (worker for stage in stages for worker in stage):
+    for worker in schedule.pipeline.stages_by_worker:
         actions = parse_actions(fields.take(f"worker {worker}"))
         for action in actions:
             _check(action, schedule)

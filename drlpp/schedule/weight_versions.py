@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
+from drlpp.schedule.actions import Backward, BackwardWeight, Forward, MicrobatchId, Update
 from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -51,7 +51,7 @@ def weight_versions(schedule: Schedule, worker: int) -> dict[MicrobatchId, Weigh
         match action:
             case Forward(minibatch, microbatch):
                 forward[minibatch, microbatch] = version
-            case Backward(minibatch, microbatch):
+            case Backward(minibatch, microbatch) | BackwardWeight(minibatch, microbatch):
                 part = (minibatch, microbatch)
                 found[part] = WeightVersions(forward[part], version)
             case Update(new_version):
@@ -91,6 +91,7 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
     Raises:
         InvalidInput: if the method cannot run on such a pipeline.
     """
+    method.schedule_kind.check_stages_held(pipeline)
     _check_accumulation(pipeline, method)
     delays = [steady_delay(pipeline, stage, method) for stage in range(len(pipeline.stages))]
     if method.policy_facts.synchronous and any(delays):
@@ -98,7 +99,8 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
         raise InvalidInput(
             f"policy {method.policy} cannot run a {configuration} placement on a {method.schedule} "
             "schedule, where weights change between forward and backward; use schedule "
-            f"{names_to_suggest(lambda kind: kind.flushes)}, or another policy"
+            f"{names_to_suggest(lambda kind: kind.flushes and kind.stages_held == 1)}, or another "
+            "policy"
         )
     return delays
 

@@ -8,6 +8,8 @@ order. What is simpler than on real accelerators:
   corrects weights, moving them there and back is a part of the pass. Recomputing takes as long as
   the forward pass. Time for the schedule itself is not counted. Workers on a host with ``cores``
   slow each other down once more of them are busy, all by the same factor.
+  What a backward in halves takes beyond a whole one, and the part of it for weights, are the same
+  for all operators with weights.
 * **Messages** take their sender and receiver no time. They queue at the ports on their way
   (:mod:`drlpp.simulator.network`), first come, first served, one at a time. A receive is done when
   its message has arrived: the runtime posts receives ahead. The switch between ports has no limit.
@@ -16,7 +18,8 @@ order. What is simpler than on real accelerators:
   replicas have it; so each pays the latency of the whole ring, which the formula of
   :mod:`drlpp.costs.stage_cost` counts once. They overlap with the backward, and hold no ports:
   messages and all-reduces do not slow each other down. The squared norm for clipping is an
-  all-reduce of 8 bytes of all workers.
+  all-reduce of 8 bytes of all workers. Where the last backward comes in halves, the buckets leave
+  behind the second one.
 * **Memory** is that of :mod:`drlpp.costs.memory` for the most minibatches that a worker has in
   flight in the schedule; messages that wait for their receiver longer than usual are not counted.
 """

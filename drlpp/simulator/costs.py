@@ -22,7 +22,8 @@ class Costs:
 
     Attributes:
         seconds: for every worker the seconds of each kind of computing step, at its speed: of
-            :data:`drlpp.schedule.actions.COMPUTATIONS`, then of a backward that is summed.
+            :data:`drlpp.schedule.actions.COMPUTATIONS`, then of a backward that is summed, then
+            those of the second stage, if it holds one. One update is of all that it holds.
         prediction_seconds: for every worker what predicting weights takes of a forward and of a
             backward.
         ready_seconds: for every worker when its buckets are ready, from the begin of a backward.
@@ -56,7 +57,9 @@ class Costs:
         microbatches: int = 1,
     ) -> Costs:
         """Compute the costs of a program that was compiled for this placement."""
-        accelerators = [a for stage in placement.stages for a in stage.accelerators]
+        accelerators = list(
+            dict.fromkeys(a for stage in placement.stages for a in stage.accelerators)
+        )
         buckets: list[list[Bucket]] = [
             buckets_of(workload, stage.operators) if len(stage.accelerators) > 1 else []
             for stage in placement.stages
@@ -64,6 +67,13 @@ class Costs:
         costs: dict[Cost, list[float]] = {
             "forward": (work.forward_seconds / microbatches + overhead.forward).tolist(),
             "backward": (work.backward_seconds / microbatches + overhead.backward).tolist(),
+            "backward_input": (
+                (work.backward_seconds - work.backward_weight_seconds) / microbatches
+                + overhead.backward_input
+            ).tolist(),
+            "backward_weight": (
+                work.backward_weight_seconds / microbatches + overhead.backward_weight
+            ).tolist(),
             "update": work.update_seconds.tolist(),
         }
         predictions = list(
@@ -74,11 +84,18 @@ class Costs:
             )
         )
         seconds, predicting, ready = [], [], []
-        for stage, accelerator in zip(program.stage_of, accelerators, strict=True):
+        for (stage, *second), accelerator in zip(program.stages_of, accelerators, strict=True):
             speed = cluster.speeds[accelerator]
             cost_of = {name: of_stages[stage] / speed for name, of_stages in costs.items()}
             one_backward = cost_of["backward"]
-            seconds.append((*(cost_of[kind.cost] for kind in COMPUTATIONS), one_backward))
+            cost_of["update"] += sum(costs["update"][other] / speed for other in second)
+            seconds.append(
+                (
+                    *(cost_of[kind.cost] for kind in COMPUTATIONS),
+                    one_backward,
+                    *(costs[kind.cost][k] / speed for k in second for kind in COMPUTATIONS),
+                )
+            )
             of_forward, of_backward = predictions[stage]
             predicting.append((of_forward / speed, of_backward / speed))
             ready.append(

@@ -13,8 +13,11 @@ from drlpp.schedule.actions import (
     COMPUTATIONS,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Message,
+    Pass,
     Payload,
     Receive,
     Send,
@@ -24,13 +27,15 @@ from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.window import Window
 
 _KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
-FORWARD, BACKWARD = _KINDS[Forward], _KINDS[Backward]
+BACKWARD = _KINDS[Backward]
 # The last backward before the gradients of a stage are summed: its buckets leave meanwhile.
 SUMMED_BACKWARD = len(_KINDS)
-COMPUTING = SUMMED_BACKWARD + 1
+_OF_SECOND_STAGE = SUMMED_BACKWARD + 1
+COMPUTING = _OF_SECOND_STAGE + len(_KINDS)
 """Kinds below take compute time; the others wait for an all-reduce."""
 FINISH_SUM = COMPUTING
-# Of a replica that has no minibatch in this round: it joins in when it gets there.
+# Of a replica that has no minibatch in this round, or splits its backwards: it joins in when it
+# gets there.
 JOIN_SUM = COMPUTING + 1
 SQUARED_NORM = COMPUTING + 2
 
@@ -54,23 +59,26 @@ class Program:
 
     Attributes:
         workers: their numbers in the schedule.
-        stage_of: the stage of every worker.
+        stages_of: the stages of every worker, one or two.
         steps: of every worker.
         routes: that messages take.
         route_of: the route of every message.
         all_reduces: for each the stage whose gradients it sums, or −1 for the squared norm, and
             how many workers join in.
-        in_flight: for every worker the most microbatches whose backward is still to come.
+        in_flight: for every stage of every worker, one after the other, the most microbatches whose
+            backward, or a half of it, is still to come.
+        half_done: likewise the most microbatches between the halves of their backwards.
         updates: for every worker the step of each update and the minibatches it completes.
     """
 
     workers: tuple[int, ...]
-    stage_of: tuple[int, ...]
+    stages_of: tuple[tuple[int, ...], ...]
     steps: tuple[tuple[Step, ...], ...]
     routes: tuple[Route, ...]
     route_of: tuple[int, ...]
     all_reduces: tuple[tuple[int, int], ...]
     in_flight: tuple[int, ...]
+    half_done: tuple[int, ...]
     updates: tuple[tuple[tuple[int, int], ...], ...]
 
     @classmethod
@@ -94,10 +102,34 @@ class Program:
             yield steps
 
 
+@dataclass(slots=True)
+class _Held:
+    """The microbatches that a worker holds of one of its stages, and the most at any time."""
+
+    in_flight: int = 0
+    half_done: int = 0
+    most_in_flight: int = 0
+    most_half_done: int = 0
+
+    def count(self, action: Pass) -> None:
+        match action:
+            case Forward():
+                self.in_flight += 1
+                self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            case BackwardInput():
+                self.half_done += 1
+                self.most_half_done = max(self.most_half_done, self.half_done)
+            case BackwardWeight():
+                self.half_done -= 1
+                self.in_flight -= 1
+            case Backward():
+                self.in_flight -= 1
+
+
 class _Compiler:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.workers = tuple(w for stage in schedule.pipeline.stages for w in stage)
+        self.workers = tuple(schedule.pipeline.stages_by_worker)
         self.index = {worker: index for index, worker in enumerate(self.workers)}
         self.messages: dict[Message, int] = {}
         self.routes: dict[Route, int] = {}
@@ -106,27 +138,28 @@ class _Compiler:
         self.all_reduces: dict[tuple[int, int], int] = {}
         self.members: list[tuple[int, int]] = []
         self.in_flight: list[int] = []
+        self.half_done: list[int] = []
         self.updates: list[tuple[tuple[int, int], ...]] = []
 
     def compile(self) -> Program:
-        stages = self.schedule.pipeline.stages
-        stage_of = [stage for stage, workers in enumerate(stages) for _ in workers]
+        stages_of = tuple(self.schedule.pipeline.stages_by_worker.values())
         steps = tuple(
-            tuple(self.steps_of(worker, stage))
-            for worker, stage in zip(self.workers, stage_of, strict=True)
+            tuple(self.steps_of(worker, stages))
+            for worker, stages in zip(self.workers, stages_of, strict=True)
         )
         return Program(
             workers=self.workers,
-            stage_of=tuple(stage_of),
+            stages_of=stages_of,
             steps=steps,
             routes=tuple(self.routes),
             route_of=tuple(self.route_of),
             all_reduces=tuple(self.members),
             in_flight=tuple(self.in_flight),
+            half_done=tuple(self.half_done),
             updates=tuple(self.updates),
         )
 
-    def steps_of(self, worker: int, stage: int) -> Iterator[Step]:
+    def steps_of(self, worker: int, stages: tuple[int, ...]) -> Iterator[Step]:
         here, index = self.index[worker], self.index
         kinds: list[int] = []
         numbers: list[int] = []
@@ -135,7 +168,7 @@ class _Compiler:
         received: tuple[int, ...] = ()
         updates = []
         last_backward = -1
-        in_flight = most = 0
+        held = [_Held() for _ in stages]
         for action in self.schedule.actions[worker]:
             if isinstance(action, Receive):
                 received += (self.message(action.message, index[action.sender], here),)
@@ -145,17 +178,17 @@ class _Compiler:
                 continue
             number = -1
             if isinstance(action, AllReduce):
-                kind, number = self.all_reduce(action, stage, last_backward)
+                kind, number = self.all_reduce(action, stages[0], last_backward)
                 if kind == FINISH_SUM:
                     kinds[last_backward], numbers[last_backward] = SUMMED_BACKWARD, number
             else:
                 kind = _KINDS[type(action)]
-            if kind == FORWARD:
-                in_flight += 1
-                most = max(most, in_flight)
-            elif kind == BACKWARD:
-                in_flight -= 1
-                last_backward = len(kinds)
+            if isinstance(action, Pass):
+                held[action.chunk].count(action)
+                if action.chunk:
+                    kind += _OF_SECOND_STAGE
+                elif kind == BACKWARD:
+                    last_backward = len(kinds)
             elif isinstance(action, Update):
                 updates.append((len(kinds), action.through))
                 last_backward = -1
@@ -164,7 +197,8 @@ class _Compiler:
             waits.append(received)
             sends.append(())
             received = ()
-        self.in_flight.append(most)
+        self.in_flight += [of_stage.most_in_flight for of_stage in held]
+        self.half_done += [of_stage.most_half_done for of_stage in held]
         self.updates.append(tuple(updates))
         return zip(waits, kinds, sends, numbers, strict=True)
 

@@ -85,7 +85,7 @@ class SimulatedCluster:
         if index is None:
             return None
         accelerator = simulation.accelerators[index]
-        stage = simulation.plan.program.stage_of[index]
+        stage = simulation.plan.program.stages_of[index][0]
         needed = round(simulation.memory_bytes[index])
         limit = round(self.cluster.memory_bytes[accelerator] or 0)
         return FailedMeasurement(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -77,9 +77,9 @@ _cached_plan = lru_cache(maxsize=256)(Plan.of)
 
 def plan_for(pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
     """Return the plan for the shape of a pipeline; the numbers of its workers do not matter."""
-    shape = Pipeline(
-        Pipeline.straight(*(len(workers) for workers in pipeline.stages)).stages, pipeline.edges
-    )
+    numbers = {worker: number for number, worker in enumerate(pipeline.stages_by_worker)}
+    stages = (tuple(numbers[worker] for worker in workers) for workers in pipeline.stages)
+    shape = Pipeline(tuple(stages), pipeline.edges)
     filling = (1 + method.in_flight_per_link) * len(shape.workers)
     passes = len(pipeline.stages) * (minibatches + 2 * filling) * method.microbatches
     make = _cached_plan if passes <= _CACHED_PASSES else Plan.of
@@ -149,7 +149,7 @@ class Simulation:
             usages.append(
                 WorkerUsage(
                     worker=worker,
-                    stage=self.plan.program.stage_of[index],
+                    stage=self.plan.program.stages_of[index][0],
                     busy_seconds=busy,
                     waiting_seconds=max(0.0, end - begin - busy),
                     peak_memory_bytes=round(self.memory_bytes[index]),
@@ -172,7 +172,7 @@ class Simulation:
     @cached_property
     def accelerators(self) -> tuple[int, ...]:
         """The worker of every index in the program."""
-        return tuple(worker for stage in self.pipeline.stages for worker in stage)
+        return tuple(self.pipeline.stages_by_worker)
 
     @property
     def schedule(self) -> Schedule:
@@ -236,11 +236,17 @@ def simulate(
     played = play(plan.program, costs)
     # Counted in the schedule, parts are in flight that planners have whole minibatches for.
     keeps = replace(memory or MemoryModel.with_state(method), microbatches=method.microbatches)
-    needed = keeps.stage_bytes(
-        _of_workers(work.memory, plan.program),
-        numpy.array(plan.program.in_flight),
-        numpy.array([len(pipeline.stages[stage]) for stage in plan.program.stage_of]),
+    program = plan.program
+    held = [stage for stages in program.stages_of for stage in stages]
+    holders = [index for index, stages in enumerate(program.stages_of) for _ in stages]
+    of_stages = keeps.stage_bytes(
+        _of_stages(work.memory, held),
+        numpy.array(program.in_flight),
+        numpy.array([len(pipeline.stages[stage]) for stage in held]),
     )
+    half_done_bytes = work.half_done_bytes[held] / method.microbatches
+    of_stages = of_stages + half_done_bytes * numpy.array(program.half_done)
+    needed = numpy.bincount(holders, of_stages)
     return Simulation(
         placement=placement,
         pipeline=pipeline,
@@ -253,20 +259,20 @@ def simulate(
     )
 
 
-def _of_workers(work: StageWork, program: Program) -> StageWork:
-    """Return every worker's work, from that of stages."""
+def _of_stages(work: StageWork, held: Sequence[int]) -> StageWork:
+    """Return the work of some stages, from that of all."""
 
-    def of_workers(values: Array) -> Array:
-        return numpy.take(values, program.stage_of)
+    def chosen(values: Array) -> Array:
+        return numpy.take(values, held)
 
     return StageWork(
-        seconds=of_workers(work.seconds),
-        update_seconds=of_workers(work.update_seconds),
-        sharing_seconds=of_workers(work.sharing_seconds),
-        parameter_bytes=of_workers(work.parameter_bytes),
-        kept_bytes=of_workers(work.kept_bytes),
-        incoming_bytes=of_workers(work.incoming_bytes),
-        outgoing_bytes=of_workers(work.outgoing_bytes),
+        seconds=chosen(work.seconds),
+        update_seconds=chosen(work.update_seconds),
+        sharing_seconds=chosen(work.sharing_seconds),
+        parameter_bytes=chosen(work.parameter_bytes),
+        kept_bytes=chosen(work.kept_bytes),
+        incoming_bytes=chosen(work.incoming_bytes),
+        outgoing_bytes=chosen(work.outgoing_bytes),
     )
 
 
@@ -288,8 +294,7 @@ def timeline_of(
     predicted at the beginning of a pass.
     """
     timed = []
-    workers = [worker for stage in schedule.pipeline.stages for worker in stage]
-    for index, worker in enumerate(workers):
+    for index, worker in enumerate(schedule.pipeline.stages_by_worker):
         times = step_times(program, played, index)
         received = (message for waits, *_ in program.steps[index] for message in waits)
         now = 0.0

@@ -33,11 +33,14 @@ class Bucket:
 class PassOverhead:
     """Seconds that the passes of every stage take besides its operators; ``(stages,)`` each.
 
-    Those that predict weights, or correct them, are in them.
+    Those that predict weights, or correct them, are in them. A half of a backward has what a whole
+    one has, that for weights alone collects gradients, and the two share what splitting takes.
     """
 
     forward: Array
     backward: Array
+    backward_input: Array
+    backward_weight: Array
     forward_prediction: Array
     backward_prediction: Array
 
@@ -68,11 +71,20 @@ class PassOverhead:
         predicting = bytes_ * workload.prediction_seconds_per_byte
         collecting = bytes_ * workload.sharing_seconds_per_byte
         forward_prediction, backward_prediction = predicting * forward, predicting * backward
+        weighted = [
+            (workload.parameter_bytes[list(stage.operators)] > 0).sum()
+            for stage in placement.stages
+        ]
+        half = (
+            workload.backward_overhead_seconds + workload.split_seconds * numpy.array(weighted) / 2
+        )
         return cls(
             forward=workload.forward_overhead_seconds + forward_prediction,
             backward=workload.backward_overhead_seconds
             + backward_prediction
             + collecting * collects,
+            backward_input=half,
+            backward_weight=half + collecting * collects,
             forward_prediction=forward_prediction,
             backward_prediction=backward_prediction,
         )
@@ -99,13 +111,18 @@ class PlacedWork:
     Attributes:
         forward_seconds, backward_seconds, update_seconds: of the stages, the passes those of their
             operators alone.
+        backward_weight_seconds: of the half of a backward for weights, in ``backward_seconds``.
+        half_done_bytes: what a minibatch keeps between the halves of its backward, in addition to
+            its activations.
         memory: what their memory follows from, as ``Workload.stage`` gives it for one stage.
         message_bytes: of a minibatch, by payload and edge of the stage graph.
     """
 
     forward_seconds: Array
     backward_seconds: Array
+    backward_weight_seconds: Array
     update_seconds: Array
+    half_done_bytes: Array
     memory: StageWork
     message_bytes: dict[MessageKind, float]
 
@@ -153,8 +170,15 @@ class PlacedWork:
             outgoing_bytes=numpy.array(outgoing),
             last=numpy.arange(stages) == stages - 1,
         )
-        update_seconds = memory.update_seconds
-        return cls(forward_seconds, backward_seconds, update_seconds, memory, message_bytes)
+        return cls(
+            forward_seconds=forward_seconds,
+            backward_seconds=backward_seconds,
+            backward_weight_seconds=total(workload.backward_weight_seconds),
+            update_seconds=memory.update_seconds,
+            half_done_bytes=total(workload.half_done_bytes),
+            memory=memory,
+            message_bytes=message_bytes,
+        )
 
 
 def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from drlpp.schedule.actions import Backward, Forward, Message, Receive, Send
+from drlpp.schedule.actions import Backward, BackwardInput, Forward, Message, Receive, Send
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.timeline.spans import Span, spans_of
+from drlpp.timeline.spans import Span, row_name, spans_of
 from drlpp.timeline.timeline import TimedAction
 
 _NANOSECOND = 1e-9
@@ -59,15 +59,12 @@ def _names(
 ) -> Iterator[Event]:
     for host, process in process_of.items():
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": host}}
-    order = 0
-    for stage, workers in enumerate(pipeline.stages):
-        for worker in workers:
-            process, thread = threads[worker]
-            common = {"ph": "M", "pid": process, "tid": thread}
-            named = {"name": f"stage {stage} · worker {worker}"}
-            yield {**common, "name": "thread_name", "args": named}
-            yield {**common, "name": "thread_sort_index", "args": {"sort_index": order}}
-            order += 1
+    for order, (worker, stages) in enumerate(pipeline.stages_by_worker.items()):
+        process, thread = threads[worker]
+        common = {"ph": "M", "pid": process, "tid": thread}
+        named = {"name": f"{row_name(stages)} · worker {worker}"}
+        yield {**common, "name": "thread_name", "args": named}
+        yield {**common, "name": "thread_sort_index", "args": {"sort_index": order}}
 
 
 def _complete_event(span: Span, thread: tuple[int, int]) -> Event:
@@ -117,7 +114,7 @@ def _message_ends(
                 made[message, to] = last_pass[timed.worker]
             case Receive(message, _):
                 awaited.setdefault(timed.worker, []).append(message)
-            case Forward() | Backward():
+            case Forward() | Backward() | BackwardInput():
                 last_pass[timed.worker] = timed
                 for message in awaited.pop(timed.worker, ()):
                     found[message, timed.worker] = timed

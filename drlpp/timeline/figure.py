@@ -12,10 +12,20 @@ from matplotlib.ticker import EngFormatter
 
 from drlpp.schedule.actions import SpanKind
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.timeline.spans import BACKWARD, FORWARD, KINDS, RECOMPUTE, Span, spans_of
+from drlpp.timeline.spans import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    KINDS,
+    RECOMPUTE,
+    Span,
+    row_name,
+    spans_of,
+)
 from drlpp.timeline.timeline import TimedAction
 
-_NUMBERED = {FORWARD, RECOMPUTE, BACKWARD}
+_NUMBERED = {FORWARD, RECOMPUTE, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT}
 _OUTLINE_POINTS = 0.6
 _COMPUTING_HEIGHT = 0.76  # of a row
 _OTHER_HEIGHT = 0.24
@@ -55,9 +65,8 @@ def draw(
         names = {worker: f"worker {worker}" for worker in sorted({t.worker for t in actions})}
     else:
         names = {
-            worker: f"stage {stage} · worker {worker}"
-            for stage, workers in enumerate(pipeline.stages)
-            for worker in workers
+            worker: f"{row_name(stages)} · worker {worker}"
+            for worker, stages in pipeline.stages_by_worker.items()
         }
     begin = min((span.start for span in spans), default=0.0)
     end = max((span.end for span in spans), default=1.0)

@@ -14,6 +14,8 @@ from drlpp.schedule.actions import (
     WAITING,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Pass,
     Recompute,
@@ -24,10 +26,22 @@ from drlpp.schedule.actions import (
 from drlpp.timeline.timeline import TimedAction
 
 FORWARD, RECOMPUTE, BACKWARD = Forward.span, Recompute.span, Backward.span
+BACKWARD_INPUT, BACKWARD_WEIGHT = BackwardInput.span, BackwardWeight.span
 UPDATE, ALL_REDUCE, SENDING = Update.span, AllReduce.span, Send.span
 PREDICTION = SpanKind("prediction", "#F0E442", "startup", computes=True)
 
-KINDS = (FORWARD, RECOMPUTE, BACKWARD, PREDICTION, UPDATE, ALL_REDUCE, SENDING, WAITING)
+KINDS = (
+    FORWARD,
+    RECOMPUTE,
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    PREDICTION,
+    UPDATE,
+    ALL_REDUCE,
+    SENDING,
+    WAITING,
+)
 """All kinds, in the order of legends and columns."""
 
 
@@ -48,6 +62,11 @@ class Span:
     def seconds(self) -> float:
         """The seconds that it takes."""
         return self.end - self.start
+
+
+def row_name(stages: Sequence[int]) -> str:
+    """Return what a worker's row is called by the stages that it holds."""
+    return f"stage{'s' * (len(stages) > 1)} {' and '.join(map(str, stages))}"
 
 
 def spans_of(timeline: Iterable[TimedAction]) -> tuple[Span, ...]:

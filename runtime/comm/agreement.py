@@ -19,8 +19,13 @@ from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import Action, Message, Receive, Send
 
 
-def contents_of(program: StageProgram, message: Message) -> list[TensorSpec]:
-    """Return a message's tensors, from or to the stage of ``program``, in the order they travel."""
+def contents_of(programs: Sequence[StageProgram], message: Message) -> list[TensorSpec]:
+    """Return a message's tensors, in the order they travel.
+
+    It comes from the stage of one of ``programs``, or goes to it.
+    """
+    ends = message.source_stage, message.target_stage
+    program = next(program for program in programs if program.stage in ends)
     arrives = message.target_stage == program.stage
     stage = message.source_stage if arrives else message.target_stage
     forwards = message.payload == "activation"
@@ -32,7 +37,7 @@ def verify_message_plan(
     group: dist.ProcessGroup,
     workers: Sequence[int],
     worker: int,
-    program: StageProgram,
+    programs: Sequence[StageProgram],
     actions: Sequence[Action],
 ) -> None:
     """Compare what each worker is to send with what the others are to receive from it.
@@ -44,7 +49,7 @@ def verify_message_plan(
         group: of all workers, of Gloo.
         workers: in the order of their ranks.
         worker: this one.
-        program: its stage.
+        programs: its stages.
         actions: all that it is going to do.
 
     Raises:
@@ -52,7 +57,7 @@ def verify_message_plan(
     """
     if len(workers) == 1:
         return
-    own = _hashes(workers, program, actions)
+    own = _hashes(workers, programs, actions)
     everyones = [torch.empty_like(own) for _ in workers]
     group.allgather([everyones], [own]).wait()
     # (senders, receivers) both, after the second is turned.
@@ -66,7 +71,7 @@ def verify_message_plan(
 
 
 def _hashes(
-    workers: Sequence[int], program: StageProgram, actions: Sequence[Action]
+    workers: Sequence[int], programs: Sequence[StageProgram], actions: Sequence[Action]
 ) -> torch.Tensor:
     """Return hashes of messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
     sent: dict[int, list[int]] = {worker: [] for worker in workers}
@@ -82,7 +87,7 @@ def _hashes(
         message = action.message
         edge = message.payload, message.source_stage, message.target_stage
         if edge not in contents:
-            tensors = [(spec.shape, spec.dtype) for spec in contents_of(program, message)]
+            tensors = [(spec.shape, spec.dtype) for spec in contents_of(programs, message)]
             contents[edge] = _hash(repr((edge, tensors)).encode())
         messages += contents[edge], message.minibatch, message.microbatch
     return torch.tensor(

@@ -54,7 +54,7 @@ class Mailbox:
 
     Args:
         links: the ways to the other workers.
-        program: the stage of this worker; says what the messages contain.
+        programs: the stages of this worker; they say what the messages contain.
         actions: all that this worker will do.
         posted: how many receives are posted ahead.
 
@@ -64,10 +64,14 @@ class Mailbox:
     """
 
     def __init__(
-        self, links: Links, program: StageProgram, actions: Sequence[Action], posted: int
+        self,
+        links: Links,
+        programs: Sequence[StageProgram],
+        actions: Sequence[Action],
+        posted: int,
     ) -> None:
         self._links = links
-        self._program = program
+        self._programs = programs
         self._expected = iter([a for a in actions if isinstance(a, Receive)])
         self._posted: deque[tuple[Message, Transfer]] = deque()
         # More messages than these are not on their way to one worker: it has received the oldest,
@@ -80,7 +84,7 @@ class Mailbox:
             self._post(action)
 
     def _post(self, action: Receive) -> None:
-        specs = contents_of(self._program, action.message)
+        specs = contents_of(self._programs, action.message)
         self._posted.append((action.message, self._links.receive(specs, action.sender)))
 
     def receive(self, action: Receive) -> list[Tensor]:

@@ -95,15 +95,18 @@ def deployment_commands(
     pipeline = plan.pipeline
     programs = cut_stages(captured, plan.placement)
     commands: dict[int, Deploy] = {}
+    losses = [None] * (len(programs) - 1) + [portable(captured.loss)]
     for stage, workers in enumerate(pipeline.stages):
-        is_last = stage == len(pipeline.stages) - 1
-        payload = pickle.dumps((programs[stage], portable(captured.loss) if is_last else None))
+        held = pipeline.stages_of(workers[0])
+        if stage != held[0]:
+            continue
+        payload = pickle.dumps([(programs[k], losses[k]) for k in held])
         for worker in workers:
             commands[worker] = Deploy(
                 name=name,
                 workers=pipeline.workers,
                 replicas=workers,
-                stage=payload,
+                stages=payload,
                 method=plan.method,
                 optimizer=optimizer,
                 delay=plan.delays[stage],

@@ -12,7 +12,6 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Run, RunResult, Stream
-from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
@@ -62,14 +61,18 @@ def evaluation_commands(
     programs = cut_stages(captured, deployment.placement, captured.evaluation)
     score = portable(captured.score) if captured.score else None
     ends = [(None, None)] * (len(programs) - 1) + [(portable(captured.loss), score)]
+    pipeline = deployment.pipeline
     in_flight = deployment.plan.in_flight
     commands: dict[int, Run] = {}
-    for stage, workers in enumerate(deployment.pipeline.stages):
-        evaluation = pickle.dumps((programs[stage], *ends[stage]))
+    for stage, workers in enumerate(pipeline.stages):
+        held = pipeline.stages_of(workers[0])
+        if stage != held[0]:
+            continue
+        evaluation = pickle.dumps([(programs[k], *ends[k]) for k in held])
         for worker in workers:
             commands[worker] = Run(
                 actions=schedule.actions[worker],
-                plan=RunPlan({}, ()),
+                plans=(),
                 order=order,
                 first_minibatch=0,
                 microbatches=1,

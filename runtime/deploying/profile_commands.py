@@ -107,6 +107,8 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
             (lambda t: t.shared.update, lambda t: t.whole.update),
         )
     )
+    weighted = [[op for op in part.operators if operators[op].parameter_bytes] for part in parts]
+    split_seconds, weight_share = _halves(times, weighted, backward, backward_overhead)
     predictions = [value for t in times for value in t.prediction_seconds]
     prediction = statistics.median(predictions) if predictions else 0.0
     weight_bytes = max(captured.graph.parameter_bytes, 1)
@@ -130,6 +132,8 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
         ),
         forward_overhead_seconds=forward_overhead,
         backward_overhead_seconds=backward_overhead,
+        split_seconds=split_seconds,
+        weight_share=weight_share,
         update_overhead_seconds=update_overhead,
         update_seconds_per_byte=update / weight_bytes,
         prediction_seconds_per_byte=prediction / weight_bytes,
@@ -162,6 +166,43 @@ def _divided(
     shares = [max(seconds - too_long, 0.0) for seconds in alone]
     scale = left / sum(shares) if sum(shares) else 0.0
     return [share * scale for share in shares], overhead
+
+
+def _halves(
+    times: Sequence[OperatorTimes],
+    weighted: Sequence[Sequence[int]],
+    backward: Sequence[float],
+    overhead: float,
+) -> tuple[float, float]:
+    """Return what splitting a backward takes for an operator with weights, and the second half.
+
+    The second half as a part of the backward of operators with weights.
+
+    Args:
+        times: of the parts, with whole backwards and with halves.
+        weighted: the operators with weights of every part. The first part has nothing to do in a
+            first half, and one without weights nothing in a second.
+        backward: seconds of every operator.
+        overhead: of a backward, which each half has.
+    """
+    chosen = [part for part, found in enumerate(weighted) if part and found]
+    if not chosen:
+        return 0.0, 0.5
+
+    def seconds(which: Callable[[OperatorTimes], list[list[float]]]) -> float:
+        return sum(
+            statistics.median([value for t in times for value in which(t)[part]]) for part in chosen
+        )
+
+    count = sum(len(weighted[part]) for part in chosen)
+    whole = seconds(lambda t: t.parts.backward)
+    second = seconds(lambda t: t.halves.backward_weight)
+    beyond = seconds(lambda t: t.halves.backward) + second - whole - len(chosen) * overhead
+    split = max(beyond, 0.0) / count
+    computed = second - len(chosen) * overhead - split * count / 2
+    of_weighted = sum(backward[op] for part in chosen for op in weighted[part])
+    share = computed / of_weighted if of_weighted else 0.5
+    return split, min(max(share, 0.0), 1.0)
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -14,9 +14,8 @@ from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.schedule.actions import (
     Action,
     AllReduce,
-    Backward,
-    Forward,
     MicrobatchId,
+    Pass,
     Recompute,
     Update,
 )
@@ -89,21 +88,29 @@ def run_commands(
         )
         for worker in schedule.actions
     }
-    recomputed = {w: _recomputed(actions) for w, actions in schedule.actions.items()}
-    shared = {w: _several_contribute(actions) for w, actions in schedule.actions.items()}
     pipeline = schedule.pipeline
+    chunks = 2 if pipeline.is_folded else 1
+    recomputed = {
+        (worker, chunk): _recomputed(actions, chunk)
+        for worker, actions in schedule.actions.items()
+        for chunk in range(chunks)
+    }
+    shared = {w: _several_contribute(actions) for w, actions in schedule.actions.items()}
     for number, segment in enumerate(segments):
         yield {
             worker: Run(
                 actions=part.actions,
-                plan=RunPlan(
-                    uses=_uses_in(part, uses[worker]),
-                    rates=rates[worker],
-                    recomputed=recomputed[worker],
-                    kept=part.in_flight if number < len(segments) - 1 else frozenset(),
-                    version=part.version,
-                    shared=shared[worker],
-                    finite=options.finite,
+                plans=tuple(
+                    RunPlan(
+                        uses=_uses_in(part, uses[worker]),
+                        rates=rates[worker],
+                        recomputed=recomputed[worker, chunk],
+                        kept=part.in_flight if number < len(segments) - 1 else frozenset(),
+                        version=part.version,
+                        shared=shared[worker],
+                        finite=options.finite,
+                    )
+                    for chunk in range(chunks)
                 ),
                 order=options.order,
                 first_minibatch=options.first_minibatch,
@@ -121,7 +128,7 @@ def _uses_in(
 ) -> dict[MicrobatchId, WeightUse]:
     """Return uses of the parts that pass in a segment, and of later ones that need its versions."""
     passing = segment.in_flight.union(
-        action.part for action in segment.actions if isinstance(action, Forward | Backward)
+        action.part for action in segment.actions if isinstance(action, Pass)
     )
     newest = segment.version + sum(isinstance(action, Update) for action in segment.actions)
     # Parts come in order, and so do the versions that they use.
@@ -139,5 +146,5 @@ def _several_contribute(actions: Sequence[Action]) -> bool:
     )
 
 
-def _recomputed(actions: Sequence[Action]) -> frozenset[MicrobatchId]:
-    return frozenset(a.part for a in actions if isinstance(a, Recompute))
+def _recomputed(actions: Sequence[Action], chunk: int) -> frozenset[MicrobatchId]:
+    return frozenset(a.part for a in actions if isinstance(a, Recompute) and a.chunk == chunk)

@@ -41,13 +41,13 @@ class LoadSamples:
 
 @dataclass(frozen=True)
 class Deploy:
-    """Hold a stage of a placement from now on, with the weights of ``state_file``.
+    """Hold a stage of a placement, or two, from now on, with the weights of ``state_file``.
 
     Attributes:
         name: of this deployment; names its communication groups, never used twice.
         workers: of the whole placement, in the order of their ranks.
         replicas: the workers that hold this stage.
-        stage: the pickled program of the stage, for the last stage with the loss.
+        stages: pickled, for every stage held its program, for the last stage with the loss.
         method, optimizer, delay, seed: as in ``StageRunner``.
         checkpoint_file: a file with weights, buffers and optimizer state to continue from.
         transport: how the workers exchange tensors.
@@ -58,7 +58,7 @@ class Deploy:
     name: str
     workers: tuple[int, ...]
     replicas: tuple[int, ...]
-    stage: bytes
+    stages: bytes
     method: Method
     optimizer: OptimizerSpec
     delay: int
@@ -99,19 +99,19 @@ class Run:
 
     Attributes:
         actions: of this worker.
-        plan: of the training run; empty for an evaluation.
+        plans: of the training run, for every stage held; empty ones for an evaluation.
         order: which samples make which minibatch; None for all samples every time.
         stream: where minibatches come from instead of samples in memory.
         first_minibatch: how many minibatches earlier runs of this training had.
         microbatches: parts of a minibatch.
         posted: how many receives to post ahead.
         goes_on: with the parts in flight of the run before, or of the checkpoint.
-        evaluation: the pickled program in evaluation mode, on the last stage with loss and score,
-            for forward schedules.
+        evaluation: pickled, for every stage held its program in evaluation mode, for the last
+            stage with loss and score, for forward schedules.
     """
 
     actions: tuple[Action, ...]
-    plan: RunPlan
+    plans: tuple[RunPlan, ...]
     order: Tensor | None
     first_minibatch: int
     microbatches: int
@@ -301,11 +301,15 @@ class RunResult:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of every repetition, for every stage of a model."""
+    """Seconds of every repetition, for every stage of a model.
+
+    Where backwards came in halves, ``backward`` has the first and ``backward_weight`` the second.
+    """
 
     forward: list[list[float]]
     backward: list[list[float]]
     update: list[list[float]]
+    backward_weight: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -316,6 +320,7 @@ class OperatorTimes:
         device: that it ran on, by name.
         operators: when every operator is a stage.
         parts: when the model is cut into a few stages.
+        halves: the same parts, with backwards in halves.
         whole: when it is one stage.
         shared: when the model is one stage, with gradients summed over replicas.
         kept_bytes: what the forward of every operator keeps for the backward.
@@ -325,6 +330,7 @@ class OperatorTimes:
     device: str
     operators: StageTimes
     parts: StageTimes
+    halves: StageTimes
     whole: StageTimes
     shared: StageTimes
     kept_bytes: list[int]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -30,7 +30,17 @@ from drlpp.runtime.stage.passes import as_sent
 from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
-from drlpp.schedule.actions import AllReduce, Backward, Forward, MicrobatchId, Recompute, Update
+from drlpp.schedule.actions import (
+    AllReduce,
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    MicrobatchId,
+    Pass,
+    Recompute,
+    Update,
+)
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import in_order
 from drlpp.schedule.weight_versions import stage_delay
@@ -39,12 +49,13 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 @dataclass
 class _Passed:
-    """A forward that waits for its backward."""
+    """A forward that waits for its backward, and then for its gradients to be taken."""
 
     weights: Weights
     received: dict[StageOutput, Tensor]
     outputs: Sequence[Tensor]
     loss: Tensor | None
+    gradients: Weights = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,7 +145,8 @@ class ReferenceExecutor:
         self._buffers = {
             worker: {
                 name: values[name].clone()
-                for name in self._programs[self._pipeline.stage_of(worker)].buffer_names
+                for stage in self._pipeline.stages_of(worker)
+                for name in self._programs[stage].buffer_names
             }
             for worker in self._pipeline.workers
         }
@@ -180,7 +192,7 @@ class _Replay:
         self._minibatches = minibatches
         self._uses = plan.weight_uses(count)
         self._rates = [self._rates_of(stage) for stage in range(len(executor._stages))]
-        self._passed: dict[tuple[int, MicrobatchId], _Passed] = {}
+        self._passed: dict[tuple[int, int, MicrobatchId], _Passed] = {}
         self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
         self._gradients: dict[tuple[MicrobatchId, StageOutput], Tensor] = {}
         # For every stage and update, what its replicas found.
@@ -211,19 +223,27 @@ class _Replay:
     def run(self) -> dict[MicrobatchId, float]:
         """Replay all actions."""
         for worker, action in in_order(self._schedule):
-            stage = self._schedule.pipeline.stage_of(worker)
+            stages = self._schedule.pipeline.stages_of(worker)
+            stage = stages[action.chunk if isinstance(action, Pass) else 0]
             match action:
-                case Forward(minibatch, microbatch):
-                    self._forward(worker, stage, (minibatch, microbatch))
-                case Recompute(minibatch, microbatch):
-                    self._recompute(worker, stage, (minibatch, microbatch))
-                case Backward(minibatch, microbatch):
-                    self._backward(worker, stage, (minibatch, microbatch))
+                case Forward():
+                    self._forward(worker, stage, action.part)
+                case Recompute():
+                    self._recompute(worker, stage, action.part)
+                case Backward():
+                    self._backward(worker, stage, action.part)
+                    self._contribute(worker, stage, action.part)
+                case BackwardInput():
+                    # A whole one, whose gradients of weights wait for the other half.
+                    self._backward(worker, stage, action.part)
+                case BackwardWeight():
+                    self._contribute(worker, stage, action.part)
                 case AllReduce(version, _, "squared_norm") if version not in self._norms:
                     mean = [g for k in list(self._pending) for g in self._mean(k).values()]
                     self._norms = {version: _norm(mean)}
                 case Update(version, contributions):
-                    self._update(stage, version, contributions)
+                    for stage in stages:
+                        self._update(stage, version, contributions)
         return self._losses
 
     def _forward(self, worker: int, stage: int, part: MicrobatchId) -> None:
@@ -231,7 +251,7 @@ class _Replay:
         weights = history.for_forward(self._uses[worker][part], self._rates[stage])
         buffers = self._executor._buffers[worker]
         passed = self._call(stage, part, _private(weights), buffers)
-        self._passed[worker, part] = passed
+        self._passed[worker, stage, part] = passed
         for output, tensor in enumerate(passed.outputs):
             self._activations[part][StageOutput(stage, output)] = tensor.detach()
         if passed.loss is not None:
@@ -242,7 +262,7 @@ class _Replay:
         history = self._executor._stages[stage]
         weights = history.for_backward(self._uses[worker][part], self._rates[stage])
         buffers = {n: b.clone() for n, b in self._executor._buffers[worker].items()}
-        self._passed[worker, part] = self._call(stage, part, _private(weights), buffers)
+        self._passed[worker, stage, part] = self._call(stage, part, _private(weights), buffers)
 
     def _call(self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights) -> _Passed:
         program = self._executor._programs[stage]
@@ -278,7 +298,7 @@ class _Replay:
         return _Passed(weights, received, as_sent(program, outputs), lost)
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:
-        passed = self._passed.pop((worker, part))
+        passed = self._passed[worker, stage, part]
         weights = self._executor._stages[stage].for_backward(
             self._uses[worker][part], self._rates[stage]
         )
@@ -288,7 +308,10 @@ class _Replay:
             passed.loss = passed.loss * self._method.applied_loss_scale
         found = _backward(passed, part, stage, self._gradients)
         scale = self._method.applied_loss_scale
-        self._pending[stage].append({name: value / scale for name, value in found.items()})
+        passed.gradients = {name: value / scale for name, value in found.items()}
+
+    def _contribute(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        self._pending[stage].append(self._passed.pop((worker, stage, part)).gradients)
         self._stages_left[part] -= 1
         if not self._stages_left[part]:
             self._activations.pop(part, None)

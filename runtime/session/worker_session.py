@@ -302,7 +302,7 @@ class WorkerSession:
 
         Of replicas, the first one's buffers (running statistics) are taken.
         """
-        leaders = [workers[0] for workers in deployment.pipeline.stages]
+        leaders = sorted({workers[0] for workers in deployment.pipeline.stages})
         stages = self._collect(deployment, leaders, in_flight=False)
         return merge_stages(self.captured, stages.values())
 

@@ -27,6 +27,7 @@ class EvaluationRunner:
         loss: gives the loss from the model's flat outputs and the targets (last stage).
         score: gives one number for each sample from the same, where the task has a score.
         minibatches: where inputs and targets come from.
+        passes_last: whether no other stage of the worker needs a minibatch after this one.
         losses: of every part.
         scores: of every part, one number for each sample.
     """
@@ -36,6 +37,7 @@ class EvaluationRunner:
     loss: Loss | None
     score: Loss | None
     minibatches: MinibatchSource
+    passes_last: bool = True
     losses: Losses = field(default_factory=Losses)
     scores: dict[MicrobatchId, Tensor] = field(default_factory=dict)
 
@@ -47,7 +49,8 @@ class EvaluationRunner:
     def wait_for(self, minibatch: int) -> None:
         """Return when what this stage needs of a minibatch is there."""
         if self.reads_data:
-            self.minibatches.passed(minibatch)
+            if self.passes_last:
+                self.minibatches.passed(minibatch)
             self.minibatches.wait_for(minibatch)
 
     def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from drlpp.runtime.stage.gradients import (
 )
 from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.minibatches import MinibatchSource
-from drlpp.runtime.stage.passes import Loss, Received, StageValues, as_sent
+from drlpp.runtime.stage.passes import InFlight, Loss, Received, StageValues, as_sent
 from drlpp.runtime.stage.precision import passes_in
 from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
@@ -43,20 +43,6 @@ _POLICY_STATE = "weight_policy"
 
 
 @dataclass
-class _InFlight:
-    """What a forward leaves for its backward.
-
-    ``outputs`` is empty where the activations are to be computed again. ``weights`` are those of
-    the forward where a checkpoint needs them.
-    """
-
-    received: Received
-    outputs: Sequence[Tensor] = ()
-    loss: Tensor | None = None
-    weights: list[Tensor] | None = None
-
-
-@dataclass
 class StageRunner:
     """One stage on one worker.
 
@@ -72,6 +58,7 @@ class StageRunner:
         counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
         seed: of dropout.
         first_minibatch: how many minibatches came before this run; dropout continues from there.
+        squared_norm: of all stages' gradients for the next update, where it is shared.
         losses: of the parts, on the last stage.
         skipped_updates: of this run, since their gradients were not finite.
         optimizer_state: of an earlier run, by parameter name.
@@ -107,8 +94,8 @@ class StageRunner:
             load_optimizer_state(self._optimizer, self.names, weights, known)
             self.policy.load_state([state_on(self.device, state) for state in policy_state])
         self._gradients: Gradients = SingleGradients(weights)
-        self._squared_norm: float | None = None
-        self._in_flight: dict[MicrobatchId, _InFlight] = {}
+        self.squared_norm: float | None = None
+        self._in_flight: dict[MicrobatchId, InFlight] = {}
         self._plan = RunPlan({}, ())
         self.losses = Losses()
         self.peak_weight_bytes = 0
@@ -166,7 +153,7 @@ class StageRunner:
         Returns:
             The outputs of the stage.
         """
-        passed = _InFlight(received)
+        passed = InFlight(received)
         recomputed = part in self._plan.recomputed
         with self.policy.forward_weights(self._use(part)) as weights:
             if part in self._plan.kept and not recomputed and not isinstance(self.policy, Stash):
@@ -244,16 +231,8 @@ class StageRunner:
             Gradients of the floating-point tensors that the forward received, scaled the same way.
         """
         passed = self._in_flight.pop(part)
-        ends: list[Tensor] = []
-        seeds: list[Tensor] = []
-        if passed.loss is not None:
-            ends.append(passed.loss)
-            seeds.append(torch.full_like(passed.loss, self.method.applied_loss_scale))
-        for index, gradient in gradients.items():
-            if passed.outputs[index].requires_grad:
-                ends.append(passed.outputs[index])
-                seeds.append(gradient)
-        leaves = [value for value in passed.received.values() if value.requires_grad]
+        ends, seeds = passed.ends(gradients, self.method.applied_loss_scale)
+        leaves = list(passed.leaves.values())
         found: Sequence[Tensor | None] = [None] * (len(leaves) + len(self.names))
         use = self._use(part)
         with (
@@ -264,32 +243,49 @@ class StageRunner:
                 found = torch.autograd.grad(ends, [*leaves, *weights], seeds, allow_unused=True)
             self._gradients.add(found[len(leaves) :])
         self.policy.done_with(use)
-        received = [key for key, value in passed.received.items() if value.requires_grad]
-        return {
-            key: torch.zeros_like(leaf) if gradient is None else gradient
-            for key, leaf, gradient in zip(received, leaves, found, strict=False)
-        }
+        return passed.sent_back(found[: len(leaves)])
+
+    def backward_input(
+        self, part: MicrobatchId, gradients: Mapping[int, Tensor]
+    ) -> dict[StageOutput, Tensor]:
+        """Perform the half of a backward that gives the gradients of what the forward received.
+
+        Arguments and result are those of :meth:`backward`.
+        """
+        # Most workers never split a backward, and begin sooner without it.
+        from drlpp.runtime.stage.split_backward import SplitBackward
+
+        passed = self._in_flight[part]
+        ends, seeds = passed.ends(gradients, self.method.applied_loss_scale)
+        with self.policy.backward_weights(self._use(part)) as weights:
+            passed.half_done = SplitBackward(ends, seeds, list(passed.leaves.values()), weights)
+        # From here on autograd's graph alone keeps what the other half needs.
+        passed.outputs, passed.loss = (), None
+        return passed.sent_back(passed.half_done.of_received)
+
+    def backward_weight(self, part: MicrobatchId) -> None:
+        """Perform the other half, and add to the gradients of the next update."""
+        half_done = self._in_flight.pop(part).half_done
+        assert half_done is not None, "the half for inputs comes first"
+        use = self._use(part)
+        with self.policy.backward_weights(use):
+            self._gradients.add(half_done.of_weights())
+        self.policy.done_with(use)
 
     def finish_sum(self) -> None:
         """Wait until the gradients of the next update are summed over the replicas."""
         self._gradients.finish_sum()
 
-    def share_squared_norm(self, sum_over_all: Callable[[Tensor], object]) -> None:
-        """Sum the squared norm of the gradients over all stages, for the next update.
-
-        It is not finite on any stage if a gradient of one of them is not.
-        """
-        own = self._gradients.squared_norm() if self.counts_for_norm else 0.0
-        total = torch.tensor([own], dtype=torch.float64)
-        sum_over_all(total)
-        self._squared_norm = total.item()
+    def own_squared_norm(self) -> float:
+        """Return what this replica's gradients add to the squared norm over all stages."""
+        return self._gradients.squared_norm() if self.counts_for_norm else 0.0
 
     def update(self, contributions: int) -> None:
         """Update the weights with the mean of the gradients of ``contributions`` parts.
 
         Where the method skips updates, one whose gradients are not finite changes nothing.
         """
-        squared_norm, self._squared_norm = self._squared_norm, None
+        squared_norm, self.squared_norm = self.squared_norm, None
         if self.method.needs_norm and squared_norm is None:
             squared_norm = self._gradients.squared_norm()
         is_finite = squared_norm is None or math.isfinite(squared_norm)
@@ -375,7 +371,7 @@ class StageRunner:
             received = {StageOutput(*key): value for key, value in known["received"].items()}
             # The next checkpoint may find it in flight still.
             weights = known["weights"] if part in plan.kept else None
-            passed = _InFlight(received, weights=weights)
+            passed = InFlight(received, weights=weights)
             if part not in plan.recomputed:
                 passed.outputs, passed.loss = self._replay(part, received, known["weights"])
             self._in_flight[part] = passed

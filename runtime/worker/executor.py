@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -21,6 +22,8 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Message,
     MicrobatchId,
@@ -51,7 +54,7 @@ class Executor:
     """Executes forwards and messages on one worker: all that an evaluation consists of.
 
     Attributes:
-        runner: the worker's stage.
+        runners: the worker's stages.
         mailbox: its messages.
         clock: of this run; says when the device performed the actions.
         on_progress: called with the number of minibatches that are done.
@@ -60,7 +63,7 @@ class Executor:
         processor_seconds: that computing took in every action of the run, without any rest.
     """
 
-    runner: Runner
+    runners: Sequence[Runner]
     mailbox: Mailbox
     clock: Clock
     on_progress: Callable[[int], None]
@@ -81,7 +84,7 @@ class Executor:
         for action in actions:
             if isinstance(action, Forward):
                 # Before the clock starts: whoever waits for data does not compute.
-                self.runner.wait_for(action.minibatch)
+                self.runners[action.chunk].wait_for(action.minibatch)
             begin = self.clock.mark()
             if action.span.computes:
                 emulated.begin()
@@ -99,23 +102,33 @@ class Executor:
         match action:
             case Receive(message, _):
                 self.received[message] = self.mailbox.receive(action)
-            case Forward(minibatch, microbatch):
-                self._forward((minibatch, microbatch))
-                self.on_progress(minibatch + 1)
+            case Forward(minibatch):
+                self._forward(action)
+                # The minibatch has left the worker.
+                if action.chunk == len(self.runners) - 1:
+                    self.on_progress(minibatch + 1)
             case Send(message, _):
                 self.mailbox.send(action, self._outgoing.pop(message))
 
-    def _forward(self, part: MicrobatchId) -> None:
-        program = self.runner.program
+    def _forward(self, forward: Forward) -> None:
+        part, runner = forward.part, self.runners[forward.chunk]
+        program = runner.program
         received: dict[StageOutput, Tensor] = {}
         for source, contents in program.receives.items():
             tensors = self.received.pop(Message("activation", source, program.stage, *part))
             for (index, _), tensor in zip(contents, tensors, strict=True):
                 received[StageOutput(source, index)] = tensor
-        outputs = self.runner.forward(part, received)
+        outputs = runner.forward(part, received)
         for target, contents in program.sends.items():
             message = Message("activation", program.stage, target, *part)
-            self._outgoing[message] = [outputs[index] for index, _ in contents]
+            self._pass_on(message, [outputs[index] for index, _ in contents])
+
+    def _pass_on(self, message: Message, tensors: list[Tensor]) -> None:
+        """Keep what is to be sent, or hand it to the worker's other stage."""
+        if any(runner.program.stage == message.target_stage for runner in self.runners):
+            self.received[message] = [tensor.detach() for tensor in tensors]
+        else:
+            self._outgoing[message] = tensors
 
 
 @dataclass(kw_only=True)
@@ -123,43 +136,64 @@ class TrainingExecutor(Executor):
     """Executes all actions of a schedule; minibatches are done when an update contains them.
 
     Attributes:
-        runner: the worker's stage.
+        runners: the worker's stages.
         everyone: the group of all workers of the placement.
     """
 
-    runner: StageRunner
+    runners: Sequence[StageRunner]
     everyone: dist.ProcessGroup
     _summed_next: frozenset[MicrobatchId] = frozenset()
 
     def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
         """Perform all actions, and time what predictions of weights take."""
         self._summed_next = _last_before_sums(actions)
-        self.runner.policy.clock = self.clock
+        for runner in self.runners:
+            runner.policy.clock = self.clock
         return super().run(actions)
 
     def perform(self, action: Action) -> None:
         """Perform one action."""
         match action:
-            case Forward(minibatch, microbatch):
-                self._forward((minibatch, microbatch))
-            case Recompute(minibatch, microbatch):
-                self.runner.recompute((minibatch, microbatch))
-            case Backward(minibatch, microbatch):
-                self._backward((minibatch, microbatch))
+            case Forward():
+                self._forward(action)
+            case Recompute():
+                self.runners[action.chunk].recompute(action.part)
+            case Backward():
+                runner, part = self.runners[action.chunk], action.part
+                last = part in self._summed_next
+                found = runner.backward(part, self._arrived(runner, part), last=last)
+                self._send_back(runner, part, found)
+            case BackwardInput():
+                runner, part = self.runners[action.chunk], action.part
+                found = runner.backward_input(part, self._arrived(runner, part))
+                self._send_back(runner, part, found)
+            case BackwardWeight():
+                self.runners[action.chunk].backward_weight(action.part)
             case AllReduce(_, _, "gradients"):
-                self.runner.finish_sum()
+                self.runners[0].finish_sum()
             case AllReduce(_, _, "squared_norm"):
-                self.runner.share_squared_norm(
-                    lambda total: self.everyone.allreduce([total]).wait()
-                )
+                self._share_squared_norm()
             case Update(_, contributions, through):
-                self.runner.update(contributions)
+                for runner in self.runners:
+                    runner.update(contributions)
                 self.on_progress(through)
             case _:
                 super().perform(action)
 
-    def _backward(self, part: MicrobatchId) -> None:
-        program = self.runner.program
+    def _share_squared_norm(self) -> None:
+        """Sum the squared norm of the gradients over all stages, for the next update.
+
+        It is not finite on any stage if a gradient of one of them is not.
+        """
+        own = sum(runner.own_squared_norm() for runner in self.runners)
+        total = torch.tensor([own], dtype=torch.float64)
+        self.everyone.allreduce([total]).wait()
+        for runner in self.runners:
+            runner.squared_norm = total.item()
+
+    def _arrived(self, runner: StageRunner, part: MicrobatchId) -> dict[int, Tensor]:
+        """Return the gradients that later stages sent, by output."""
+        program = runner.program
         gradients: dict[int, Tensor] = {}
         for target, contents in program.sends.items():
             floating = [index for index, spec in contents if spec.differentiable]
@@ -169,13 +203,18 @@ class TrainingExecutor(Executor):
             for index, tensor in zip(floating, tensors, strict=True):
                 # An output that several stages read gets the sum of their gradients.
                 gradients[index] = gradients[index] + tensor if index in gradients else tensor
-        found = self.runner.backward(part, gradients, last=part in self._summed_next)
+        return gradients
+
+    def _send_back(
+        self, runner: StageRunner, part: MicrobatchId, found: Mapping[StageOutput, Tensor]
+    ) -> None:
+        program = runner.program
         for source, contents in program.receives.items():
             message = Message("gradient", program.stage, source, *part)
             keys = [StageOutput(source, index) for index, _ in contents]
             tensors = [found[key] for key in keys if key in found]
             if tensors:
-                self._outgoing[message] = tensors
+                self._pass_on(message, tensors)
 
 
 def _last_before_sums(actions: Sequence[Action]) -> frozenset[MicrobatchId]:

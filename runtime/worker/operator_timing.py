@@ -3,7 +3,8 @@
 Every operator runs as a stage of its own, then the model in a few parts, then the whole. The first
 says how the time is divided among operators, the last how much it is. A model in n parts takes
 longer than the whole: what a stage's passes and updates cost besides their operators is found by
-comparing the two, and what sharing gradients costs by training the whole as a replica does.
+comparing the two, what splitting backwards costs by training the parts with backwards in halves,
+and what sharing gradients costs by training the whole as a replica does.
 
 On a CPU the clock is the processor time of the worker's thread, which other processes on the
 machine do not stretch. On other devices it is the time until the device has finished.
@@ -75,10 +76,14 @@ def time_operators(
     build = partial(_runners, command, state, minibatches, loss, device)
 
     def train(
-        programs: Sequence[StageProgram], rest: float, group: dist.ProcessGroup | None = None
+        programs: Sequence[StageProgram],
+        rest: float,
+        group: dist.ProcessGroup | None = None,
+        *,
+        in_halves: bool = False,
     ) -> StageTimes:
         runners = build(programs, replicas=group)
-        return _train(runners, command, _Stopwatch(clock, rest, on_pass))
+        return _train(runners, command, _Stopwatch(clock, rest, on_pass), in_halves=in_halves)
 
     runners = build(each)
     kept = _Kept(runners, minibatches.inputs((0, 0)))
@@ -89,6 +94,7 @@ def time_operators(
         device=accelerator.facts.name,
         operators=operators,
         parts=train(parts, speed),
+        halves=train(parts, speed, in_halves=True),
         whole=together,
         shared=together if replicas is None else train([whole], speed, replicas),
         kept_bytes=kept.bytes_,
@@ -212,27 +218,39 @@ def _train(
     command: ProfileOperators,
     stopwatch: _Stopwatch,
     kept: _Kept | None = None,
+    *,
+    in_halves: bool = False,
 ) -> StageTimes:
     """Train stages in a row on minibatches; what is kept is counted in the first."""
-    times = StageTimes([[] for _ in runners], [[] for _ in runners], [[] for _ in runners])
+    none: list[list[list[float]]] = [[[] for _ in runners] for _ in range(4)]
+    times = StageTimes(*none)
     for number in range(_WARM_UPS + command.repeats):
         counted = kept if number == 0 else None
-        for stage, seconds in enumerate(_train_one(runners, number, stopwatch, counted)):
+        found = _train_one(runners, number, stopwatch, counted, in_halves=in_halves)
+        for stage, seconds in enumerate(found):
             if number >= _WARM_UPS:
-                for kind, value in zip(
-                    (times.forward, times.backward, times.update), seconds, strict=True
-                ):
+                kinds = times.forward, times.backward, times.backward_weight, times.update
+                for kind, value in zip(kinds, seconds, strict=True):
                     kind[stage].append(value)
     return times
 
 
 def _train_one(
-    runners: Sequence[StageRunner], number: int, stopwatch: _Stopwatch, kept: _Kept | None
-) -> list[tuple[float, float, float]]:
-    """Return forward, backward and update seconds of every stage for one minibatch."""
+    runners: Sequence[StageRunner],
+    number: int,
+    stopwatch: _Stopwatch,
+    kept: _Kept | None,
+    *,
+    in_halves: bool = False,
+) -> list[tuple[float, float, float, float]]:
+    """Return the seconds of every stage for one minibatch.
+
+    Of its forward, its backward or the first half of it, the second half, and its update.
+    """
     part = (number, 0)
     outputs: list[Sequence[Tensor]] = []
-    forwards, backwards, updates = [], [0.0] * len(runners), []
+    forwards, updates = [], []
+    backwards, second_halves = [0.0] * len(runners), [0.0] * len(runners)
 
     def forward(stage: int, runner: StageRunner, received: Received) -> None:
         if kept is None:
@@ -253,11 +271,18 @@ def _train_one(
 
     def backward(stage: int) -> None:
         found.clear()
-        found.update(runners[stage].backward(part, gradients[stage], last=True))
+        if in_halves:
+            found.update(runners[stage].backward_input(part, gradients[stage]))
+        else:
+            found.update(runners[stage].backward(part, gradients[stage], last=True))
 
     for stage in reversed(range(len(runners))):
         backwards[stage] = stopwatch.seconds(partial(backward, stage))
         stopwatch.rest(backwards[stage])
+        if in_halves:
+            second_half = partial(runners[stage].backward_weight, part)
+            second_halves[stage] = stopwatch.seconds(second_half)
+            stopwatch.rest(second_halves[stage])
         for key, gradient in found.items():
             known = gradients[key.stage].get(key.index)
             gradients[key.stage][key.index] = gradient if known is None else known + gradient
@@ -265,7 +290,7 @@ def _train_one(
         runner.finish_sum()
         updates.append(stopwatch.seconds(partial(runner.update, 1)))
         stopwatch.rest(updates[-1])
-    return list(zip(forwards, backwards, updates, strict=True))
+    return list(zip(forwards, backwards, second_halves, updates, strict=True))
 
 
 def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""What a worker does: holds one stage of a placement and carries out the controller's commands."""
+"""What a worker does: holds one stage of a placement, or two, and carries out commands."""
 
 from __future__ import annotations
 
@@ -81,6 +81,9 @@ from drlpp.torch_versions import forget_keys
 
 _PROGRESS_INTERVAL_SECONDS = 0.25
 
+_STAGES = ("stage", "second_stage")
+"""What a worker holds, as checkpoints name it."""
+
 
 class Worker:
     """The state of a worker between commands."""
@@ -99,7 +102,7 @@ class Worker:
         self._samples: tuple[Tensor, ...] = ()
         self._labels = torch.empty(0)
         self._deployed: Deploy | None = None
-        self._runner: StageRunner | None = None
+        self._runners: list[StageRunner] = []
         self._accelerator: Accelerator = Processor()
         self._connections: Connections | None = None
         self._inbox: dict[Message, list[Tensor]] = {}
@@ -191,7 +194,7 @@ class Worker:
         """Give up the stage, with all memory and connections."""
         if self._connections is not None:
             self._connections.close()
-        self._runner = self._connections = None
+        self._runners, self._connections = [], None
         self._forget_addresses()
         self._deployed = None
         self._inbox, self._restored = {}, None
@@ -205,9 +208,10 @@ class Worker:
         self._release()
         device = self._accelerator.device
         with discarded_fx_sources():
-            program, loss = pickle.loads(command.stage)
-            move_graph_to_device(program.function, device)
-            move_graph_to_device(loss, device)
+            stages = pickle.loads(command.stages)
+            for program, loss in stages:
+                move_graph_to_device(program.function, device)
+                move_graph_to_device(loss, device)
         state, optimizer_state = self._state, {}
         if command.checkpoint_file:
             checkpoint = self._load(command.checkpoint_file)
@@ -218,23 +222,27 @@ class Worker:
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         loaded = time.perf_counter()
         build = self._group_builder(self._limits.group_seconds)
-        connections = Connections.build(command, program.stage, self._worker, device, build)
+        first, _ = stages[0]
+        connections = Connections.build(command, first.stage, self._worker, device, build)
         self._connections = connections
         connected = time.perf_counter()
-        self._runner = StageRunner(
-            program=program,
-            state=state,
-            method=command.method,
-            optimizer=command.optimizer,
-            delay=command.delay,
-            loss=loss,
-            minibatches=Minibatches(self._samples, self._labels),
-            sum_over_replicas=connections.start_sum if connections.replicas else None,
-            counts_for_norm=self._worker == command.replicas[0],
-            seed=command.seed,
-            optimizer_state=optimizer_state,
-            device=device,
-        )
+        self._runners = [
+            StageRunner(
+                program=program,
+                state=state,
+                method=command.method,
+                optimizer=command.optimizer,
+                delay=command.delay,
+                loss=loss,
+                minibatches=Minibatches(self._samples, self._labels),
+                sum_over_replicas=connections.start_sum if connections.replicas else None,
+                counts_for_norm=self._worker == command.replicas[0],
+                seed=command.seed,
+                optimizer_state=optimizer_state,
+                device=device,
+            )
+            for program, loss in stages
+        ]
         self._deployed = command
         return Deployed(loaded - begin, connected - loaded, time.perf_counter() - connected)
 
@@ -254,58 +262,67 @@ class Worker:
         return build
 
     def _train(self, command: Run) -> RunResult:
-        assert self._runner is not None
         assert self._connections is not None
-        runner = self._runner
-        runner.minibatches = self._minibatches(command)
-        runner.first_minibatch = command.first_minibatch
+        minibatches = self._minibatches(command)
+        for runner in self._runners:
+            runner.minibatches = minibatches
+            runner.first_minibatch = command.first_minibatch
         self._begin(command)
         executor = TrainingExecutor(
-            runner=runner,
-            mailbox=self._mailbox(command, runner.program),
+            runners=self._runners,
+            mailbox=self._mailbox(command, [runner.program for runner in self._runners]),
             everyone=self._connections.everyone,
             clock=self._accelerator.new_clock(),
-            on_progress=self._progress_of(runner),
+            on_progress=self._progress_of(self._runners),
             speed=self._speed,
             received=self._inbox,
         )
         return replace(
             self._executed(executor, command.actions),
-            predictions=executor.clock.read(runner.policy.predictions),
-            skipped_updates=runner.skipped_updates,
+            predictions=executor.clock.read(
+                [moment for runner in self._runners for moment in runner.policy.predictions]
+            ),
+            # On stages of one worker the same updates: those of a schedule that flushes.
+            skipped_updates=max(runner.skipped_updates for runner in self._runners),
         )
 
     def _evaluate(self, command: Run) -> RunResult:
-        assert self._runner is not None
         assert self._connections is not None
         assert command.evaluation is not None
         with discarded_fx_sources():
-            program, loss, score = pickle.loads(command.evaluation)
-            for graph in (program.function, loss, score):
-                move_graph_to_device(graph, self._accelerator.device)
-        self._connections.share_buffers(self._runner.buffers.values())
+            stages = pickle.loads(command.evaluation)
+            for program, loss, score in stages:
+                for graph in (program.function, loss, score):
+                    move_graph_to_device(graph, self._accelerator.device)
+        for trained in self._runners:
+            self._connections.share_buffers(trained.buffers.values())
         minibatches = self._minibatches(command)
-        runner = EvaluationRunner(program, self._runner, loss, score, minibatches)
+        runners = [
+            EvaluationRunner(
+                program, trained, loss, score, minibatches, passes_last=trained is self._runners[-1]
+            )
+            for (program, loss, score), trained in zip(stages, self._runners, strict=True)
+        ]
         executor = Executor(
-            runner=runner,
-            mailbox=self._mailbox(command, program),
+            runners=runners,
+            mailbox=self._mailbox(command, [runner.program for runner in runners]),
             clock=self._accelerator.new_clock(),
-            on_progress=self._progress_of(runner),
+            on_progress=self._progress_of(runners),
             speed=self._speed,
         )
         found = self._executed(executor, command.actions)
-        return replace(found, scores=to_device(runner.scores, CPU))
+        # The last of the stages is the model's last, if any is.
+        return replace(found, scores=to_device(runners[-1].scores, CPU))
 
-    def _mailbox(self, command: Run, program: StageProgram) -> Mailbox:
+    def _mailbox(self, command: Run, programs: Sequence[StageProgram]) -> Mailbox:
         """Build the mailbox of a run that all workers agree on."""
         assert self._connections is not None
         assert self._deployed is not None
         workers, everyone = self._deployed.workers, self._connections.everyone
-        verify_message_plan(everyone, workers, self._worker, program, command.actions)
-        return Mailbox(self._connections.links, program, command.actions, command.posted)
+        verify_message_plan(everyone, workers, self._worker, programs, command.actions)
+        return Mailbox(self._connections.links, programs, command.actions, command.posted)
 
     def _executed(self, executor: Executor, actions: Sequence[Action]) -> RunResult:
-        assert self._runner is not None
         assert self._connections is not None
         self._accelerator.reset_peak_memory()
         with computing_on(self._core):
@@ -313,14 +330,14 @@ class Worker:
         return RunResult(
             times=times,
             processor_seconds=executor.processor_seconds,
-            losses=executor.runner.losses.take(),
+            losses=executor.runners[-1].losses.take(),
             scores={},
             peak_memory_bytes=self._accelerator.peak_memory_bytes(),
             bytes_sent=executor.mailbox.bytes_sent,
             message_bytes=executor.mailbox.message_bytes,
-            bucket_bytes=self._runner.bucket_bytes if self._connections.replicas else 0,
-            weight_bytes=self._runner.weight_bytes,
-            peak_weight_bytes=self._runner.peak_weight_bytes,
+            bucket_bytes=self._runners[0].bucket_bytes if self._connections.replicas else 0,
+            weight_bytes=sum(runner.weight_bytes for runner in self._runners),
+            peak_weight_bytes=sum(runner.peak_weight_bytes for runner in self._runners),
         )
 
     def _minibatches(self, command: Run) -> MinibatchSource:
@@ -338,8 +355,7 @@ class Worker:
                 self._accelerator.device,
                 self._channel.send,
             )
-            assert self._runner is not None
-            if not self._runner.reads_data:
+            if not any(runner.reads_data for runner in self._runners):
                 self._channel.send(NOTHING_READ)
         return self._streamed
 
@@ -371,22 +387,23 @@ class Worker:
         return Done()
 
     def _begin(self, command: Run) -> None:
-        """Prepare the runner for a run, which may resume what is in flight."""
-        assert self._runner is not None
+        """Prepare the runners for a run, which may resume what is in flight."""
         restored, self._restored = self._restored, None
         if not command.goes_on:
             self._inbox = {}
-            self._runner.begin(command.plan)
-        elif restored is None:
-            self._runner.begin(command.plan)
-        else:
+        elif restored is not None:
             inbox = to_device(restored["inbox"], self._accelerator.device)
             self._inbox = {Message(*key): tensors for key, tensors in inbox}
-            self._runner.load_in_flight_state(restored["stage"], command.plan)
+        for name, runner, plan in zip(_STAGES, self._runners, command.plans, strict=False):
+            if command.goes_on and restored is not None:
+                runner.load_in_flight_state(restored[name], plan)
+            else:
+                runner.begin(plan)
 
-    def _progress_of(self, runner: Runner) -> Callable[[int], None]:
+    def _progress_of(self, runners: Sequence[Runner]) -> Callable[[int], None]:
         """Return what is called during a run: from time to time it reports to the controller."""
         assert self._deployed is not None
+        runner = runners[-1]
         reports = runner.loss is not None and self._worker == self._deployed.replicas[0]
         last = time.monotonic()
 
@@ -401,15 +418,17 @@ class Worker:
         return report
 
     def _collect(self, file: str, *, in_flight: bool) -> None:
-        assert self._runner is not None
-        stage: dict[str, Any] = {
-            "model": self._runner.weights_and_buffers(),
-            "optimizer": self._runner.named_optimizer_state(),
-        }
+        held: dict[str, Any] = {"model": {}, "optimizer": {}}
+        buffers: dict[str, Tensor] = {}
+        for runner in self._runners:
+            held["model"] |= runner.weights_and_buffers()
+            held["optimizer"] |= runner.named_optimizer_state()
+            buffers |= runner.buffers
         if in_flight:
-            stage["in_flight"] = {
-                "stage": self._runner.in_flight_state(),
+            held["in_flight"] = {
                 "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
-                "buffers": self._runner.buffers,
+                "buffers": buffers,
             }
-        write_tree(self._folder / file, to_device(stage, CPU))
+            for name, runner in zip(_STAGES, self._runners, strict=False):
+                held["in_flight"][name] = runner.in_flight_state()
+        write_tree(self._folder / file, to_device(held, CPU))

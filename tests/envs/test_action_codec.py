@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs import ActionCodec, MeasurementMemory, PlacementEnv
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome
@@ -21,6 +23,12 @@ from drlpp.schedule.method import DEFAULT_METHOD, Method
 from tests.support.fake_measurer import FakeMeasurer, chain, graphs
 
 FLUSHING = Method(schedule="gpipe", policy="sync", microbatches=2)
+
+
+def test_actions_have_no_place_for_a_second_stage_on_an_accelerator() -> None:
+    method = Method(schedule="zb-v", policy="sync")
+    with pytest.raises(InvalidInput, match="one stage, and schedule zb-v needs two; plan such a"):
+        ActionCodec(4, 2, method)
 
 
 @given(graph=graphs(), accelerators=st.integers(1, 5), data=st.data())

@@ -48,6 +48,21 @@ def test_what_is_wrong_is_said_in_one_line(placement: Placement, problem: str) -
     assert "\n" not in str(caught.value)
 
 
+def test_every_accelerator_may_hold_two_stages_there_and_back() -> None:
+    folded = place(([0], [1]), ([1], [0]), ([2], [0]), ([3], [1]))
+    folded.validate_for(DIAMOND, accelerators=2)
+    assert folded.is_folded
+    assert folded.accelerators == (0, 1)
+    assert folded.pipeline(DIAMOND).stages_by_worker == {1: (0, 3), 0: (1, 2)}
+    for other in (
+        place(([0], [0]), ([1], [1]), ([2], [0]), ([3], [1])),
+        place(([0], [0]), ([1], [1]), ([2], [2]), ([3], [0])),
+        place(([0], [0, 1]), ([1], [2]), ([2], [2]), ([3], [0, 1])),
+    ):
+        with pytest.raises(InvalidPlacement, match="is used twice"):
+            other.validate_for(DIAMOND, accelerators=4)
+
+
 def test_pipeline_has_an_edge_for_every_pair_of_stages_that_exchange_tensors() -> None:
     placement = place(([0], [1, 2]), ([1], [3]), ([2], [0]), ([3], [4]))
     placement.validate_for(DIAMOND, accelerators=5)

@@ -12,6 +12,8 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Message,
     Receive,
@@ -25,7 +27,10 @@ messages = st.builds(
     Message, st.sampled_from(["activation", "gradient"]), numbers, numbers, numbers, numbers
 )
 actions: st.SearchStrategy[Action] = st.one_of(
-    *(st.builds(kind, numbers, numbers) for kind in (Forward, Recompute, Backward)),
+    *(
+        st.builds(kind, numbers, numbers, numbers)
+        for kind in (Forward, Recompute, Backward, BackwardInput, BackwardWeight)
+    ),
     st.builds(Update, numbers, numbers, numbers),
     *(st.builds(kind, messages, numbers) for kind in (Send, Receive)),
     st.builds(
@@ -51,6 +56,9 @@ ACTIVATIONS = Message("activation", 0, 1, 3, 2)
         ("F3.0", Forward(3)),
         ("R3.1", Recompute(3, 1)),
         ("B12.0", Backward(12)),
+        ("I12.0", BackwardInput(12)),
+        ("W3.1", BackwardWeight(3, 1)),
+        ("F3.1/1", Forward(3, 1, chunk=1)),
         ("U4", Update(4, 1, 4)),
         ("U2x8<4", Update(2, contributions=8, through=4)),
         ("U2x8", Update(2, contributions=8, through=2)),
@@ -74,7 +82,7 @@ def test_the_first_microbatch_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "F", "f3", "F-1", "F3.", "F³", "F3.0.0", "F3.0B3.0", "F" + "9" * 5000, "X3"),
+        *("", "F", "f3", "F-1", "F3.", "F3/", "F³", "F3.0.0", "F3.0B3.0", "F" + "9" * 5000, "X3"),
         *("U", "U4x", "U4<", "sF3", "sF3:0>1", "sR3:0>1@2", "A4", "A4:", "A4:0,", "N4:0;1"),
     ],
 )

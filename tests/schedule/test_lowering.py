@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drlpp.schedule.action_text import parse_actions
-from drlpp.schedule.lowering import Lowering, with_recomputation
+from drlpp.schedule.lowering import Lowering, with_recomputation, with_whole_backwards
 from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import build_schedule
 from tests.support.schedule_texts import computations, written
@@ -11,7 +11,7 @@ from tests.support.schedule_texts import computations, written
 
 def test_a_stage_in_the_middle_receives_passes_and_sends() -> None:
     """The drawing in the module."""
-    lowered = Lowering(Pipeline.straight(1, 1, 1), 1, microbatches=1, share_norm=False).lower(
+    lowered = Lowering(Pipeline.straight(1, 1, 1), (1,), microbatches=1, share_norm=False).lower(
         parse_actions("F1 B0 U1")
     )
     assert tuple(lowered) == parse_actions("rF1:0>1@0 F1 sF1:1>2@2 rB0:2>1@2 B0 sB0:1>0@0 U1")
@@ -19,11 +19,11 @@ def test_a_stage_in_the_middle_receives_passes_and_sends() -> None:
 
 def test_replicas_take_microbatches_in_turn_and_sum_gradients() -> None:
     pipeline = Pipeline(((3,), (1, 4), (0,)), (StageEdge(0, 1), StageEdge(1, 2)))
-    lowered = Lowering(pipeline, 0, microbatches=3, share_norm=False).lower(
+    lowered = Lowering(pipeline, (0,), microbatches=3, share_norm=False).lower(
         parse_actions("F0.1 F0.2 F1.0")
     )
     assert tuple(lowered) == parse_actions("F0.1 sF0.1:0>1@4 F0.2 sF0.2:0>1@1 F1.0 sF1.0:0>1@4")
-    lowered = Lowering(pipeline, 1, microbatches=3, share_norm=True).lower(parse_actions("U1x3"))
+    lowered = Lowering(pipeline, (1,), microbatches=3, share_norm=True).lower(parse_actions("U1x3"))
     assert tuple(lowered) == parse_actions("A1:1,4 N1:0,1,3,4 U1x3")
 
 
@@ -57,6 +57,30 @@ def test_recomputation_stands_before_the_gradients_and_spares_what_is_used_at_on
     assert computations(schedule, 0) == written("F0 F1 R0 B0 U1 F2 R1 B1 U2 R2 B2 U3")
     assert computations(schedule, 1) == written("F0 B0 U1 F1 B1 U2 F2 B2 U3")
     assert schedule.actions[0][4:7] == parse_actions("R0 rB0:1>0@1 B0")
+
+
+def test_half_a_backward_receives_and_sends_as_a_whole_one() -> None:
+    """The first half, which earlier stages wait for; the second keeps to its worker."""
+    pipeline = Pipeline.straight(1, 1, 1)
+    lowered = Lowering(pipeline, (1,), microbatches=1, share_norm=False).lower(
+        parse_actions("I0 F1 W0")
+    )
+    assert tuple(lowered) == parse_actions("rB0:2>1@2 I0 sB0:1>0@0 rF1:0>1@0 F1 sF1:1>2@2 W0")
+
+
+def test_a_stage_that_sends_no_gradients_makes_whole_backwards() -> None:
+    """A branch of integers is such a stage wherever it stands."""
+    halves = parse_actions("F0 I0 F1 W0 U1")
+    assert tuple(with_whole_backwards(halves)) == parse_actions("F0 F1 B0 U1")
+    edges = (StageEdge(0, 1, differentiable=False), StageEdge(1, 2))
+    schedule = build_schedule(Pipeline(((0,), (1,), (2,)), edges), 1, "zb-h1", 3)
+    passed = written("F0.0 F0.1 F0.2 B0.0 B0.1 B0.2 U1x3")
+    assert [computations(schedule, worker) for worker in (0, 1)] == [passed, passed]
+
+
+def test_recomputation_stands_before_the_first_half_of_a_backward() -> None:
+    recomputed = with_recomputation(parse_actions("F0 F1 I0 I1 W0 W1 F2 I2 W2"))
+    assert tuple(recomputed) == parse_actions("F0 F1 R0 I0 R1 I1 W0 W1 F2 I2 W2")
 
 
 def test_an_update_between_a_forward_and_its_backward_needs_recomputation() -> None:

@@ -15,6 +15,8 @@ from drlpp.schedule.actions import (
     Action,
     AllReduce,
     Backward,
+    BackwardInput,
+    BackwardWeight,
     Forward,
     Receive,
     Recompute,
@@ -120,15 +122,21 @@ def _ways_taken(schedule: Schedule) -> set[tuple[int, int]]:
 @given(any_schedule())
 def test_every_stage_passes_every_part_once_on_one_replica(schedule: Schedule) -> None:
     parts = {(b, p) for b in range(schedule.minibatches) for p in range(schedule.microbatches)}
-    for workers in schedule.pipeline.stages:
-        for kind in (Forward, Backward):
+    for stage, workers in enumerate(schedule.pipeline.stages):
+        chunk = schedule.pipeline.stages_of(workers[0]).index(stage)
+        split = any(
+            isinstance(a, BackwardInput) and a.chunk == chunk
+            for w in workers
+            for a in schedule.actions[w]
+        )
+        for kind in (Forward, *((BackwardInput, BackwardWeight) if split else (Backward,))):
             found = [
                 (worker, (a.minibatch, a.microbatch))
                 for worker in workers
                 for a in schedule.actions[worker]
-                if isinstance(a, kind)
+                if isinstance(a, kind) and a.chunk == chunk
             ]
-            if kind is Backward and schedule.kind == "forward":
+            if kind is not Forward and schedule.kind == "forward":
                 assert not found
                 continue
             assert Counter(part for _, part in found) == Counter(parts)
@@ -162,21 +170,44 @@ def test_replicas_make_the_same_updates_from_all_parts(schedule: Schedule) -> No
 @given(any_schedule())
 def test_recomputation_comes_between_a_forward_and_its_backward(schedule: Schedule) -> None:
     for actions in schedule.actions.values():
-        waiting: set[tuple[int, int]] = set()
+        waiting: set[tuple[int, int, int]] = set()
         recomputed = None
         for action in actions:
             match action:
-                case Forward(minibatch, microbatch):
-                    waiting.add((minibatch, microbatch))
-                case Recompute(minibatch, microbatch):
-                    assert (minibatch, microbatch) in waiting
-                    recomputed = (minibatch, microbatch)
-                case Backward(minibatch, microbatch):
-                    waiting.remove((minibatch, microbatch))
-                    assert recomputed in {None, (minibatch, microbatch)}
+                case Forward():
+                    waiting.add((*action.part, action.chunk))
+                case Recompute():
+                    recomputed = (*action.part, action.chunk)
+                    assert recomputed in waiting
+                case Backward() | BackwardInput():
+                    waiting.remove((*action.part, action.chunk))
+                    assert recomputed in {None, (*action.part, action.chunk)}
                     recomputed = None
                 case Update() | AllReduce():
                     assert recomputed is None, "weights change behind a recomputation"
+
+
+@given(any_schedule())
+def test_the_halves_of_a_backward_stand_in_order_before_the_same_update(schedule: Schedule) -> None:
+    """Only a stage that sends gradients has halves."""
+    pipeline = schedule.pipeline
+    for stage, workers in enumerate(pipeline.stages):
+        sends = any(edge.differentiable for edge in pipeline.incoming(stage))
+        chunk = pipeline.stages_of(workers[0]).index(stage)
+        for worker in workers:
+            half_done: list[tuple[int, int]] = []
+            for action in schedule.actions[worker]:
+                match action:
+                    case Forward(chunk=of) | Backward(chunk=of) if of == chunk:
+                        assert action.part not in half_done
+                    case BackwardInput(chunk=of) if of == chunk:
+                        assert sends
+                        half_done.append(action.part)
+                    case BackwardWeight(chunk=of) if of == chunk:
+                        assert half_done.pop(0) == action.part
+                    case Update() | AllReduce():
+                        assert not half_done, "weights change between the halves of a backward"
+            assert not half_done
 
 
 @given(pipelines(), st.integers(1, 40), st.integers(0, 3))

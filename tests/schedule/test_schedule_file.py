@@ -55,7 +55,7 @@ def test_empty_lines_and_comments_are_skipped() -> None:
         (("worker 1:", "worker 7:"), "field 'worker 1': is missing"),
         (("worker 0:", "colour: red\nworker 0:"), "field 'colour': is unknown here"),
         (("worker 0:", "kind: gpipe\nworker 0:"), "field 'kind': is there twice"),
-        (("B1.0 U2", "W1.0 U2"), "field 'worker 0': 'W1.0' is no action"),
+        (("B1.0 U2", "X1.0 U2"), "field 'worker 0': 'X1.0' is no action"),
         (("sF0.0:0>1@1", "sF0.0:0>1@4"), "sF0.0:0>1@4: there is no such worker"),
         (("sF0.0:0>1@1", "sF9.0:0>1@1"), "sF9.0:0>1@1: there is no such part"),
         (("sF0.0:0>1@1 ", ""), "cannot proceed"),

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from drlpp.costs.analytic_model import predict
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput, InvalidPlacement
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement
-from drlpp.placement.placement import Placement
-from drlpp.schedule.actions import AllReduce, Forward
+from drlpp.placement.placement import Placement, Stage
+from drlpp.schedule.actions import AllReduce, Forward, Pass
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, Simulation, simulate
 from drlpp.simulator.cores import CoreGroup
@@ -244,6 +245,78 @@ def test_flushing_costs_a_bubble(schedule: str, stages: int, microbatches: int) 
     assert found.seconds_per_minibatch == pytest.approx(3 / microbatches * slots)
 
 
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (3, 4), (4, 8)])
+@pytest.mark.parametrize(("parameter_bytes", "units"), [(8, 1), (0, 3)], ids=["halves", "no W"])
+def test_split_backwards_cost_less_of_it(
+    stages: int, microbatches: int, parameter_bytes: int, units: int
+) -> None:
+    """(P − 1)(F + I − W); without weights there is nothing to do later, and I is all of B."""
+    method = Method(schedule="zb-h1", policy="sync", microbatches=microbatches)
+    profile = chain(*[3] * stages, parameter_bytes=parameter_bytes)
+    found = stages_of(profile, fast_cluster(stages), *[1] * stages, method=method)
+    slots = 3 * microbatches + units * (stages - 1)
+    assert found.seconds_per_minibatch == pytest.approx(slots / microbatches)
+
+
+def test_a_half_of_a_backward_takes_the_overhead_of_a_whole_one() -> None:
+    """Two stages, two microbatches: F 1, B 2 + 0.5, I and W 1 + 0.5 each."""
+    profile = chain(6, 6, parameter_bytes=8).model_copy(update={"backward_overhead_seconds": 0.5})
+    method = Method(schedule="zb-h1", policy="sync", microbatches=2)
+    found = stages_of(profile, fast_cluster(2), 1, 1, method=method)
+    # Stage 1: F 2, I 3.5, F 4.5, I 6, W 7.5, W 9; stage 0: B from 3.5 to 6 and from 6 to 8.5, then
+    # the next minibatch, which is not at stage 1 before 9.5.
+    assert found.seconds_per_minibatch == pytest.approx(8.5)
+    ends = [t.end for t in found.timeline if t.worker == 1 and isinstance(t.action, Pass)]
+    assert ends[:6] == [2, 3.5, 4.5, 6, 7.5, 9]
+
+
+def test_halves_of_a_backward_are_as_the_profile_says() -> None:
+    """A quarter of 4 s for weights, and 3 s more for both halves of one operator."""
+    costs = {"split_seconds": 3.0, "weight_share": 0.25}
+    profile = chain(6, 6, parameter_bytes=8).model_copy(update=costs)
+    method = Method(schedule="zb-h1", policy="sync")
+    found = stages_of(profile, fast_cluster(2), 1, 1, method=method)
+    took = [t.end - t.start for t in found.timeline if isinstance(t.action, Pass)]
+    # F 2 and 2; on the second stage I 3 + 1.5 and W 1 + 1.5, on the first B 4.
+    assert sorted(took[:5]) == [2, 2, 2.5, 4, 4.5]
+
+
+def folded_placement(accelerators: int) -> Placement:
+    """An operator for each of two stages on every accelerator."""
+    last = 2 * accelerators - 1
+    return Placement(
+        stages=tuple(
+            Stage(operators=(k,), accelerators=(min(k, last - k),)) for k in range(last + 1)
+        )
+    )
+
+
+@pytest.mark.parametrize(("accelerators", "microbatches"), [(2, 4), (3, 8), (4, 8)])
+def test_two_stages_on_an_accelerator_need_not_wait(accelerators: int, microbatches: int) -> None:
+    """Each takes the time of both of its stages, and of their updates."""
+    profile = chain(*[3] * 2 * accelerators, parameter_bytes=8)
+    profile = profile.model_copy(update={"update_seconds_per_byte": 0.125})
+    method = Method(schedule="zb-v", policy="sync", microbatches=microbatches)
+    cluster = fast_cluster(accelerators)
+    placement = folded_placement(accelerators)
+    found = simulate(Workload.of(profile, method), cluster, placement, method)
+    assert found.seconds_per_minibatch == pytest.approx(2 * (3 + 1))
+    rule = predict(Workload.of(profile, method), cluster, placement)
+    assert rule.seconds_per_minibatch == pytest.approx(2 * (3 + 1))
+    assert rule.bottleneck == f"compute of stages 0 and {2 * accelerators - 1}"
+    assert [usage.stage for usage in found.workers] == list(range(accelerators))
+
+
+def test_the_memory_of_two_stages_is_that_of_both() -> None:
+    """Of four microbatches the first stage has four in flight, the last one; see the drawing."""
+    profile = chain(*[3] * 4, parameter_bytes=100, output_bytes=5, kept_bytes=7)
+    method = Method(schedule="zb-v", policy="sync", microbatches=4)
+    found = simulate(Workload.of(profile), fast_cluster(2), folded_placement(2), method)
+    first = 300 + (4 * 7 + 10) / 4
+    last = 300 + (7 + 5 + 10) / 4
+    assert found.memory_bytes[0] == pytest.approx(first + last)
+
+
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
 def test_microbatches_without_a_flush_cost_no_bubble(microbatches: int) -> None:
     method = Method(microbatches=microbatches)
@@ -338,10 +411,20 @@ def test_gradients_are_summed_during_a_backward_on_shared_cores() -> None:
         # Two microbatches are a minibatch: three of them in flight, and one older version.
         (Method(microbatches=2), 400 + 3 * 3.5 + 5, 400 + 3.5 + 5),
         (Method(policy="stash", microbatches=2), 300 + 100 + 3 * 3.5 + 5, 300 + 3.5 + 5),
+        # Three of four microbatches in flight everywhere, on the last stage all of them between the
+        # halves of their backward, with the gradient of its output.
+        (
+            Method(schedule="zb-h1", policy="sync", microbatches=4),
+            300 + (3 * 7 + 10) / 4,
+            300 + (3 * (7 + 5) + 10) / 4,
+        ),
         # One at a time, and of the others what came in: nothing for the first stage but gradients.
         (Method(recompute=True), 400 + 7 + 2 * 5 + 10, 400 + 7 + 10),
     ],
-    ids=["pipeoptim", "stash", "gpipe", "microbatches", "stash-microbatches", "recompute"],
+    ids=[
+        *("pipeoptim", "stash", "gpipe", "microbatches", "stash-microbatches", "zb-h1"),
+        "recompute",
+    ],
 )
 def test_peak_memory(method: Method, first: float, last: float) -> None:
     profile = chain(3, 3, 3, parameter_bytes=100, output_bytes=5, kept_bytes=7)

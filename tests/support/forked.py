@@ -3,7 +3,7 @@
 import torch
 
 from drlpp.capturing.capture import CapturedModel
-from drlpp.placement.placement import Placement
+from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.method import Method
 
 SAMPLES = 40
@@ -52,6 +52,15 @@ def placements(captured: CapturedModel) -> dict[str, Placement]:
         "replicated": Placement.from_assignment([min(k, 2) for k in even], (0, 0, 1, 2)),
         "replicated-last": Placement.from_assignment([min(k, 1) for k in even], (0, 1, 1, 1)),
         "branching": Placement.from_assignment(forked, (3, 1, 0, 2)),
+        "folded": Placement(
+            stages=tuple(
+                Stage(
+                    operators=tuple(op for op, k in enumerate(even) if k == stage),
+                    accelerators=(holder,),
+                )
+                for stage, holder in enumerate((2, 0, 0, 2))
+            )
+        ),
         "data-parallel": Placement.from_assignment([0] * len(graph), (0, 0, 0, 0)),
     }
 

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.schedule import Schedule, build_schedule
 from tests.support.random_graphs import pipelines
+from tests.support.schedule_texts import folded
 
 
 @st.composite
 def any_schedule(draw: st.DrawFn) -> Schedule:
     kind = SCHEDULE_KINDS[draw(st.sampled_from(list(SCHEDULE_KINDS)))]
     return build_schedule(
-        draw(pipelines()),
+        draw(pipelines()) if kind.stages_held == 1 else folded(draw(st.integers(2, 4))),
         draw(st.integers(1, 12)),
         kind.name,
         draw(st.integers(1, 4)) if kind.takes_microbatches else 1,

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from drlpp.schedule.action_text import actions_text, parse_actions
 from drlpp.schedule.actions import Action, Backward, Computation, Forward, Pass
+from drlpp.schedule.pipeline import Pipeline, StageEdge
 from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.timeline import play
+
+
+def folded(workers: int) -> Pipeline:
+    """A chain of two stages on each worker, there and back."""
+    there = [(worker,) for worker in range(workers)]
+    edges = tuple(StageEdge(k, k + 1) for k in range(2 * workers - 1))
+    return Pipeline((*there, *reversed(there)), edges)
 
 
 def written(text: str) -> str:

@@ -78,12 +78,12 @@ def time_use_table(recording: TimelineRun, title: str) -> RenderableType:
         table.add_column(kind.label, justify="right", header_style=kind.colour)
     for column in ("utilisation", "bubble"):
         table.add_column(column, justify="right")
-    for stage, workers in enumerate(recording.schedule.pipeline.stages):
-        for worker in workers:
-            use = use_of[worker]
-            shares = [use.share(kind) for kind in kinds]
-            shares += [use.utilisation, use.bubble]
-            table.add_row(str(worker), str(stage), *(f"{share:.1%}" for share in shares))
+    for worker, stages in recording.schedule.pipeline.stages_by_worker.items():
+        use = use_of[worker]
+        shares = [use.share(kind) for kind in kinds]
+        shares += [use.utilisation, use.bubble]
+        held = ", ".join(map(str, stages))
+        table.add_row(str(worker), held, *(f"{share:.1%}" for share in shares))
     length = recording.window.length
     each = (end - begin) / length
     time = seconds_text(each) if recording.unit else f"{each:g}"

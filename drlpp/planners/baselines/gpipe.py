@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy
 from numpy.typing import NDArray
 
+from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.problem.problem import PlanningProblem, Solution
 
@@ -22,14 +23,28 @@ def gpipe(problem: PlanningProblem) -> Solution:
     order, as many as there are accelerators (or operators, if these are fewer), unreplicated.
     *Even* means: of all such splits the one with the smallest maximum of forward plus backward
     seconds, among those the one with the smallest sum of squares, and then the earliest cuts.
-    Communication, memory and the speeds of accelerators do not count.
+    Communication, memory and the speeds of accelerators do not count. Where accelerators hold two
+    stages there are twice as many, there and back.
+
+    Raises:
+        InvalidInput: accelerators are to hold two stages, and there are too few for that.
     """
-    workload = problem.workload
-    cuts = _even_cuts(workload.seconds, min(problem.cluster.accelerators, len(workload)))
+    workload, held = problem.workload, problem.workload.stages_held
+    count = min(problem.cluster.accelerators, len(workload) // held)
+    if held > 1 and count < 2:
+        raise InvalidInput(
+            f"two stages on each accelerator need two accelerators and four operators at least; "
+            f"there are {problem.cluster.accelerators} and {len(workload)}"
+        )
+    cuts = _even_cuts(workload.seconds, count * held)
+    last = count * held - 1
     return Solution(
         Placement(
             stages=tuple(
-                Stage(operators=tuple(range(begin, end)), accelerators=(index,))
+                Stage(
+                    operators=tuple(range(begin, end)),
+                    accelerators=(index if index < count else last - index,),
+                )
                 for index, (begin, end) in enumerate(pairwise(cuts))
             )
         )

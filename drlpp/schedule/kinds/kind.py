@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import Computation, MicrobatchId, Update
 from drlpp.schedule.pipeline import Pipeline
 
@@ -15,14 +16,20 @@ class Share:
 
     Attributes:
         replica: its number among the ``replicas`` of its stage.
+        stage: which of the ``stages`` it holds, the first of ``stages_held``.
         in_flight: parts that it may have in flight where the pipeline is not emptied.
+        most_in_flight: those of the stage that may have the most.
         minibatches: of the run, each of ``microbatches`` parts.
         together: minibatches whose gradients make one update of the stage.
     """
 
     replica: int
     replicas: int
+    stage: int
+    stages: int
+    stages_held: int
     in_flight: int
+    most_in_flight: int
     minibatches: int
     microbatches: int
     together: int
@@ -63,12 +70,16 @@ class ScheduleKind:
         name: as users write it.
         summary: for help and documentation.
         order: the computations of a worker, in order. A forward comes before its backward, and an
-            update behind the backwards that contribute to it. Recomputation is added elsewhere.
+            update behind the backwards that contribute to it. Recomputation is added elsewhere, and
+            halves of a backward are put together on stages that send no gradients.
         flushes: whether the pipeline is empty at every update, so that all passes of it meet the
             same weights. Otherwise a worker performs, once ``in_flight`` of its parts are on their
             way, one backward for each forward.
         takes_microbatches: whether a minibatch may have several parts.
         takes_in_flight_per_link: whether a user may choose how many parts are in flight.
+        splits_backward: whether backwards come in two halves. Both halves need the same weights, so
+            such a kind flushes.
+        stages_held: how many stages a worker holds: one, or two of a folded pipeline.
         trains: whether there are backwards and updates.
         in_flight: from the pipeline and the parts per link, those that a replica of every stage
             has in flight in steady state.
@@ -80,8 +91,37 @@ class ScheduleKind:
     flushes: bool
     takes_microbatches: bool = False
     takes_in_flight_per_link: bool = False
+    splits_backward: bool = False
+    stages_held: int = 1
     trains: bool = True
     in_flight: Callable[[Pipeline, int], tuple[int, ...]] = Pipeline.in_flight
+
+    def __post_init__(self) -> None:
+        if self.splits_backward and not self.flushes:
+            raise ValueError(
+                f"schedule kind {self.name} splits backwards, so it has to flush: an update could "
+                "come between the halves of one"
+            )
+
+    def check_stages_held(self, pipeline: Pipeline) -> None:
+        """Check that workers hold as many stages as the kind gives passes of.
+
+        Evaluations pass whatever there is.
+
+        Raises:
+            InvalidInput: saying what would be right.
+        """
+        if not self.trains or (self.stages_held == 2) == pipeline.is_folded:
+            return
+        if self.stages_held == 2:
+            raise InvalidInput(
+                f"schedule {self.name} needs a placement whose accelerators hold two stages each, "
+                "the first and the last, the second and the last but one, and so on; here they "
+                "hold one"
+            )
+        raise InvalidInput(
+            f"a {self.name} schedule is for one stage on each accelerator; here they hold two"
+        )
 
     @property
     def reason_of_depth(self) -> str:

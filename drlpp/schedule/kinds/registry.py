@@ -10,9 +10,12 @@ from drlpp.schedule.kinds.forward_only import FORWARD_ONLY
 from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.kinds.kind import ScheduleKind
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
+from drlpp.schedule.kinds.zero_bubble_h1 import ZERO_BUBBLE_H1
+from drlpp.schedule.kinds.zero_bubble_v import ZERO_BUBBLE_V
 
 SCHEDULE_KINDS: dict[str, ScheduleKind] = {
-    kind.name: kind for kind in (ONE_F_ONE_B, FLUSHED_1F1B, GPIPE, FORWARD_ONLY)
+    kind.name: kind
+    for kind in (ONE_F_ONE_B, FLUSHED_1F1B, GPIPE, ZERO_BUBBLE_H1, ZERO_BUBBLE_V, FORWARD_ONLY)
 }
 
 
@@ -37,7 +40,9 @@ def training_kinds() -> list[str]:
 def names_to_suggest(can: Callable[[ScheduleKind], bool], *, quoted: bool = False) -> str:
     """Return the training kinds that can do something, for an error message.
 
-    The shortest name comes first.
+    Kinds for one stage on each accelerator come first, and of these the shortest name.
     """
-    names = sorted(filter(lambda name: can(SCHEDULE_KINDS[name]), training_kinds()), key=len)
+    able = [kind for kind in SCHEDULE_KINDS.values() if kind.trains and can(kind)]
+    able.sort(key=lambda kind: (kind.stages_held, len(kind.name)))
+    names = [kind.name for kind in able]
     return " or ".join(repr(name) if quoted else name for name in names)

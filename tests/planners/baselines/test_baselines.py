@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
-from drlpp.planners import PLANNERS, PlanningProblem
+from drlpp.errors import InvalidInput
+from drlpp.planners import PLANNERS, PlanningProblem, plan
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.schedule.method import Method
 from tests.support.random_graphs import chain_of, cluster_of, graphs, profiles
 
 
@@ -52,6 +55,27 @@ def test_gpipe_minds_the_slowest_stage_before_evenness() -> None:
     _, profile = chain_of(seconds=[1, 1, 2, 4, 1], parameter_bytes=[0] * 5, output_bytes=[1] * 5)
     placement = gpipe(problem_of(profile, 3)).placement
     assert [stage.operators for stage in placement.stages] == [(0, 1, 2), (3,), (4,)]
+
+
+def test_gpipe_folds_where_accelerators_hold_two_stages() -> None:
+    graph, profile = chain_of(seconds=[1] * 8, parameter_bytes=[0] * 8, output_bytes=[1] * 8)
+    problem = problem_of(profile, 2)
+    method = Method(schedule="zb-v", policy="sync", microbatches=4)
+    problem = replace(problem, workload=Workload.of(profile, method))
+    found = plan("gpipe", problem)
+    assert [stage.operators for stage in found.placement.stages] == [
+        (0, 1),
+        (2, 3),
+        (4, 5),
+        (6, 7),
+    ]
+    assert [stage.accelerators for stage in found.placement.stages] == [(0,), (1,), (1,), (0,)]
+    found.placement.validate_for(graph, 2)
+    assert found.prediction.seconds_per_minibatch == pytest.approx(4)
+    with pytest.raises(InvalidInput, match="planner exact gives every accelerator one stage"):
+        plan("exact", problem)
+    with pytest.raises(InvalidInput, match="need two accelerators and four operators at least"):
+        plan("gpipe", replace(problem, cluster=problem.cluster.part([0])))
 
 
 def test_data_parallel_is_one_stage() -> None:

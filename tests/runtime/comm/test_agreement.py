@@ -16,7 +16,7 @@ from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.comm.agreement import contents_of
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.ipc.commands import Deploy, Run
-from drlpp.runtime.session import session
+from drlpp.runtime.session import worker_session as session
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import Message, Receive
 from tests.support.forked import order, placements, samples
@@ -69,10 +69,10 @@ def test_shapes_types_and_numbers_of_tensors(
     def tampered(*args: Any, **options: Any) -> dict[int, Deploy]:
         """What worker 2 gets from worker 1 changes on one side."""
         commands = build(*args, **options)
-        program, loss = pickle.loads(commands[2].stage)
+        ((program, loss),) = pickle.loads(commands[2].stages)
         receives = {**program.receives, 1: change(program.receives[1])}
-        stage = pickle.dumps((replace(program, receives=receives), loss))
-        return {**commands, 2: replace(commands[2], stage=stage)}
+        stages = pickle.dumps([(replace(program, receives=receives), loss)])
+        return {**commands, 2: replace(commands[2], stages=stages)}
 
     monkeypatch.setattr(session, "deployment_commands", tampered)
     _fails(workers, straight)
@@ -129,8 +129,10 @@ def test_both_ends_name_the_same_contents(captured: CapturedModel) -> None:
         there = Message("activation", source, target, 0, 0)
         back = Message("gradient", target, source, 0, 0)
         for message in (there, back):
-            assert contents_of(programs[source], message) == contents_of(programs[target], message)
-        assert contents_of(programs[source], there) == [
+            assert contents_of([programs[source]], message) == contents_of(
+                [programs[target]], message
+            )
+        assert contents_of([programs[source]], there) == [
             spec for _, spec in programs[source].sends[target]
         ]
-        assert all(spec.differentiable for spec in contents_of(programs[source], back))
+        assert all(spec.differentiable for spec in contents_of([programs[source]], back))

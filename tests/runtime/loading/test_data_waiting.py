@@ -31,7 +31,7 @@ def test_waiting_for_a_minibatch_is_no_part_of_its_forward(
     )
     mailbox = SimpleNamespace(drain=lambda: None)
     executor = Executor(
-        runner=cast(Any, runner),
+        runners=[cast(Any, runner)],
         mailbox=cast(Any, mailbox),
         clock=ProcessorClock(),
         on_progress=lambda _: None,

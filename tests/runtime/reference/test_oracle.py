@@ -10,7 +10,9 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.reference import ReferenceExecutor
+from drlpp.runtime.session import worker_group
 from drlpp.schedule.method import Method
+from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.forked import (
     POLICIES,
@@ -36,6 +38,7 @@ SYNCHRONOUS = {
     "naive": Method(schedule="gpipe", policy="sync"),
     "gpipe": Method(schedule="gpipe", policy="sync", microbatches=4),
     "1f1b-flush": Method(schedule="1f1b-flush", policy="sync", microbatches=4),
+    "zb-h1": Method(schedule="zb-h1", policy="sync", microbatches=4),
 }
 
 # The bias of attention's keys has no gradient but rounding noise, which a tiny ε would blow up.
@@ -116,6 +119,36 @@ def test_synchronous_weights_equal_the_reference(
     _check(captured, session, shape, SYNCHRONOUS[method], OPTIMIZERS[optimizer])
 
 
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        (Method(schedule="zb-v", policy="sync", microbatches=8), "adam"),
+        (Method(schedule="zb-v", policy="sync", microbatches=4, clip_norm=0.5), "sgd"),
+        (Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3), "adamw"),
+        (Method(schedule="zb-v", policy="sync", recompute=True, accumulate=2), "sgd"),
+    ],
+    ids=str,
+)
+def test_two_stages_on_an_accelerator_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: Method, optimizer: str
+) -> None:
+    _check(captured, session, "folded", method, OPTIMIZERS[optimizer])
+
+
+def test_two_stages_on_an_accelerator_read_data_as_it_comes(
+    captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first stage reads inputs long before the last, on the same worker, reads targets."""
+    monkeypatch.setattr(worker_group, "chunk_minibatches", lambda bytes_: 1)
+    (inputs,), targets = samples()
+    chosen = order(30)
+    loaded = (Samples((inputs[indices],), targets[indices]) for indices in chosen)
+    method = Method(schedule="zb-v", policy="sync", microbatches=4)
+    deployment = session.deploy(placements(captured)["folded"], method, OPTIMIZERS["sgd"])
+    in_memory = session.evaluate(deployment, 30, RunOptions(order=chosen))
+    assert session.evaluate(deployment, 30, RunOptions(loaded=loaded)).losses == in_memory.losses
+
+
 @pytest.mark.parametrize("optimizer", WITHOUT_SIGNS)
 @pytest.mark.parametrize(
     ("method", "shape"),
@@ -171,6 +204,8 @@ OPTIONS = [
     Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2, recompute=True),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4, clip_norm=0.5),
     Method(schedule="1f1b-flush", policy="sync", microbatches=4, recompute=True),
+    Method(schedule="zb-h1", policy="sync", microbatches=4, accumulate=2, clip_norm=0.5),
+    Method(schedule="zb-h1", policy="sync", microbatches=2, accumulate=3, recompute=True),
 ]
 
 

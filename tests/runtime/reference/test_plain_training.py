@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
-from drlpp.placement.placement import Placement
+from drlpp.placement.placement import Placement, Stage
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -104,6 +104,8 @@ def _assert_equal(found: dict[str, Tensor], module: nn.Module) -> None:
         ((0, 1, 2), Method(schedule="gpipe", policy="sync"), 1),
         ((0, 1, 2), Method(schedule="gpipe", policy="sync", microbatches=4), 1),
         ((0, 0, 1), Method(schedule="gpipe", policy="sync", microbatches=2), 1),
+        ((0, 1, 2), Method(schedule="zb-h1", policy="sync", microbatches=4), 1),
+        ((0, 1, 1), Method(schedule="zb-h1", policy="sync", microbatches=2, accumulate=3), 3),
     ],
 )
 def test_methods_without_staleness_equal_a_plain_loop(
@@ -134,6 +136,47 @@ def test_methods_without_staleness_equal_a_plain_loop(
         F.cross_entropy(module(_inputs()[indices]), _targets(SAMPLES)[indices]).backward()
         plain.step()
     _assert_equal(state, module)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("microbatches", "together"), [(4, 1), (2, 3)])
+def test_two_stages_on_an_accelerator_train_as_a_plain_loop(
+    session: ClusterSession, microbatches: int, together: int, optimizer: str
+) -> None:
+    """And evaluate as the module does."""
+    operators = len(session.graph)
+    stage_of = [6 * i // operators for i in range(operators)]
+    placement = Placement(
+        stages=tuple(
+            Stage(
+                operators=tuple(i for i, k in enumerate(stage_of) if k == stage),
+                accelerators=(min(stage, 5 - stage),),
+            )
+            for stage in range(6)
+        )
+    )
+    method = Method(schedule="zb-v", policy="sync", microbatches=microbatches, accumulate=together)
+    spec, build = OPTIMIZERS[optimizer]
+    deployment = session.deploy(placement, method, spec)
+    session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
+    state, _ = session.collect(deployment)
+    module = (
+        ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
+    )
+    plain = build([weight for weight in module.parameters() if weight.requires_grad])
+    for step in range(0, MINIBATCHES, together):
+        indices = _order()[step : step + together].flatten()
+        plain.zero_grad()
+        F.cross_entropy(module(_inputs()[indices]), _targets(SAMPLES)[indices]).backward()
+        plain.step()
+    _assert_equal(state, module)
+    found = session.evaluate(deployment, 3, RunOptions(order=_order()))
+    with torch.no_grad():
+        wanted = [
+            F.cross_entropy(module(_inputs()[indices]), _targets(SAMPLES)[indices]).item()
+            for indices in _order()[:3]
+        ]
+    assert found.losses == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4])

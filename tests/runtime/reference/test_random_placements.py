@@ -61,7 +61,7 @@ def methods(draw: st.DrawFn, placement: Placement) -> tuple[Method, int]:
     """A synchronous method, and how many minibatches make one of its updates."""
     accumulate = draw(st.integers(1, 3))
     recompute = draw(st.booleans())
-    kinds = ["gpipe", "1f1b-flush"] + ["1f1b"] * (len(placement.stages) == 1)
+    kinds = ["gpipe", "1f1b-flush", "zb-h1"] + ["1f1b"] * (len(placement.stages) == 1)
     kind = draw(st.sampled_from(kinds))
     microbatches = draw(st.sampled_from([1, 2, 4]))
     method = Method(

@@ -161,7 +161,7 @@ def test_a_deployment_does_not_outlive_its_workers(captured: CapturedModel) -> N
 
 
 def test_sync_refuses_stale_schedules(captured: CapturedModel, session: ClusterSession) -> None:
-    with pytest.raises(InvalidInput, match="use schedule gpipe or 1f1b-flush"):
+    with pytest.raises(InvalidInput, match="use schedule gpipe or zb-h1 or 1f1b-flush"):
         session.measure(straight(captured, 0, 1), method=Method(policy="sync"))
 
 

@@ -29,6 +29,7 @@ METHODS = {
     "predicted-microbatches": Method(policy="pipeoptim", microbatches=4),
     "recomputing": Method(policy="pipeoptim", recompute=True),
     "gpipe": Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2),
+    "zb-h1": Method(schedule="zb-h1", policy="sync", microbatches=4),
 }
 
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01})
@@ -110,6 +111,16 @@ def test_resuming_at_any_minibatch_changes_no_bit(
     assert losses_with_stops == losses
     for cut, path in paths.items():
         _assert_same_bits(_resume(session, placement, chosen, SGD, path, cut), whole)
+
+
+def test_two_stages_on_an_accelerator_resume(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path
+) -> None:
+    placement = placements(captured)["folded"]
+    method = Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=2)
+    whole, paths, _ = _train(session, placement, method, SGD, tmp_path, cuts=(4, 5))
+    for cut, path in paths.items():
+        _assert_same_bits(_resume(session, placement, method, SGD, path, cut), whole)
 
 
 @pytest.mark.parametrize("optimizer", ["plain-sgd", "rprop"])

@@ -54,6 +54,7 @@ def test_the_larger_layer_takes_longer_and_predictions_have_a_price(profile: Pro
     assert profile.prediction_seconds_per_byte > 0
     # Which of the two an update's time is told as depends on how quiet the machine is.
     assert profile.update_overhead_seconds + profile.update_seconds_per_byte > 0
+    assert 0 < profile.weight_share < 1
 
 
 def test_a_profile_may_take_longer_than_the_time_limit() -> None:
@@ -87,6 +88,11 @@ def operator_times(alone: list[float]) -> OperatorTimes:
         device="cpu",
         operators=stage_times(alone, [1.0] * 4),
         parts=stage_times([3.0] * 4, [2.0, 0.0, 3.0, 0.0]),
+        halves=replace(
+            stage_times([3.0] * 4, [2.0, 0.0, 3.0, 0.0]),
+            backward=[[6.0] * 2, [6.0] * 2, [5.0] * 2, [6.0] * 2],
+            backward_weight=[[1.0] * 2, [1.0] * 2, [6.0] * 2, [1.0] * 2],
+        ),
         whole=stage_times([9.0], [4.0]),
         shared=StageTimes(forward=[[9.0] * 2], backward=[[21.0] * 2], update=[[7.0] * 2]),
         kept_bytes=[0] * 4,
@@ -108,6 +114,17 @@ def test_what_a_pass_costs_is_found_by_cutting_the_model() -> None:
     assert profile.update_seconds_per_byte == 3 / weight_bytes
     # Sharing adds 3 s to the backward of 18 s, and 3 s to the update of 4 s.
     assert profile.sharing_seconds_per_byte == 6 / weight_bytes
+
+
+def test_what_splitting_a_backward_costs_is_found_in_the_parts_with_weights() -> None:
+    """The third part: halves of 5 and 6 s for a whole of 6 s, of which 2 s are another overhead.
+
+    3 s are left for its one operator, half of them in either half; so of the 6 s of the second,
+    6 − 2 − 1.5 are for weights, of the 8 s that the operator's backward takes.
+    """
+    profile = profile_of(capture(WIDE), [operator_times([3.0, 2.0, 5.0, 2.0])])
+    assert profile.split_seconds == 3
+    assert profile.weight_share == 2.5 / 8
 
 
 def test_what_a_stage_costs_besides_is_never_more_than_the_whole_took() -> None:

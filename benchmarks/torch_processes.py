@@ -13,7 +13,7 @@ from typing import Self
 
 import torch.distributed as dist
 
-from benchmarks.runtime_speed.baselines import BaselineResult, BaselineRun, baseline_main
+from benchmarks.torch_training import BaselineResult, BaselineRun, baseline_main
 from drlpp.errors import TrialTimeout, WorkerLost
 from drlpp.runtime.device.emulation import available_cores, cores_for
 

@@ -10,7 +10,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,14 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.models import stage_module
@@ -30,9 +37,23 @@ from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.worker.worker_process import keep_freed_memory
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
-BaselineName = Literal["pipelining gpipe", "pipelining 1f1b", "data parallel"]
+BaselineName = Literal[
+    "pipelining gpipe",
+    "pipelining 1f1b",
+    "pipelining zb1p",
+    "pipelining interleaved 1f1b",
+    "pipelining zbv",
+    "data parallel",
+]
 
-_SCHEDULES = {"pipelining gpipe": ScheduleGPipe, "pipelining 1f1b": Schedule1F1B}
+_SCHEDULES: dict[str, Callable[..., Any]] = {
+    "pipelining gpipe": ScheduleGPipe,
+    "pipelining 1f1b": Schedule1F1B,
+    "pipelining zb1p": ScheduleInterleavedZeroBubble,
+    "pipelining interleaved 1f1b": ScheduleInterleaved1F1B,
+    "pipelining zbv": ScheduleZBVZeroBubble,
+}
+_OF_SEVERAL_STAGES = {"pipelining zb1p", "pipelining interleaved 1f1b", "pipelining zbv"}
 _TIMEOUT_SECONDS = 120.0
 
 
@@ -43,7 +64,8 @@ class BaselineRun:
     Attributes:
         name: what to run.
         model: a chain of blocks.
-        blocks: in every stage; data parallelism has all of them in each.
+        blocks: in every stage, of which a worker may have several, in turns or, of zbv, there and
+            back; data parallelism has all blocks in each.
         microbatches: of a minibatch, for pipelining.
         optimizer: updates the weights.
         updates: how many, each of the model's minibatch of example samples.
@@ -110,8 +132,12 @@ class _Baseline:
             self.module: nn.Module = task.module
             self._step = self._data_parallel(rank, size)
         else:
-            self.module = stage_module(task.module, run.blocks, rank)
-            self._step = self._pipelined(rank, size)
+            stages: Sequence[int] = range(rank, len(run.blocks), size)
+            if run.name == "pipelining zbv":
+                stages = rank, len(run.blocks) - 1 - rank
+            modules = {stage: stage_module(task.module, run.blocks, stage) for stage in stages}
+            self.module = nn.ModuleList(modules.values())
+            self._step = self._pipelined(modules)
         self._optimizer = build_optimizer(run.optimizer, list(self.module.parameters()))
 
     def train(self) -> BaselineResult:
@@ -129,7 +155,10 @@ class _Baseline:
         weights = {}
         if self._run.with_weights:
             # Arrays travel through a pipe whole; tensors would in shared memory.
-            weights = {n: p.detach().numpy() for n, p in self.module.named_parameters()}
+            modules = self.module if isinstance(self.module, nn.ModuleList) else [self.module]
+            weights = {
+                n: p.detach().numpy() for module in modules for n, p in module.named_parameters()
+            }
         return BaselineResult(ends, used, weights)
 
     @contextmanager
@@ -160,26 +189,31 @@ class _Baseline:
 
         return step
 
-    def _pipelined(self, rank: int, size: int) -> Callable[[], None]:
-        microbatches = self._run.microbatches
+    def _pipelined(self, modules: Mapping[int, nn.Module]) -> Callable[[], None]:
+        microbatches, count = self._run.microbatches, len(self._run.blocks)
         # Every block keeps the shape of the activations, so torch need not find out by running
         # the stages, which takes longer.
         example = torch.empty_like(self._inputs.chunk(microbatches)[0], device="meta")
-        received = example if rank == 0 else example.clone().requires_grad_()
-        stage = PipelineStage(
-            self.module,
-            rank,
-            size,
-            torch.device("cpu"),
-            input_args=(received,),
-            output_args=(example.clone().requires_grad_(),),
-            input_grads=(None if rank == 0 else example,),
-            output_grads=(example,),
+        stages = []
+        for number, module in modules.items():
+            stage = PipelineStage(
+                module,
+                number,
+                count,
+                torch.device("cpu"),
+                input_args=(example if number == 0 else example.clone().requires_grad_(),),
+                output_args=(example.clone().requires_grad_(),),
+                input_grads=(None if number == 0 else example,),
+                output_grads=(example,),
+            )
+            for name in ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk"):
+                setattr(stage, name, self.computed(getattr(stage, name)))
+            stages.append(stage)
+        schedule = _SCHEDULES[self._run.name](
+            stages if self._run.name in _OF_SEVERAL_STAGES else stages[0],
+            microbatches,
+            loss_fn=self.computed(self._loss),
         )
-        for name in ("forward_one_chunk", "backward_one_chunk"):
-            setattr(stage, name, self.computed(getattr(stage, name)))
-        loss = self.computed(self._loss)
-        schedule = _SCHEDULES[self._run.name](stage, microbatches, loss_fn=loss)
-        targets = self._targets if rank == size - 1 else None
-        given = (self._inputs,) if rank == 0 else ()
+        targets = self._targets if count - 1 in modules else None
+        given = (self._inputs,) if 0 in modules else ()
         return lambda: schedule.step(*given, target=targets, return_outputs=False)

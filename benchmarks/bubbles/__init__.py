@@ -1,0 +1,1 @@
+"""How long workers wait for a flush, with whole and with split backwards."""

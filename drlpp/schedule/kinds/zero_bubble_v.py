@@ -1,0 +1,94 @@
+"""ZB-V (Qi et al., Pipeline Parallelism with Controllable Memory, 2024; ScheduleZBVZeroBubble).
+
+Every worker holds two stages of a folded pipeline, the k-th from the beginning and the k-th from
+the end, so that the last stage is where the first is and a microbatch's backward begins on the
+worker that its forward began on. Of three workers with two stages each, a stroke for the second::
+
+    worker 0   F0 F1 F2 F3 F4 .. F0' I0' W0' F1' I1' W1' F2' I2' W2' F5 B0 F3' I3' W3' ...
+    worker 1      F0 F1 F2 F0' F3 .. F1' I0' W0' ..
+
+If forwards and both halves of backwards take equally long, no worker waits but for filling and
+draining, and with 2 P − 1 microbatches or more these cost as much as a worker's share of P − 1
+passes. Every worker holds 2 P halves of microbatches' activations: what 1F1B's first holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from drlpp.schedule.actions import (
+    BackwardInput,
+    BackwardWeight,
+    Computation,
+    Forward,
+)
+from drlpp.schedule.kinds.kind import ScheduleKind, Share
+
+
+def _order(share: Share) -> Iterator[Computation]:
+    workers = share.stages // 2
+    for parts, update in share.updates():
+        # Drawn for as many parts as fill the pipeline; what is beyond the last is left out.
+        for kind, chunk, number in _drawn(share.stage, workers, max(2 * workers - 1, len(parts))):
+            if number < len(parts):
+                yield kind(*parts[number], chunk=chunk)
+        yield update
+
+
+def _drawn(rank: int, workers: int, parts: int) -> Iterator[tuple[type, int, int]]:
+    """Yield kind of pass, chunk, and number of the part."""
+    turns = _Turns()
+    for _ in range(2 * (workers - rank) - 1):
+        yield turns.next(Forward, 0)
+    for _ in range(rank):
+        yield turns.next(Forward, 1)
+        yield turns.next(Forward, 0)
+    for _ in range(workers - rank):
+        yield turns.next(Forward, 1)
+        yield turns.next(BackwardInput, 1)
+        yield turns.next(BackwardWeight, 1)
+    while turns.made(Forward, 1) < parts:
+        if turns.made(Forward, 0) < parts:
+            yield turns.next(Forward, 0)
+        for chunk in (0, 1):
+            if chunk:
+                yield turns.next(Forward, 1)
+            yield turns.next(BackwardInput, chunk)
+            yield turns.next(BackwardWeight, chunk)
+    for _ in range(rank):
+        yield turns.next(BackwardInput, 0)
+        yield turns.next(BackwardInput, 1)
+    for _ in range(workers - rank):
+        yield turns.next(BackwardInput, 0)
+        yield turns.next(BackwardWeight, 0)
+    for chunk in (1, 0):
+        while turns.made(BackwardWeight, chunk) < parts:
+            yield turns.next(BackwardWeight, chunk)
+
+
+class _Turns:
+    """Counts the passes of each kind through each stage."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[type, int], int] = {}
+
+    def made(self, kind: type, chunk: int) -> int:
+        """Return how many there were."""
+        return self._made.get((kind, chunk), 0)
+
+    def next(self, kind: type, chunk: int) -> tuple[type, int, int]:
+        """Return the next pass of a kind through a stage."""
+        number = self.made(kind, chunk)
+        self._made[kind, chunk] = number + 1
+        return kind, chunk, number
+
+
+ZERO_BUBBLE_V = ScheduleKind(
+    name="zb-v",
+    summary="two stages on every accelerator, there and back, and backwards in two halves",
+    order=_order,
+    flushes=True,
+    takes_microbatches=True,
+    splits_backward=True,
+    stages_held=2,
+)

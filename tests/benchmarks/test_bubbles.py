@@ -1,0 +1,80 @@
+"""The study of bubbles at its smallest: everybody runs, and trains to plain PyTorch's weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks.bubbles.__main__ import app
+from benchmarks.bubbles.measuring import CONTENDERS, Bench, Contender, bench
+from benchmarks.models import BLOCKS
+from benchmarks.torch_training import BaselineRun
+
+TINY = {"batch_size": 8, "hidden": 8, "tokens": 2}
+UPDATES = 3
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Bench]:
+    with bench("feed_forwards", TINY, stages=2, speed=0.5) as workers:
+        yield workers
+
+
+@pytest.mark.parametrize("who", CONTENDERS, ids=str)
+def test_a_sample_has_a_bubble_and_ours_a_formula(workers: Bench, who: Contender) -> None:
+    sample = workers.sample(who, 4, UPDATES)
+    assert sample.seconds > 0
+    assert sample.busiest_seconds > 0
+    assert (sample.expected_bubble_seconds is None) == (who.ours is None)
+
+
+@pytest.mark.parametrize("who", [c for c in CONTENDERS if c.theirs], ids=str)
+def test_torchs_schedules_train_as_plain_pytorch(workers: Bench, who: Contender) -> None:
+    """Else their times would say nothing; ours are held against it in tests of the runtime."""
+    stages = 2 * who.held
+    assert who.theirs is not None
+    run = BaselineRun(
+        name=who.theirs,
+        model=workers.session.captured.reference,
+        blocks=(BLOCKS // stages,) * stages,
+        microbatches=4,
+        optimizer=workers.optimizer,
+        updates=UPDATES,
+        with_weights=True,
+    )
+    found = {
+        n: torch.from_numpy(w) for r in workers.processes.run(run) for n, w in r.weights.items()
+    }
+    task = workers.session.captured.reference.build()
+    assert task.loss is not None
+    optimizer = workers.optimizer.find()(task.module.parameters(), **workers.optimizer.complete)
+    for _ in range(UPDATES):
+        optimizer.zero_grad()
+        task.loss(task.module(*task.inputs), task.targets).backward()
+        optimizer.step()
+    wanted = dict(task.module.named_parameters())
+    assert found.keys() == wanted.keys()
+    for name, weight in wanted.items():
+        torch.testing.assert_close(found[name], weight.detach(), rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_the_command_prints_every_sample() -> None:
+    words = ["--short", "--json", "--stages", "2", "--microbatches", "2", "--speed", "0.5"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert [row["schedule"] for row in rows] == [str(who) for who in CONTENDERS]
+    assert all(len(row["samples"]) == 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--stages", "3"), ("--stages", "x"), ("--microbatches", "0,2")]
+)
+def test_numbers_that_do_not_divide_are_refused(option: str, value: str) -> None:
+    result = CliRunner().invoke(app, ["--short", option, value])
+    assert result.exit_code != 0
+    assert "expected" in str(result.exception)
