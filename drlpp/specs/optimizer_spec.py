@@ -22,6 +22,10 @@ _DEFAULTS: dict[str, dict[str, float]] = {
 }
 
 
+MOMENTUM_OPTIONS = frozenset({"betas", "momentum"})
+"""Where classes of torch have their momentum; of ``betas`` it is the first."""
+
+
 class OptimizerSpec(NamedClass):
     """An optimizer by name and its options.
 
@@ -70,6 +74,24 @@ class OptimizerSpec(NamedClass):
             merged = {**self.options, **options}
             return self._parse(self.name, merged, by_user=not self.refused)
         return self.parse(name, **options)
+
+    def with_momentum_towards(self, highest: float, share: float) -> OptimizerSpec:
+        """Return it with a momentum of β + ``share`` · (``highest`` − β); Adam's β₁ is one too.
+
+        Raises:
+            InvalidInput: if it has no momentum, or more than ``highest``.
+        """
+        value = self.complete
+        old = value["betas"][0] if "betas" in value else value.get("momentum", 0)
+        if not 0 < old <= highest:
+            reason = f"has a momentum of {old:g}" if old else "has no momentum"
+            raise InvalidInput(
+                f"stage_momentum is {highest:g}, and optimizer {self.name} {reason}; expected an "
+                f"optimizer with a momentum, or β₁, of {highest:g} at most, such as nadam"
+            )
+        new = old + share * (highest - old)
+        changed = {"betas": [new, *value["betas"][1:]]} if "betas" in value else {"momentum": new}
+        return self.model_copy(update={"options": {**self.options, **changed}})
 
     def find(self) -> type[Optimizer]:
         """Return the class that ``name`` names.

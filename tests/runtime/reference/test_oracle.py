@@ -181,6 +181,22 @@ def test_options_of_a_method_equal_the_reference(
     _check(captured, session, shape, method, OPTIMIZERS["sgd"])
 
 
+@pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        (Method(policy="stash", stage_momentum=0.99), "decoupled-nadam"),
+        (Method(policy="stash", stage_momentum=0.99, microbatches=2), "sgd"),
+        (Method(policy="pipeoptim", stage_momentum=0.95, in_flight_per_link=1), "adamw"),
+    ],
+    ids=str,
+)
+def test_momentum_of_a_stage_equals_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: Method, optimizer: str, shape: str
+) -> None:
+    _check(captured, session, shape, method, OPTIMIZERS[optimizer])
+
+
 @pytest.mark.parametrize("per_link", [1, 2])
 @pytest.mark.parametrize("shape", ["straight", "replicated"])
 @pytest.mark.parametrize("method", ["pipeoptim", "stash", "pipemare"])
