@@ -230,6 +230,18 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
         ),
         PIPEOPTIM,
         PolicyFacts(
+            name="last-step",
+            title="last applied step",
+            source="here, after pipeoptim §III",
+            forward="W_t + s·(W_t − W_{t−1})",
+            backward="W_{t+s}",
+            held="2",
+            lookahead=Lookahead(forward=lambda counts: counts.difference),
+            # W_{t−1}; during a pass W_t has its place.
+            copies=1,
+            writes_in_place=True,
+        ),
+        PolicyFacts(
             name="pipemare",
             title="PipeMare",
             source="pipemare §3",

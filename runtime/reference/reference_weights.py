@@ -56,6 +56,7 @@ class StageHistory:
         self._largest: Weights = dict(zeros)
         self._xpipe_moments: tuple[Weights, Weights] = (dict(zeros), dict(zeros))
         self._trajectory: Weights = dict(zeros)
+        self._applied_step: Weights = dict(zeros)
         self._last_step: Weights = dict(zeros)
         self._last_gradient: Weights = {}
         self._steps = dict.fromkeys(self.initial, 0)
@@ -76,7 +77,7 @@ class StageHistory:
         match self.method.policy:
             case "stash" | "stash-vertical" | "2bw":
                 return self.versions[use.stashed]
-            case "pipeoptim" | "spectrain" | "xpipe":
+            case "pipeoptim" | "last-step" | "spectrain" | "xpipe":
                 return self._predicted(use.newest_in_forward, use.forward_lead, rates)
             case "sync" | "vanilla" | "pipemare":
                 return self.versions[use.newest_in_forward]
@@ -103,6 +104,7 @@ class StageHistory:
         ahead = [rates[min(version + step, len(rates) - 1)] for step in range(lead)]
         directions = {
             "pipeoptim": self._pipeoptim_direction,
+            "last-step": lambda name: self._applied_step[name] / (self._rate or 1.0),
             "spectrain": self._spectrain_direction,
             "xpipe": self._xpipe_direction,
         }[self.method.policy]
@@ -194,11 +196,12 @@ class StageHistory:
             self._torch.step()
         self._rate = rate
         after = self._next_version(needed_from)
+        self._applied_step = {name: before[name] - after[name] for name in after}
         # Decoupled decay is no part of ΔW, as in Table I for AdamW.
         decay = rate * self._options.get("weight_decay", 0.0) if self._decay_is_decoupled else 0.0
         self._last_step = {
-            name: (before[name] - after[name]) - (decay * before[name] if name in gradient else 0.0)
-            for name in after
+            name: step - (decay * before[name] if name in gradient else 0.0)
+            for name, step in self._applied_step.items()
         }
 
     def skip_update(self, needed_from: int) -> None:

@@ -363,13 +363,15 @@ def build_policy(
             return Stash(weights, optimizer)
         case "sync":
             return Sync(weights, optimizer)
-        case "vanilla" | "stash" | "pipeoptim" | "pipemare" if delay == 0:
+        case "vanilla" | "stash" | "pipeoptim" | "last-step" | "pipemare" if delay == 0:
             return Sync(weights, optimizer)
         case "stash":
             return Stash(weights, optimizer)
         case "pipeoptim":
             displacement = OptimizerRule if has_rule(optimizer) else LastStep
             return PredictedWeights(weights, optimizer, displacement(weights, optimizer))
+        case "last-step":
+            return PredictedWeights(weights, optimizer, LastStep(weights, optimizer))
         case "pipemare" if method.correction_decay:
             decay = method.correction_decay ** (1 / delay)
             return PredictedWeights(weights, optimizer, Trajectory(weights, optimizer, decay))

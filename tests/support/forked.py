@@ -15,6 +15,7 @@ POLICIES = {
     "spectrain": Method(policy="spectrain"),
     "xpipe": Method(policy="xpipe"),
     "pipeoptim": Method(policy="pipeoptim"),
+    "last-step": Method(policy="last-step"),
 }
 SHAPES = ("straight", "replicated", "replicated-last", "branching")
 

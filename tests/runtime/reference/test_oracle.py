@@ -123,6 +123,7 @@ def test_synchronous_weights_equal_the_reference(
         pytest.param("pipeoptim", "straight", marks=pytest.mark.slow),
         ("pipeoptim", "replicated"),
         ("spectrain", "branching"),
+        ("last-step", "branching"),
     ],
 )
 def test_predictions_for_every_optimizer_equal_the_reference(

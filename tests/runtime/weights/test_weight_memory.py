@@ -75,8 +75,9 @@ def meter() -> Iterator[Meter]:
         (Method(policy="2bw", accumulate=3), WITH_RULE, [2, 2, 2]),
         (Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1]),
         (Method(policy="pipeoptim"), WITHOUT_RULE, [2, 2, 1]),
+        (Method(policy="last-step"), WITH_RULE, [2, 2, 1]),
     ],
-    ids=["vanilla", "PipeDream", "2BW", "PipeOptim", "PipeOptim without a rule"],
+    ids=["vanilla", "PipeDream", "2BW", "PipeOptim", "PipeOptim without a rule", "last step"],
 )
 def test_versions_in_resident_memory(
     meter: Meter, method: Method, optimizer: OptimizerSpec, expected: list[int]
