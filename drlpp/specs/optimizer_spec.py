@@ -31,7 +31,7 @@ class OptimizerSpec(NamedClass):
 
     What is not given is as in torch, but for a learning rate of 0.01 and a momentum of 0.9 for
     sgd, and for adam and adamw half of torch's learning rate, since stale gradients want smaller
-    steps.
+    steps. ``muon`` is torch's for matrices, and AdamW for the other weights.
 
     Attributes:
         name: of a class of ``torch.optim`` in lower case, such as ``adam``, or
@@ -82,15 +82,21 @@ class OptimizerSpec(NamedClass):
             InvalidInput: if it has no momentum, or more than ``highest``.
         """
         value = self.complete
-        old = value["betas"][0] if "betas" in value else value.get("momentum", 0)
-        if not 0 < old <= highest:
-            reason = f"has a momentum of {old:g}" if old else "has no momentum"
+        momenta = {name: value[name] for name in MOMENTUM_OPTIONS & value.keys() if value[name]}
+        if "betas" in momenta:
+            momenta["betas"] = value["betas"][0]
+        most = max(momenta.values(), default=0)
+        if not 0 < most <= highest:
+            reason = f"has a momentum of {most:g}" if most else "has no momentum"
             raise InvalidInput(
                 f"stage_momentum is {highest:g}, and optimizer {self.name} {reason}; expected an "
                 f"optimizer with a momentum, or β₁, of {highest:g} at most, such as nadam"
             )
-        new = old + share * (highest - old)
-        changed = {"betas": [new, *value["betas"][1:]]} if "betas" in value else {"momentum": new}
+        changed: dict[str, Any] = {
+            name: old + share * (highest - old) for name, old in momenta.items()
+        }
+        if "betas" in changed:
+            changed["betas"] = [changed["betas"], *value["betas"][1:]]
         return self.model_copy(update={"options": {**self.options, **changed}})
 
     def find(self) -> type[Optimizer]:
@@ -112,6 +118,11 @@ class OptimizerSpec(NamedClass):
                     "and a class of your own as 'package.module:Class'"
                 )
             kind = known[self.name]
+            if takes_only_matrices(kind):
+                # A model has vectors too, such as its biases.
+                from drlpp.specs.muon import MuonWithAdamW
+
+                kind = MuonWithAdamW
         if reason := _why_unusable(kind):
             raise InvalidInput(f"optimizer {self.name} cannot train a pipeline: {reason}")
         return kind
@@ -167,6 +178,4 @@ def _why_unusable(kind: type[Optimizer]) -> str | None:
         return "a step of it evaluates the model several times"
     if kind is optim.SparseAdam:
         return "it takes sparse gradients only"
-    if takes_only_matrices(kind):
-        return "it takes matrices only, and a model has vectors too, such as its biases"
     return None

@@ -254,7 +254,7 @@ def with_stage_momentum(
     if "betas" in options:
         first, second = options["betas"]
         options["betas"] = [first + share * (highest - first), second]
-    else:
+    if options.get("momentum"):
         options["momentum"] += share * (highest - options["momentum"])
     return optimizer.model_copy(update={"options": options})
 

@@ -44,7 +44,7 @@ def _kernels(kind: type[Optimizer], weights: Sequence[Tensor], fused: bool) -> d
     if not fused:
         return {"foreach": False} if "foreach" in arguments else {}
     # What other classes mean by the word is theirs.
-    is_torchs = kind.__module__.partition(".")[0] == "torch"
+    is_torchs = kind.__module__.partition(".")[0] in {"torch", "drlpp"}
     suitable = all(weight.is_cpu and not weight.is_complex() for weight in weights)
     return {"fused": True} if "fused" in arguments and is_torchs and suitable else {}
 

@@ -87,10 +87,6 @@ def test_is_shown_as_a_user_writes_it() -> None:
         ("lbfgs", {}, "lbfgs cannot train a pipeline: a step of it evaluates the model several"),
         ("torch.optim:LBFGS", {}, "cannot train a pipeline: a step of it evaluates the model"),
         ("sparseadam", {}, "it takes sparse gradients only"),
-        pytest.param(
-            *("muon", {}, "it takes matrices only"),
-            marks=pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it"),
-        ),
         ("adam", {"beta1": 0.9}, "optimizer adam has no option 'beta1'; it has lr, betas, eps"),
         ("adam", {"fused": True}, "has no option 'fused'"),
         ("adam", {"params": 1}, "has no option 'params'"),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
@@ -130,6 +131,30 @@ def test_predictions_for_every_optimizer_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
 ) -> None:
     _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
+
+
+MUON_METHODS = {
+    "stash": Method(policy="stash"),
+    "2bw": Method(policy="2bw", accumulate=5),
+    "last-step": Method(policy="last-step"),
+    "pipeoptim": Method(policy="pipeoptim", microbatches=2),
+    "spectrain": Method(policy="spectrain"),
+    "stage-momentum": Method(policy="stash", stage_momentum=0.99),
+    "gpipe": SYNCHRONOUS["gpipe"],
+}
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it")
+@pytest.mark.parametrize(("method", "shape"), in_turns(MUON_METHODS, SHAPES, one_of=2))
+def test_muon_equals_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str
+) -> None:
+    """Its matrices; stages have the others as well, or some kinds only."""
+    rates = [0.01 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES)]
+    minibatches = FLUSHED if MUON_METHODS[method].flushes else MINIBATCHES
+    options = RunOptions(order=order(minibatches), rates=rates)
+    spec = OptimizerSpec.parse("muon", lr=0.01, adamw_lr=0.004, eps=1e-4)
+    _check(captured, session, shape, MUON_METHODS[method], spec, options)
 
 
 @pytest.mark.parametrize("optimizer", ["plain-sgd", "rmsprop", "amsgrad"])

@@ -38,6 +38,8 @@ OPTIMIZERS = {
     "plain-sgd": OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.0}),
     "rprop": OptimizerSpec(name="rprop", options={"lr": 0.001}),
 }
+if hasattr(torch.optim, "Muon"):
+    OPTIMIZERS["muon"] = OptimizerSpec(name="muon", options={"lr": 0.01, "adamw_lr": 0.003})
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +114,16 @@ def test_resuming_at_any_minibatch_changes_no_bit(
         _assert_same_bits(_resume(session, placement, chosen, SGD, path, cut), whole)
 
 
-@pytest.mark.parametrize("optimizer", ["plain-sgd", "rprop"])
-@pytest.mark.parametrize("method", ["pipeoptim", "pipeoptim-accumulating", "spectrain", "xpipe"])
+PREDICTING = ["pipeoptim", "pipeoptim-accumulating", "spectrain", "xpipe"]
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        *((method, name) for name in OPTIMIZERS if name != "sgd" for method in PREDICTING),
+        ("last-step", "sgd"),
+    ],
+)
 def test_resuming_keeps_what_predictions_are_made_from(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, optimizer: str
 ) -> None:
