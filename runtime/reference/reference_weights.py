@@ -66,6 +66,7 @@ class StageHistory:
         """Begin a run with an empty pipeline: its versions are numbered from 0."""
         self.versions = {0: self._copy_of_newest()}
         self.newest = 0
+        self._last_direction: Weights = {}
 
     def _copy_of_newest(self) -> Weights:
         return {name: weight.detach().clone() for name, weight in self._newest.items()}
@@ -75,7 +76,7 @@ class StageHistory:
     def for_forward(self, use: WeightUse, rates: Sequence[float]) -> Weights:
         """Return the weights of a forward; ``rates`` are those of the updates of this run."""
         match self.method.policy:
-            case "stash" | "stash-vertical" | "2bw":
+            case "stash" | "stash-vertical" | "2bw" | "2bw-ef":
                 return self.versions[use.stashed]
             case "pipeoptim" | "last-step" | "spectrain" | "xpipe":
                 return self._predicted(use.newest_in_forward, use.forward_lead, rates)
@@ -87,7 +88,7 @@ class StageHistory:
         """Return the weights of a backward, and of a recomputation."""
         newest = self.versions[use.newest_in_backward]
         match self.method.policy:
-            case "stash" | "stash-vertical" | "2bw":
+            case "stash" | "stash-vertical" | "2bw" | "2bw-ef":
                 return self.versions[use.stashed]
             case "spectrain" | "xpipe":
                 return self._predicted(use.newest_in_backward, use.backward_lead, rates)
@@ -194,6 +195,8 @@ class StageHistory:
             for group in self._torch.param_groups:
                 group["lr"] = rate
             self._torch.step()
+        if self.method.policy == "2bw-ef" and rate:
+            self._feed_back_errors(gradient, before, rate)
         self._rate = rate
         after = self._next_version(needed_from)
         self._applied_step = {name: before[name] - after[name] for name in after}
@@ -203,6 +206,14 @@ class StageHistory:
             name: step - (decay * before[name] if name in gradient else 0.0)
             for name, step in self._applied_step.items()
         }
+
+    def _feed_back_errors(self, gradient: Weights, before: Weights, rate: float) -> None:
+        """Set W_{t+1} = W_t − lr · (u_t + e_t) with e_t = u_t − u_{t−1}, 0 in the first update."""
+        for name in gradient:
+            step = (before[name] - self._newest[name].detach()) / rate
+            error = step - self._last_direction[name] if name in self._last_direction else 0.0
+            self._newest[name].data = before[name] - rate * (step + error)
+            self._last_direction[name] = step
 
     def skip_update(self, needed_from: int) -> None:
         """Set W_{t+1} = W_t; the directions of the formulas stay those of the last step."""

@@ -136,6 +136,7 @@ def test_predictions_for_every_optimizer_equal_the_reference(
 MUON_METHODS = {
     "stash": Method(policy="stash"),
     "2bw": Method(policy="2bw", accumulate=5),
+    "2bw-ef": Method(policy="2bw-ef", microbatches=4, accumulate=2),
     "last-step": Method(policy="last-step"),
     "pipeoptim": Method(policy="pipeoptim", microbatches=2),
     "spectrain": Method(policy="spectrain"),
