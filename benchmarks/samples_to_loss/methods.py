@@ -15,6 +15,7 @@ _OPTIMIZERS: dict[str, dict[str, object]] = {
     # As AsyncPP has it.
     "nadam": {"weight_decay": 0.01, "betas": (0.99, 0.999), "decoupled_weight_decay": True},
     "muon": {"weight_decay": 0.01},
+    "basisrotation": {"weight_decay": 0.01},
 }
 
 
@@ -92,6 +93,7 @@ METHODS: dict[str, StudyMethod] = {
     "NAG, momentum per stage": _whole("stash", "nadam", stage_momentum=0.995),
     "Muon, PipeDream": _whole("stash", "muon"),
     "Muon, last step": _whole("last-step", "muon"),
+    "basis rotation": _whole("stash", "basisrotation"),
     "2BW": _divided("2bw"),
     "2BW with error feedback": _divided("2bw-ef"),
     "Muon, 2BW": _divided("2bw", "muon"),

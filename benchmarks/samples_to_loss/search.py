@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
 from benchmarks.samples_to_loss.runs import Job, Result
 
-FIRST_POWERS = {"adamw": 1, "nadam": 1, "muon": 2}
+FIRST_POWERS = {"adamw": 1, "nadam": 1, "muon": 2, "basisrotation": 1}
 """Where the walks begin: 0.002 and 0.004."""
 POWERS = range(-4, 7)
 LONGEST = 3.0

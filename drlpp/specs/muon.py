@@ -1,24 +1,22 @@
-"""Muon for matrices and AdamW for all other weights, as one optimizer of one group."""
+"""Muon for matrices and AdamW for all other weights."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-import torch
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import Muon
+
+from drlpp.specs.matrices_apart import MatricesApart, check_whole_number
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
 
 
-class MuonWithAdamW(Optimizer):
+class MuonWithAdamW(MatricesApart):
     """torch's Muon for weights of two dimensions, torch's AdamW for the others.
 
-    A stage may have weights of one kind only. Both keep their state here, and a schedule of
-    learning rates moves both rates alike.
-
     Args:
-        params: real weights of any dimensions, in one group.
+        params: weights of any dimensions, in one group.
         lr: of matrices.
         adamw_lr: of the other weights, if it is another.
         weight_decay: of all weights, decoupled.
@@ -27,9 +25,6 @@ class MuonWithAdamW(Optimizer):
         betas, eps: of AdamW.
         foreach, fused: kernels of AdamW.
     """
-
-    example_shapes: ClassVar[tuple[tuple[int, ...], ...]] = ((4, 4), (4,))
-    """Of each kind of weight that is treated alike."""
 
     def __init__(
         self,
@@ -46,40 +41,19 @@ class MuonWithAdamW(Optimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        if adamw_lr is not None and lr == 0:
-            raise ValueError("adamw_lr is relative to lr, which is 0; expected lr above 0")
-        if not isinstance(ns_steps, int) or not 0 < ns_steps < 100:
-            raise ValueError(f"ns_steps is {ns_steps}; expected a whole number from 1 to 99")
-        others_lr = lr if adamw_lr is None else adamw_lr
-        of_muon: dict[str, Any] = {
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-        }
-        of_adamw: dict[str, Any] = {"betas": betas, "eps": eps}
-        both: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
-        kernels: dict[str, Any] = {"foreach": foreach, "fused": fused}
-        super().__init__(params, both | of_muon | of_adamw | kernels)
-        (group,) = self.param_groups
-        matrices = [w for w in group["params"] if w.dim() == 2 and not w.is_complex()]
-        chosen = {id(weight) for weight in matrices}
-        others = [weight for weight in group["params"] if id(weight) not in chosen]
-        # torch checks the options of both, whichever this stage needs.
-        unused = torch.zeros(1, 1)
-        self._parts: list[tuple[Optimizer, float]] = [
-            (Muon(matrices or [unused], **both, **of_muon), 1.0),
-            (
-                AdamW(others or [unused], **{**both, "lr": others_lr}, **of_adamw, **kernels),
-                1.0 if adamw_lr is None else adamw_lr / lr,
-            ),
-        ]
-        for part, _ in self._parts:
-            part.state = self.state
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update all weights that have a gradient, with the group's learning rate."""
-        for part, ratio in self._parts:
-            part.param_groups[0]["lr"] = self.param_groups[0]["lr"] * ratio
-            part.step()
+        check_whole_number("ns_steps", ns_steps, 1, 99)
+        super().__init__(
+            params,
+            Muon,
+            lr,
+            adamw_lr,
+            both={"weight_decay": weight_decay},
+            of_matrices={
+                "momentum": momentum,
+                "nesterov": nesterov,
+                "ns_steps": ns_steps,
+                "adjust_lr_fn": adjust_lr_fn,
+            },
+            of_adamw={"betas": betas, "eps": eps},
+            kernels={"foreach": foreach, "fused": fused},
+        )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import Parameter, isclass, signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,10 +32,11 @@ class OptimizerSpec(NamedClass):
 
     What is not given is as in torch, but for a learning rate of 0.01 and a momentum of 0.9 for
     sgd, and for adam and adamw half of torch's learning rate, since stale gradients want smaller
-    steps. ``muon`` is torch's for matrices, and AdamW for the other weights.
+    steps. ``muon`` is torch's for matrices, and AdamW for the other weights. So is
+    ``basisrotation``, Adam in a rotated basis (:mod:`drlpp.specs.basis_rotation`).
 
     Attributes:
-        name: of a class of ``torch.optim`` in lower case, such as ``adam``, or
+        name: of a class of ``torch.optim`` in lower case, such as ``adam``, ``basisrotation``, or
             ``package.module:Class``.
         options: arguments of the class.
     """
@@ -51,7 +53,7 @@ class OptimizerSpec(NamedClass):
     @field_validator("name")
     @classmethod
     def _in_lower_case(cls, name: str) -> str:
-        return without_module(name, "torch.optim", _optimizers_of_torch())
+        return without_module(name, "torch.optim", _known_optimizers().keys())
 
     @classmethod
     def parse(cls, name: str, /, **options: object) -> OptimizerSpec:
@@ -110,19 +112,14 @@ class OptimizerSpec(NamedClass):
         if ":" in self.name:
             kind = self._find_own(Optimizer)
         else:
-            known = _optimizers_of_torch()
+            known = _known_optimizers()
             if self.name not in known:
-                usable = sorted(name for name in known if not _why_unusable(known[name]))
+                usable = sorted(name for name in known if not _why_unusable(known[name]()))
                 raise InvalidInput(
                     f"optimizer {self.name!r} is unknown; there are {', '.join(usable)}, "
                     "and a class of your own as 'package.module:Class'"
                 )
-            kind = known[self.name]
-            if takes_only_matrices(kind):
-                # A model has vectors too, such as its biases.
-                from drlpp.specs.muon import MuonWithAdamW
-
-                kind = MuonWithAdamW
+            kind = known[self.name]()
         if reason := _why_unusable(kind):
             raise InvalidInput(f"optimizer {self.name} cannot train a pipeline: {reason}")
         return kind
@@ -158,15 +155,31 @@ class OptimizerSpec(NamedClass):
         return f"{self.name} ({', '.join(shown)})" if shown else self.name
 
 
-def _optimizers_of_torch() -> dict[str, type[Optimizer]]:
-    """Return the optimizers of torch by lower-case name."""
+def _known_optimizers() -> Mapping[str, Callable[[], type[Optimizer]]]:
+    """Return how to find the optimizers of torch, and ours, by lower-case name."""
     from torch import optim
 
-    return {
-        name.lower(): kind
+    found = {
+        name.lower(): partial(_usable, kind)
         for name, kind in vars(optim).items()
         if isclass(kind) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer
     }
+    return {**found, "basisrotation": _basis_rotation}
+
+
+def _usable(kind: type[Optimizer]) -> type[Optimizer]:
+    if takes_only_matrices(kind):
+        # A model has vectors too, such as its biases.
+        from drlpp.specs.muon import MuonWithAdamW
+
+        return MuonWithAdamW
+    return kind
+
+
+def _basis_rotation() -> type[Optimizer]:
+    from drlpp.specs.basis_rotation import BasisRotation
+
+    return BasisRotation
 
 
 def _why_unusable(kind: type[Optimizer]) -> str | None:

@@ -158,6 +158,17 @@ def test_muon_equals_the_reference(
     _check(captured, session, shape, MUON_METHODS[method], spec, options)
 
 
+@pytest.mark.parametrize(
+    ("method", "shape"), in_turns(["stash", "2bw-ef", "last-step", "gpipe"], SHAPES, one_of=2)
+)
+def test_rotated_adam_equals_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str
+) -> None:
+    """Eigenvectors magnify rounding where eigenvalues are close."""
+    spec = OptimizerSpec.parse("basisrotation", lr=0.01, eps=1e-4, frequency=3)
+    _check(captured, session, shape, MUON_METHODS[method], spec, precision=1e-7)
+
+
 @pytest.mark.parametrize("optimizer", ["plain-sgd", "rmsprop", "amsgrad"])
 def test_xpipe_predicts_with_adam_whatever_the_optimizer(
     captured: CapturedModel, session: ClusterSession, optimizer: str
@@ -316,6 +327,7 @@ def _check(
     optimizer: OptimizerSpec,
     options: RunOptions | None = None,
     ignored: frozenset[str] | set[str] = frozenset(),
+    precision: float = 1e-9,
 ) -> None:
     placement = placements(captured)[shape]
     minibatches = FLUSHED if method.schedule_kind.flushes else MINIBATCHES
@@ -334,7 +346,7 @@ def _check(
     state, _ = session.collect(deployment)
     wanted = {name: value for name, value in reference.state.items() if name not in ignored}
     found = {name: value for name, value in state.items() if name not in ignored}
-    assert largest_difference(found, wanted) < 1e-9
+    assert largest_difference(found, wanted) < precision
     losses = {part: loss for result in results.values() for part, loss in result.losses.items()}
-    assert losses == pytest.approx(reference.losses, rel=1e-9)
+    assert losses == pytest.approx(reference.losses, rel=precision)
     assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"

@@ -38,6 +38,7 @@ OPTIMIZERS = {
     "plain-sgd": OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.0}),
     "rprop": OptimizerSpec(name="rprop", options={"lr": 0.001}),
 }
+OPTIMIZERS["rotated"] = OptimizerSpec(name="basisrotation", options={"lr": 0.01, "frequency": 3})
 if hasattr(torch.optim, "Muon"):
     OPTIMIZERS["muon"] = OptimizerSpec(name="muon", options={"lr": 0.01, "adamw_lr": 0.003})
 
