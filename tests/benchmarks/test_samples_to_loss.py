@@ -228,7 +228,8 @@ def test_every_method_can_run_at_every_depth() -> None:
         for depth in (2, 16):
             pipeline = Pipeline.straight(*[1] * (1 if method.plain else depth))
             assert stage_delays(pipeline, method.build(depth, 400)), name
-        assert method.spec(0.002).value("lr") == 0.002
+        if method.optimizer != "muon" or hasattr(torch.optim, "Muon"):
+            assert method.spec(0.002).value("lr") == 0.002
 
 
 def test_the_decoder_can_be_cut_into_sixteen_stages() -> None:
