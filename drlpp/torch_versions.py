@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from torch import fx, nn, optim
 
 
+def older_than(version: str) -> bool:
+    """Return whether the installed torch is older than ``version``."""
+    import torch
+    from torch.torch_version import TorchVersion
+
+    return bool(TorchVersion(torch.__version__) < version)
+
+
 def takes_only_matrices(kind: type[optim.Optimizer]) -> bool:
     """Return whether an optimizer of torch refuses vectors: Muon, which torch has since 2.9."""
     from torch import optim
@@ -58,9 +66,8 @@ def copy_where_a_view_does_not_fit(graph: fx.Graph) -> None:
     ``contiguous`` that another layout needs. Mended by 2.13; what lies between was not tried.
     """
     import torch
-    from torch.torch_version import TorchVersion
 
-    if TorchVersion(torch.__version__) >= "2.13":
+    if not older_than("2.13"):
         return
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         node.target = torch.ops.aten.reshape.default

@@ -39,7 +39,8 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, ProgressReport, TrainerCallbacks
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
-from drlpp.runtime.training.trainer import Trainer, TrainingPlan
+from drlpp.runtime.training.trainer import Trainer
+from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.specs.data import Data, digits
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

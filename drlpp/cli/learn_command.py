@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,7 @@ from drlpp.cli.command_line import (
     run_program,
     shown,
 )
+from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
 
@@ -45,8 +47,16 @@ if TYPE_CHECKING:
     from drlpp.runtime import ClusterSession
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
+    from drlpp.training_race.race_data import RaceData
 
 console = build_console()
+
+
+class Objective(StrEnum):
+    """What the best placement is best at."""
+
+    TIME_PER_MINIBATCH = "time-per-minibatch"
+    TIME_TO_LOSS = "time-to-loss"
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,9 @@ class Job:
     finalists: int
     rounds: int
     seed: int
+    chooses_microbatches: bool
+    race_data: RaceData | None
+    target_loss: float | None
 
 
 def learn(
@@ -114,6 +127,21 @@ def learn(
     seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
+    objective: Annotated[
+        Objective,
+        typer.Option(
+            help="time-to-loss also trains the fastest placements on --data, in a race with plain "
+            "PyTorch (drlpp race).",
+        ),
+    ] = Objective.TIME_PER_MINIBATCH,
+    data: Annotated[
+        str | None,
+        typer.Option(help="For time-to-loss: a name (digits), or package.module:factory."),
+    ] = None,
+    target_loss: Annotated[
+        float | None,
+        typer.Option(help="For time-to-loss; else what plain PyTorch reaches in 3 epochs."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, if it has begun.")
     ] = False,
@@ -128,13 +156,20 @@ def learn(
     from drlpp.runtime import ClusterSession, default_num_workers, restarted
     from drlpp.schedule.method import choose_method
     from drlpp.specs.optimizer_spec import OptimizerSpec
+    from drlpp.training_race.race_data import RaceData
 
+    if (objective is Objective.TIME_TO_LOSS) != (data is not None):
+        raise InvalidInput("--objective time-to-loss and --data belong together; give both")
+    if target_loss is not None and data is None:
+        raise InvalidInput("--target-loss belongs to --objective time-to-loss; give that as well")
     hyperparameters = hyperparameters_of(agent)
-    method = choose_method(policy, read_options(method_option, "method", "accumulate=4"))
+    options = read_options(method_option, "method", "accumulate=4")
+    method = choose_method(policy, options)
     optimizer_spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
     reference = model_reference(model, size, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
+    race_data = None if data is None else RaceData(captured, data, seed, _tell)
     workers = workers or default_num_workers()
     settings = {
         "model": reference.model_dump(),
@@ -171,6 +206,9 @@ def learn(
             finalists=finalists,
             rounds=rounds,
             seed=seed,
+            chooses_microbatches="microbatches" not in options,
+            race_data=race_data,
+            target_loss=target_loss,
         )
         with ClusterSession(
             captured,
@@ -198,6 +236,8 @@ def _run(job: Job, session: ClusterSession) -> None:
     with shown(console, "profiling operators and links"):
         profile, cluster = load_or_measure_profile(session, job.out)
     path = job.out / "measurements.jsonl"
+    if job.chooses_microbatches:
+        _choose_microbatches(job, session, profile, cluster, measured=path.exists())
     memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
     memory_model = MemoryModel.of(session.method, session.optimizer)
     declared = CostPrior.of(profile, cluster, session.method, memory_model)
@@ -212,6 +252,46 @@ def _run(job: Job, session: ClusterSession) -> None:
         _export_best_so_far(job, session, memory, cluster)
     else:
         _export_best(job, session, comparison, cluster)
+        if job.race_data is not None:
+            _race_to_loss(job, session, memory, job.race_data)
+
+
+def _race_to_loss(
+    job: Job, session: ClusterSession, memory: MeasurementMemory, data: RaceData
+) -> None:
+    """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
+    from drlpp.cli.race_command import run_and_report
+    from drlpp.comparison.contenders import Contender
+    from drlpp.training_race.race_to_loss import RaceOptions
+
+    fastest: dict[tuple[int, bool], Contender] = {}
+    for candidate, _ in memory.fastest(memory.distinct):
+        stages = candidate.placement.stages
+        kind = len(stages), any(len(stage.accelerators) > 1 for stage in stages)
+        fastest.setdefault(kind, Contender.of(candidate, job.agent))
+    named = list(fastest.values())[: job.finalists]
+    folder = job.out / "race"
+    folder.mkdir(exist_ok=True)
+    options = RaceOptions(target_loss=job.target_loss)
+    run_and_report(console, session, named, data, folder, options)
+
+
+def _choose_microbatches(
+    job: Job, session: ClusterSession, profile: Profile, cluster: Cluster, *, measured: bool
+) -> None:
+    """Let the session's method have the microbatches that suit the model here."""
+    from drlpp.comparison.microbatches import FILE_NAME, choose_microbatches
+    from drlpp.schedule.method import choose_method
+
+    if measured and not (job.out / FILE_NAME).exists():
+        # A run of an older drlpp, whose placements were measured with whole minibatches.
+        return
+    with shown(console, "choosing microbatches") as tell:
+        choice = choose_microbatches(session, profile, cluster, job.out, tell)
+    if choice is not None:
+        options = {"microbatches": choice.best.microbatches}
+        session.method = choose_method(None, options, session.method)
+        console.print(str(choice), soft_wrap=True)
 
 
 def _learn(

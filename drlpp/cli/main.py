@@ -27,6 +27,7 @@ from drlpp.cli.command_line import (
 )
 from drlpp.cli.learn_command import learn
 from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
+from drlpp.cli.race_command import race_model
 from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
@@ -60,6 +61,7 @@ def _begin(
 
 
 app.command("learn")(learn)
+app.command("race")(race_model)
 app.add_typer(cluster_app, name="cluster")
 app.command("profile")(profile_model)
 app.command("plan")(plan_placement)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from drlpp.capturing.graph import OpGraph, TensorSpec
 from drlpp.cli.comparison_table import describe_comparison
+from drlpp.cli.race_report import describe_race
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.costs.profile import Profile
 from drlpp.io.documents import Document
@@ -19,6 +20,7 @@ from drlpp.io.run_folder import RunRecord
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.specs.cluster import Cluster, Link
+from drlpp.training_race.training_race_file import TrainingRace
 
 
 @singledispatch
@@ -161,6 +163,11 @@ def _(file: PlacementFile) -> RenderableType:
         f"python {versions.python}",
         describe(file.cluster),
     )
+
+
+@describe.register
+def _(race: TrainingRace) -> RenderableType:
+    return describe_race(race)
 
 
 @describe.register

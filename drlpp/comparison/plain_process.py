@@ -8,7 +8,6 @@ microbatches and recomputation belong to pipelines; it has none of them.
 from __future__ import annotations
 
 import gc
-import math
 import os
 import pickle
 import statistics
@@ -20,19 +19,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from drlpp.capturing.capture import mean_square
+from drlpp.comparison.plain_loop import PlainLoop
 from drlpp.errors import DRLPPError, InvalidModel, ModelError, OutOfMemory
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.runtime.device.devices import Accelerator, accelerator_of, is_out_of_memory, to_device
-from drlpp.runtime.device.emulation import EmulatedAccelerator, computing_on
+from drlpp.runtime.device.emulation import computing_on
 from drlpp.runtime.ipc.channel import Channel
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from drlpp.runtime.stage.precision import passes_in
-from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.worker.operator_timing import SignsOfLife
 from drlpp.runtime.worker.worker_process import settle
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
@@ -155,29 +151,12 @@ def train(
     device, method = accelerator.device, run.method
     alone = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, method)
     window = Window.plan(Pipeline.straight(1), run.minibatches, alone)
-    module = task.module.to(device)
+    loop = PlainLoop(task, method, run.optimizer, accelerator, run.speed)
     targets = torch.empty(0) if task.targets is None else task.targets
     inputs, targets = to_device((tuple(task.inputs), targets), device)
-    loss = task.loss or mean_square
-    weights = [weight for weight in module.parameters() if weight.requires_grad]
-    optimizer = build_optimizer(run.optimizer, weights)
-    # The gradients of an update are the mean over its minibatches.
-    factor = method.applied_loss_scale / method.accumulate
-    emulated = EmulatedAccelerator(run.speed)
     clock = accelerator.new_clock()
-    for number in range(window.minibatches):
-        emulated.begin()
-        with passes_in(method.precision, device):
-            value = loss(module(*inputs), targets)
-        emulated.rest()
-        emulated.begin()
-        scaled: Tensor = value if factor == 1 else value * factor
-        scaled.backward()
-        emulated.rest()
-        if (number + 1) % method.accumulate == 0:
-            emulated.begin()
-            _update(optimizer, weights, method)
-            emulated.rest()
+    for _ in range(window.minibatches):
+        loop.step(inputs, targets)
         clock.mark()
         on_minibatch()
     marks = window.marks(clock.moments())
@@ -188,16 +167,3 @@ def train(
         standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
         minibatches=window.length,
     )
-
-
-def _update(optimizer: Optimizer, weights: list[nn.Parameter], method: Method) -> None:
-    gradients = [weight.grad for weight in weights if weight.grad is not None]
-    if method.applied_loss_scale != 1:
-        torch._foreach_div_(gradients, method.applied_loss_scale)
-    finite = True
-    if method.needs_norm:
-        norm = nn.utils.clip_grad_norm_(weights, method.clip_norm or math.inf)
-        finite = not method.skips_updates or bool(norm.isfinite())
-    if finite:
-        optimizer.step()
-    optimizer.zero_grad(set_to_none=True)

@@ -125,16 +125,7 @@ class _Rivals:
             except InvalidInput:
                 # Such as one that does not fit into the memory of so few.
                 continue
-            placement = placement.model_copy(
-                update={
-                    "stages": tuple(
-                        stage.model_copy(
-                            update={"accelerators": tuple(chosen[a] for a in stage.accelerators)}
-                        )
-                        for stage in placement.stages
-                    )
-                }
-            )
+            placement = placement.on(chosen)
             if placement.canonical not in known:
                 known.add(placement.canonical)
                 yield Contender.of(Candidate(placement, method), planner)

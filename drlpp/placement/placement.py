@@ -87,6 +87,17 @@ class Placement(Record):
                 stage_of[accelerator] = index
         return tuple(stage_of)
 
+    def on(self, accelerators: Sequence[int]) -> Placement:
+        """Return the same on other accelerators: on ``accelerators[0]`` instead of 0, and so on."""
+        return Placement(
+            stages=tuple(
+                stage.model_copy(
+                    update={"accelerators": tuple(accelerators[a] for a in stage.accelerators)}
+                )
+                for stage in self.stages
+            )
+        )
+
     def validate_for(self, graph: OpGraph, accelerators: int) -> None:
         """Check that this placement can run ``graph`` on accelerators 0 … ``accelerators`` − 1.
 

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_versions import steady_delay
+
+_SAMPLES = ((0.0, 1.0), (1.0, 1.10), (3.0, 1.63), (7.0, 2.76))
+"""Times the minibatches of plain PyTorch to its loss, by the largest s: docs/methods.md."""
+
+
+def samples_needed(staleness: float) -> float:
+    """Return how many times plain PyTorch's samples training takes to the same loss, roughly.
+
+    Args:
+        staleness: the largest s of a stage in steady state. Between those that were tried, and
+            beyond them, lies a straight line.
+    """
+    pairs = list(pairwise(_SAMPLES))
+    (begin, before), (end, after) = next((p for p in pairs if staleness <= p[1][0]), pairs[-1])
+    return before + (after - before) * (staleness - begin) / (end - begin)
 
 
 def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str | None:
@@ -35,6 +51,10 @@ def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str |
     text += " updates"
     if mean != most:
         text += f" at most, {_series(round(one, 2) for one in mean)} on average"
+    text += (
+        f", which takes some {samples_needed(max(most)):.1f} times the samples of plain PyTorch to "
+        "the same loss (a small decoder's: docs/methods.md)"
+    )
     fewer = _microbatches_for_one(max(apart), method, batch_size)
     if max(most) > 1 and fewer is not None:
         text += f"; with microbatches={fewer} it would be one at most"

@@ -50,6 +50,8 @@ from drlpp.timeline.timeline import TimedAction
 class WorkerSession:
     """Worker processes that hold one model and run what is deployed to them.
 
+    ``lent`` is what the samples were made of that the workers hold, if whoever gave them noted it.
+
     Users meet it as :class:`~drlpp.runtime.session.session.ClusterSession`, which has the arguments
     and adds measuring.
     """
@@ -83,6 +85,7 @@ class WorkerSession:
         self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self._note = note
         self._held: Deployment | None = None
+        self.lent: object = None
         self._workers = WorkerGroup(self.captured, self.speeds, self.device, self.time_limits)
 
     @property
@@ -228,7 +231,7 @@ class WorkerSession:
         on_progress: Callable[[Progress], None] | None = None,
         cuts: Sequence[int] = (),
         start: int | None = None,
-        on_cut: Callable[[int, Mapping[int, RunResult]], None] | None = None,
+        on_cut: Callable[[int, Mapping[int, RunResult]], bool | None] | None = None,
     ) -> tuple[Schedule, dict[int, RunResult]]:
         """Train on ``minibatches`` minibatches; the pipeline is empty before and after.
 
@@ -240,7 +243,8 @@ class WorkerSession:
             cuts: after how many minibatches to stop for ``on_cut``, with minibatches in flight.
             start: the cut that the deployment's checkpoint was taken at: the run continues there.
             on_cut: called with the cut and what every worker saw until then; it may take a
-                :meth:`checkpoint`.
+                :meth:`checkpoint`. If it returns true the run ends there, and what is in flight is
+                in that checkpoint only.
 
         Returns:
             The schedule as it was performed, and what every worker saw.
@@ -265,8 +269,8 @@ class WorkerSession:
                 part = self._workers.execute(commands, on_progress, feed)
                 results = {w: r.after(results[w]) if results else r for w, r in part.items()}
                 performed = {w: performed[w] + run.actions for w, run in commands.items()}
-                if number < len(places) and on_cut:
-                    on_cut(places[number], results)
+                if number < len(places) and on_cut and on_cut(places[number], results):
+                    break
         return replace(schedule, actions=performed), results
 
     def evaluate(self, deployment: Deployment, minibatches: int, options: RunOptions) -> Evaluation:
@@ -291,6 +295,7 @@ class WorkerSession:
     def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
         """Work on these samples from now on; ``order`` in :meth:`run` refers to them."""
         self._workers.use_samples(inputs, targets)
+        self.lent = None
 
     def collect(self, deployment: Deployment) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the model's weights and buffers by name, and the optimizer's state by parameter.

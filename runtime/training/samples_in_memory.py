@@ -39,15 +39,23 @@ class SamplesInMemory(TrainingData):
 
     def lend_to(self, session: ClusterSession) -> None:
         """Give the workers training and held-out samples as one set; indices tell them apart."""
+        if session.lent is self._data:
+            return
         pairs = zip(self._data.train.inputs, self._data.test.inputs, strict=True)
         session.use_samples(
             [torch.cat(pair) for pair in pairs],
             torch.cat([self._data.train.targets, self._data.test.targets]),
         )
+        session.lent = self._data
 
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
         """Return a permutation of all training samples; what fills no minibatch is left out."""
         return RunOptions(order=self._order(epoch)[first:])
+
+    def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
+        """Yield the same minibatches."""
+        for indices in self._order(epoch)[begin:]:
+            yield _chosen(self._data.train, indices)
 
     def _order(self, epoch: int) -> Tensor:
         """Return the indices of an epoch's samples, (minibatches, batch size)."""

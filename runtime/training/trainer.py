@@ -25,9 +25,9 @@ from drlpp.runtime.training.checkpoint import (
     check_finite,
     read_training_checkpoint,
 )
-from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
-from drlpp.runtime.training.training_data import LoaderState, TrainingData
+from drlpp.runtime.training.part_losses import losses_of, mean_losses, numbered
+from drlpp.runtime.training.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.training_failures import (
     notes_of_evaluation,
     reach_of,
@@ -37,43 +37,15 @@ from drlpp.runtime.training.training_failures import (
     with_way_on,
 )
 from drlpp.runtime.training.training_log import TrainingLog
-from drlpp.runtime.training.training_reports import EpochReport, ProgressReport, TrainerCallbacks
+from drlpp.runtime.training.training_plan import TrainingPlan
+from drlpp.runtime.training.training_reports import (
+    EpochReport,
+    ProgressReport,
+    Stint,
+    TrainerCallbacks,
+)
 from drlpp.schedule.actions import MicrobatchId
-from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-
-
-@dataclass(frozen=True)
-class TrainingPlan:
-    """How long to train, in addition to the placement, its method, its optimizer and the data.
-
-    Attributes:
-        epochs: how often all training samples are seen.
-        learning_rate: changes the rate over time; None keeps it.
-        synchronous_epochs: epochs at the beginning that flush before every update (W of PipeMare).
-        checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. The
-            pipeline continues through them.
-        early_stopping: ends training before the last epoch; None never does.
-    """
-
-    epochs: int
-    learning_rate: LearningRateSchedule | None = None
-    synchronous_epochs: int = 0
-    checkpoint_every: int = 0
-    early_stopping: EarlyStopping | None = None
-
-    def rates(self, optimizer: OptimizerSpec, minibatches_per_epoch: int) -> list[float] | None:
-        """Return the learning rate of every minibatch, None if it stays the optimizer's.
-
-        Raises:
-            InvalidInput: if the schedule does not suit the training.
-        """
-        if self.learning_rate is None:
-            return None
-        minibatches = self.epochs * minibatches_per_epoch
-        return self.learning_rate.rates(
-            float(optimizer.value("lr")), minibatches, minibatches_per_epoch
-        )
 
 
 @dataclass
@@ -114,8 +86,10 @@ class Trainer:
         folder: Path,
         plan: TrainingPlan,
         observer: TrainerCallbacks,
+        optimizer: OptimizerSpec | None = None,
     ) -> None:
         self.session = session
+        self.optimizer = optimizer or session.optimizer
         self.data = data
         self.plan = plan
         self.observer = observer
@@ -126,7 +100,8 @@ class Trainer:
         self._count = data.minibatches
         self._progress = _Progress()
         self._saved = 0, 0
-        self._rates = plan.rates(session.optimizer, self._count)
+        self._rates = plan.rates(self.optimizer, self._count)
+        self._seconds = 0.0
         data.lend_to(session)
 
     @property
@@ -136,6 +111,61 @@ class Trainer:
 
     def train(self, placement: Placement | Candidate | ExecutionPlan) -> dict[str, Tensor]:
         """Train up to the last epoch and return the state_dict, of the best if stopping early."""
+        deployment, goes_on = self._deploy(placement)
+        stopping = self.plan.early_stopping
+        self._check_not_beyond()
+        with TrainingLog(self.folder, first=self._done) as log:
+            if not self._progress.evaluated:
+                self._end_epoch(deployment, log)
+            while len(self.reports) < self.plan.epochs:
+                if stopping and stopping.is_over(self.reports):
+                    break
+                self._whole_epoch(deployment, log, goes_on=goes_on)
+                goes_on = False
+        if stopping:
+            return self._read_best()
+        return self.session.collect(deployment)[0]
+
+    def train_until(
+        self, placement: Placement | Candidate | ExecutionPlan, minibatches: int
+    ) -> Stint:
+        """Train until so many minibatches are done in all, keep a checkpoint there, and evaluate.
+
+        Within an epoch the pipeline is not emptied: the checkpoint has what is in flight, with
+        which the next call continues. All stages have to have made whole updates there.
+        """
+        deployment, goes_on = self._deploy(placement)
+        first, evaluation = self._done, None
+        with TrainingLog(self.folder, first=self._done) as log:
+            if not self._progress.evaluated:
+                self._end_epoch(deployment, log)
+            while self._done < minibatches:
+                left = minibatches - len(self.reports) * self._count
+                if left < self._count:
+                    with self._telling_why_and_the_way_on(deployment):
+                        self._epoch(deployment, log, goes_on=goes_on, stop=left)
+                    evaluation = self._evaluate(deployment)
+                else:
+                    self._whole_epoch(deployment, log, goes_on=goes_on)
+                    evaluation = self.reports[-1].held_out_loss, self.reports[-1].score
+                goes_on = False
+        seconds, self._seconds = self._seconds, 0.0
+        return Stint(first, self._done, seconds, *(evaluation or self._evaluate(deployment)))
+
+    @property
+    def _done(self) -> int:
+        """The minibatches that are done in all."""
+        return len(self.reports) * self._count + self._progress.position
+
+    def _whole_epoch(self, deployment: Deployment, log: TrainingLog, *, goes_on: bool) -> None:
+        """Train to the end of the epoch, keep a checkpoint, and evaluate."""
+        with self._telling_why_and_the_way_on(deployment):
+            self._epoch(deployment, log, goes_on=goes_on)
+            self._save(deployment)
+        self._end_epoch(deployment, log)
+
+    def _deploy(self, placement: Placement | Candidate | ExecutionPlan) -> tuple[Deployment, bool]:
+        """Deploy the checkpoint, if any; true if the pipeline continues what it has in flight."""
         plan = self.session.plan(placement)
         saved = self._restore()
         same = saved is not None and saved.deployed == _identity(plan)
@@ -146,28 +176,14 @@ class Trainer:
                 f"{sorted(saved.in_flight)}, but its placement uses {sorted(workers)}"
             )
         deployment = self.session.deploy(
-            plan, checkpoint=self.checkpoint if saved else None, in_flight=same
+            plan,
+            optimizer=self.optimizer,
+            checkpoint=self.checkpoint if saved else None,
+            in_flight=same,
         )
         if saved is not None and not same:
             self.observer.on_other_placement()
-        goes_on = same and self._progress.position > 0
-        stopping = self.plan.early_stopping
-        self._check_not_beyond()
-        done = len(self.reports) * self._count + self._progress.position
-        with TrainingLog(self.folder, first=done) as log:
-            if not self._progress.evaluated:
-                self._end_epoch(deployment, log)
-            while len(self.reports) < self.plan.epochs:
-                if stopping and stopping.is_over(self.reports):
-                    break
-                with self._telling_why_and_the_way_on(deployment):
-                    self._epoch(deployment, len(self.reports) + 1, log, goes_on=goes_on)
-                    self._save(deployment)
-                goes_on = False
-                self._end_epoch(deployment, log)
-        if stopping:
-            return self._read_best()
-        return self.session.collect(deployment)[0]
+        return deployment, same and self._progress.position > 0
 
     def _check_not_beyond(self) -> None:
         """Check that the checkpoint is not of more than is to be trained now."""
@@ -275,9 +291,10 @@ class Trainer:
         self._saved = len(self.reports), self._progress.position
 
     def _epoch(
-        self, deployment: Deployment, epoch: int, log: TrainingLog, *, goes_on: bool
+        self, deployment: Deployment, log: TrainingLog, *, goes_on: bool, stop: int | None = None
     ) -> None:
-        """Do the minibatches of an epoch that are not done yet."""
+        """Do the minibatches of the next epoch that are not done yet; those before ``stop``."""
+        epoch = len(self.reports) + 1
         done = self._progress.position
         # A pipeline that continues does what it would have done; another one begins where it ended.
         began = self._progress.began if goes_on else done
@@ -291,19 +308,27 @@ class Trainer:
             synchronous=epoch <= self.plan.synchronous_epochs,
             finite=True,
         )
-        begin = time.perf_counter()
+        if done and options.loaded is not None:
+            # A loader begins the epoch anew to get there, which is no training.
+            options = replace(options, loaded=primed(options.loaded))
+        cuts = self._cuts(deployment, began) if stop is None else [stop - began]
+        begin, saving = time.perf_counter(), 0.0
 
-        def save(cut: int, results: Mapping[int, RunResult]) -> None:
-            losses = before | _losses(results, began)
+        def save(cut: int, results: Mapping[int, RunResult]) -> bool:
+            nonlocal saving
+            paused = time.perf_counter()
+            losses = before | losses_of(results, began)
             self._log(log, epoch, losses)
             self._progress = _Progress(self._progress.reports, began, began + cut, losses)
             self._save(deployment)
+            saving += time.perf_counter() - paused
+            return began + cut == stop
 
         live: dict[MicrobatchId, float] = {}
 
         def tell(progress: Progress) -> None:
             through = began + progress.through
-            live.update(_numbered(progress.losses, began))
+            live.update(numbered(progress.losses, began))
             passed = {part: live.pop(part) for part in list(live) if part[0] < through}
             self._log(log, epoch, passed)
             speed = (through - done) / (time.perf_counter() - begin)
@@ -316,14 +341,17 @@ class Trainer:
             self._count - began,
             options,
             on_progress=tell,
-            cuts=self._cuts(deployment, began),
+            cuts=cuts,
             start=done - began if goes_on else None,
             on_cut=save,
         )
         seconds = time.perf_counter() - begin
-        of_parts = before | _losses(results, began)
+        self._seconds += seconds - saving
+        if stop is not None:
+            return
+        of_parts = before | losses_of(results, began)
         self._log(log, epoch, of_parts)
-        losses = list(_mean_losses(of_parts).values())
+        losses = list(mean_losses(of_parts).values())
         log.workers(epoch, schedule, results)
         self._tell_of_skipped_updates(epoch, deployment, results)
         report = EpochReport(
@@ -355,8 +383,8 @@ class Trainer:
     def _log(self, log: TrainingLog, epoch: int, losses: Mapping[MicrobatchId, float]) -> None:
         """Write about minibatches of an epoch."""
         first = (epoch - 1) * self._count
-        means = {first + minibatch: loss for minibatch, loss in _mean_losses(losses).items()}
-        unchanged = float(self.session.optimizer.value("lr"))
+        means = {first + minibatch: loss for minibatch, loss in mean_losses(losses).items()}
+        unchanged = float(self.optimizer.value("lr"))
         log.minibatches(
             means, {step: self._rates[step] if self._rates else unchanged for step in means}
         )
@@ -379,28 +407,6 @@ class Trainer:
         )
         score = None if found.scores is None else mean_score(found.scores, samples)
         return mean_loss(found.losses, samples, batch_size), score
-
-
-def _losses(results: Mapping[int, RunResult], began: int) -> dict[MicrobatchId, float]:
-    """Return the loss of every part, numbered from the beginning of the epoch."""
-    losses: dict[MicrobatchId, float] = {}
-    for result in results.values():
-        losses |= _numbered(result.losses, began)
-    return losses
-
-
-def _numbered(losses: Mapping[MicrobatchId, float], began: int) -> dict[MicrobatchId, float]:
-    return {
-        (minibatch + began, microbatch): loss for (minibatch, microbatch), loss in losses.items()
-    }
-
-
-def _mean_losses(losses: Mapping[MicrobatchId, float]) -> dict[int, float]:
-    """Return every minibatch's mean over its parts; their number may change on resuming."""
-    parts: dict[int, list[float]] = {}
-    for (minibatch, _), loss in losses.items():
-        parts.setdefault(minibatch, []).append(loss)
-    return {minibatch: sum(of_one) / len(of_one) for minibatch, of_one in sorted(parts.items())}
 
 
 def _identity(plan: ExecutionPlan) -> str:

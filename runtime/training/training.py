@@ -25,8 +25,9 @@ from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.early_stopping import EarlyStopping
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
-from drlpp.runtime.training.trainer import Trainer, TrainingPlan
+from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_data import LoadedData, TrainingData
+from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
@@ -223,7 +224,8 @@ class PipelineTrainer:
         # Whatever cannot work is reported before the folder is claimed.
         check_length(self._plan.pipeline, source.minibatches, self.method.microbatches)
         plan.rates(self.optimizer, source.minibatches)
-        settings, again = self._settings(source), restarted()
+        settings = training_settings(self.document, self.optimizer, source, plan, self.seed)
+        again = restarted()
         with open_run_folder(
             self.out,
             "drlpp train",
@@ -315,21 +317,6 @@ class PipelineTrainer:
                 "monitor the loss, or let its factory return a score"
             )
 
-    def _settings(self, source: TrainingData) -> dict[str, object]:
-        """Return what decides the result: a checkpoint is refused where any of it differs."""
-        return {
-            "model": self.document.model.model_dump(),
-            "graph_fingerprint": self.document.graph_fingerprint,
-            "data": source.name,
-            "samples_fingerprint": source.fingerprint,
-            "minibatches": source.minibatches,
-            "optimizer": self.optimizer.settings,
-            "learning_rate": self.learning_rate.settings if self.learning_rate else None,
-            "synchronous_epochs": self.synchronous_epochs,
-            "early_stopping": self.early_stopping.model_dump() if self.early_stopping else None,
-            "seed": self.seed,
-        }
-
     def _score_of_module(self, state: dict[str, Tensor], data: TrainingData) -> float | None:
         """Return the score of the user's module with the trained weights, without any pipeline."""
         task = self.document.model.build()
@@ -343,6 +330,28 @@ class PipelineTrainer:
                 for minibatch in data.held_out()
             ]
         return mean_score(scores, data.held_out_samples)
+
+
+def training_settings(
+    document: PlacementFile,
+    optimizer: OptimizerSpec,
+    source: TrainingData,
+    plan: TrainingPlan,
+    seed: int,
+) -> dict[str, object]:
+    """Return what decides the result: a checkpoint is refused where any of it differs."""
+    return {
+        "model": document.model.model_dump(),
+        "graph_fingerprint": document.graph_fingerprint,
+        "data": source.name,
+        "samples_fingerprint": source.fingerprint,
+        "minibatches": source.minibatches,
+        "optimizer": optimizer.settings,
+        "learning_rate": plan.learning_rate.settings if plan.learning_rate else None,
+        "synchronous_epochs": plan.synchronous_epochs,
+        "early_stopping": plan.early_stopping.model_dump() if plan.early_stopping else None,
+        "seed": seed,
+    }
 
 
 def _check_kind(name: str, value: object, kind: type, example: str) -> None:

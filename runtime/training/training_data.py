@@ -74,6 +74,10 @@ class TrainingData(ABC):
         """
 
     @abstractmethod
+    def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
+        """Yield the minibatches of an epoch for this process, from number ``begin`` on."""
+
+    @abstractmethod
     def evaluation(self) -> RunOptions:
         """Return the held-out minibatches."""
 
@@ -99,6 +103,21 @@ class TrainingData(ABC):
 
     def load_state(self, state: LoaderState) -> None:
         """Take over what :meth:`state` gave."""
+
+
+def primed(minibatches: Iterator[Samples]) -> Generator[Samples]:
+    """Load the first of the minibatches now, and yield them all later."""
+    first = list(islice(minibatches, 1))
+
+    def all_of_them() -> Generator[Samples]:
+        try:
+            yield from first
+            yield from minibatches
+        finally:
+            if isinstance(minibatches, Generator):
+                minibatches.close()
+
+    return all_of_them()
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -163,6 +182,10 @@ class LoadedData(TrainingData):
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
         """Return the minibatches from ``begin`` on, without those smaller than the model's."""
         return RunOptions(loaded=self._epoch(epoch, begin))
+
+    def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
+        """Yield the same for this process."""
+        return self._epoch(epoch, begin)
 
     def evaluation(self) -> RunOptions:
         """Return what the held-out loader gives, in whole minibatches."""

@@ -33,6 +33,23 @@ class ProgressReport:
     minibatches_per_second: float
 
 
+@dataclass(frozen=True)
+class Stint:
+    """A part of a training: how long it took, without evaluations, and how good the model is now.
+
+    Attributes:
+        first, done: how many minibatches were done before it, and are done after it.
+        seconds: of this part alone.
+        held_out_loss, score: on the held-out data, None where there are none.
+    """
+
+    first: int
+    done: int
+    seconds: float
+    held_out_loss: float | None
+    score: float | None
+
+
 OTHER_PLACEMENT = (
     "the checkpoint is of another placement or method: its weights are gone on with, and "
     "minibatches that were in flight are sent again"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
+import torch.distributed as dist
 from typer.testing import CliRunner
 
 from benchmarks.models import reference
@@ -81,6 +82,9 @@ def test_nothing_is_left_behind_by_runs(session: ClusterSession) -> None:
     assert seen[1:] == [seen[1]] * 7
 
 
+@pytest.mark.skipif(
+    not hasattr(dist.Store, "list_keys"), reason="a store cannot list its keys in torch 2.8"
+)
 def test_addresses_of_old_groups_are_not_kept(session: ClusterSession) -> None:
     counts = []
     for placement in some_placements(len(session.graph), 3) * 2:

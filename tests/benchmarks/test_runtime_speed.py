@@ -25,6 +25,7 @@ from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, RunFailure
 from drlpp.io.documents import write_document
 from drlpp.schedule.method import Method
+from drlpp.torch_versions import older_than
 
 SMALLEST = SHORT.model_copy(
     update={
@@ -45,6 +46,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def measured(path: Path) -> SpeedSamples:
+    if older_than("2.13"):
+        pytest.skip("the rival's stages and schedules take what torch has since 2.13")
     return measure(SMALLEST, path, QUIET)
 
 

@@ -9,7 +9,7 @@ from benchmarks.processes import ProcessFacts
 from benchmarks.soak import __main__ as benchmark
 from benchmarks.soak.__main__ import soak
 from benchmarks.soak.report import Sample, TurnSpeed, findings_of
-from drlpp.runtime.training.trainer import TrainingPlan
+from drlpp.runtime.training.training_plan import TrainingPlan
 
 KILLED = "worker 1 was killed by SIGKILL"
 

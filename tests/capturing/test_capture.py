@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.models.task import Task
+from drlpp.torch_versions import older_than
 from tests.support.captured_modules import (
     REFERENCE,
     captured_from,
@@ -295,7 +296,7 @@ def test_a_graph_that_follows_the_batch_size_has_no_microbatches() -> None:
 
 
 @pytest.mark.skipif(
-    torch.torch_version.TorchVersion(torch.__version__) < "2.9",
+    older_than("2.9"),
     reason="torch.export 2.8 refuses a model that is an nn.LSTM itself",
 )
 def test_lstm_gives_no_warning() -> None:

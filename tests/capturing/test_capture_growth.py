@@ -93,7 +93,7 @@ def test_work_grows_as_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
             capture(REFERENCE, task, check=False)
         counts += count
     first, second = (larger - smaller for smaller, larger in pairwise(counts))
-    assert second == pytest.approx(first, rel=0.02)
+    assert second == pytest.approx(first, rel=0.05)
 
 
 @pytest.mark.parametrize(("batch_size", "exports"), [(2, 2), (8, 4)])

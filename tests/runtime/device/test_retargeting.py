@@ -20,6 +20,7 @@ from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.stage.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
+from drlpp.torch_versions import older_than
 from tests.support.tiny_models import MODELS, tiny
 
 GPU = torch.device("cuda", 0)
@@ -111,6 +112,10 @@ def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.skipif(
+    torch.version.cuda is not None and not torch.cuda.is_available() and older_than("2.13"),
+    reason="fake tensors of older torches with CUDA ask for a GPU's driver",
+)
 def test_models_of_the_zoo_stay_on_the_gpu(name: str) -> None:
     captured = capture(tiny(name))
     for evaluation in (False, True):
@@ -133,7 +138,7 @@ def test_tensors_from_nothing_are_made_on_the_gpu() -> None:
 def test_without_retargeting_they_would_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the tests above can fail."""
     monkeypatch.setattr(sys.modules[__name__], "move_graph_to_device", lambda module, device: None)
-    with pytest.raises(RuntimeError, match="on the same device"):
+    with pytest.raises(RuntimeError, match="device"):
         run_on(GPU, maker(), evaluation=False)
 
 

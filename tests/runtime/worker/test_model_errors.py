@@ -12,6 +12,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
+from drlpp.torch_versions import older_than
 from tests.support.pipelines import in_a_row
 
 WIDTH = 6
@@ -63,7 +64,13 @@ def fails_with_gradients() -> tuple[nn.Module, Tensor]:
     ("factory", "reason"),
     [
         ("fails_backward", "derivative for 'igamma: input' is not implemented"),
-        ("fails_with_gradients", "not differentiable with respect to argument 'weight'"),
+        pytest.param(
+            "fails_with_gradients",
+            "not differentiable with respect to argument 'weight'",
+            marks=pytest.mark.skipif(
+                older_than("2.9"), reason="torch.export 2.8 refuses the model"
+            ),
+        ),
     ],
 )
 def test_an_error_ends_the_measurement(factory: str, reason: str) -> None:

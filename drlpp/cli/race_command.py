@@ -1,0 +1,233 @@
+"""``drlpp race``: who has a good model first, trained on the user's own data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from drlpp.cli.command_line import (
+    OPTIMIZER_HELP,
+    DeviceOption,
+    MethodOptions,
+    ModelOptions,
+    OptimizerOptions,
+    Size,
+    SizeOption,
+    TimeoutOption,
+    TrustOption,
+    build_console,
+    model_reference,
+    optimizer_options,
+    read_options,
+    resume_hint_on_interrupt,
+    shown,
+)
+from drlpp.errors import InvalidInput
+from drlpp.schedule.method import DeviceChoice
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from drlpp.comparison.contenders import Contender
+    from drlpp.runtime import ClusterSession
+    from drlpp.specs.cluster import Cluster
+    from drlpp.training_race.race_data import RaceData
+    from drlpp.training_race.race_to_loss import RaceOptions
+
+
+def race_model(
+    model: Annotated[str, typer.Argument(help="A name in the zoo, or package.module:factory.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A name (digits), or package.module:factory, which returns samples or loaders."
+        ),
+    ] = "digits",
+    target_loss: Annotated[
+        float | None, typer.Option(help="The held-out loss that has to be reached first.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Of training, after which the least loss wins, instead."),
+    ] = None,
+    epochs: Annotated[
+        int,
+        typer.Option(min=1, help="With neither: to the loss of plain PyTorch in so many epochs."),
+    ] = 3,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            metavar="SECONDS",
+            help="Of training, after which nobody trains on; 600, or "
+            "five times what plain PyTorch takes.",
+        ),
+    ] = None,
+    placement: Annotated[
+        list[Path],
+        typer.Option(help="A placement.json that takes part as it is; may be repeated."),
+    ] = [],  # noqa: B006 - typer copies it
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="4, or all that torchrun has started.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate that others are tried around.")
+    ] = None,
+    optimizer_option: OptimizerOptions = [],  # noqa: B006
+    method_option: MethodOptions = [],  # noqa: B006
+    rates: Annotated[
+        int, typer.Option(min=1, help="Learning rates that everybody tries, √10 apart.")
+    ] = 3,
+    finals: Annotated[
+        int, typer.Option(min=1, help="Trainings of a finalist, each in another order of samples.")
+    ] = 3,
+    halving: Annotated[
+        bool,
+        typer.Option(help="End candidates that fall behind; else all train to the target."),
+    ] = True,
+    evaluate_every: Annotated[
+        int | None, typer.Option(min=1, help="Minibatches; a fifth of an epoch.")
+    ] = None,
+    size: SizeOption = Size.SMALL,
+    model_option: ModelOptions = [],  # noqa: B006
+    device: DeviceOption = DeviceChoice.AUTO,
+    timeout: TimeoutOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for everything found; else races/MODEL.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the race in --out, if it has begun.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, order of samples, dropout.")] = 0,
+    trust: TrustOption = [],  # noqa: B006
+) -> None:
+    """Train candidates in turns on your data, plain PyTorch among them, until one is first."""
+    from drlpp.capturing.capture import capture
+    from drlpp.io.run_folder import open_run_folder
+    from drlpp.runtime import ClusterSession, default_num_workers, restarted
+    from drlpp.schedule.method import choose_method
+    from drlpp.specs.optimizer_spec import OptimizerSpec
+    from drlpp.training_race.race_data import RaceData
+    from drlpp.training_race.race_to_loss import RaceOptions
+
+    if target_loss is not None and seconds is not None:
+        raise InvalidInput("a race has either --target-loss or --seconds; leave one of them out")
+    console = build_console()
+    method = choose_method(None, read_options(method_option, "method", "accumulate=4"))
+    spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
+    reference = model_reference(model, size, model_option)
+    captured = capture(reference, seed=seed)
+    race_data = RaceData(captured, data, seed, lambda note: console.print(note))
+    workers = workers or default_num_workers()
+    folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
+    settings = {
+        "model": reference.model_dump(),
+        "data": data,
+        "workers": workers,
+        "device": device.value,
+        "method": method.model_dump(),
+        "optimizer": spec.settings,
+        "placements": [path.read_text() if path.exists() else str(path) for path in placement],
+        "seed": seed,
+    }
+    options = RaceOptions(
+        target_loss, seconds, epochs, evaluate_every, rates, finals, limit, halving
+    )
+    with (
+        open_run_folder(
+            folder, "drlpp race", settings, resume=resume, restarted=restarted(), note=console.print
+        ),
+        resume_hint_on_interrupt("the same command with --resume continues the race"),
+        ClusterSession(
+            captured,
+            workers,
+            method=method,
+            optimizer=spec,
+            seed=seed,
+            timeout_seconds=timeout,
+            device=device,
+            note=console.print,
+        ) as session,
+    ):
+        named = _named(session, placement, trust)
+        run_and_report(console, session, named, race_data, folder, options)
+
+
+def _named(session: ClusterSession, paths: list[Path], trust: list[str]) -> list[Contender]:
+    """Return what the user's files say takes part."""
+    from drlpp.comparison.contenders import Contender
+    from drlpp.placement.placement_file import read_placement
+
+    found = []
+    for path in paths:
+        document = read_placement(path, trust=set(trust))
+        plan = session.plan(document.plan(session.graph, document.method))
+        found.append(Contender.of(plan.candidate, document.found_by))
+    return found
+
+
+def run_and_report(
+    console: Console,
+    session: ClusterSession,
+    named: list[Contender],
+    data: RaceData,
+    folder: Path,
+    options: RaceOptions,
+) -> None:
+    """Run a race, or continue it; print its table and write its picture and the winner's training.
+
+    Args:
+        console: to print on.
+        session: the workers.
+        named: who takes part besides those that a user has anyway.
+        data: to train and evaluate on.
+        folder: for everything found.
+        options: what wins.
+    """
+    from drlpp.cli.race_report import draw_race, race_table
+    from drlpp.training_race.judging import verdict_lines
+    from drlpp.training_race.race_to_loss import race_to_loss
+    from drlpp.training_race.winner import keep_winner
+
+    with shown(console, "profiling operators and links") as tell:
+        candidates, cluster = _candidates(session, named, folder)
+        course, end = race_to_loss(
+            session,
+            candidates,
+            data,
+            folder,
+            options,
+            on_step=tell,
+        )
+    console.print(race_table(course.race, end))
+    for line in verdict_lines(course.race, end):
+        console.print(line, soft_wrap=True)
+    console.print(f"picture: {draw_race(course.race, end, folder / 'race.png')}", soft_wrap=True)
+    if end.winner is not None:
+        _, how = keep_winner(course, end, cluster)
+        console.print(how, soft_wrap=True)
+
+
+def _candidates(
+    session: ClusterSession, named: list[Contender], folder: Path
+) -> tuple[list[Contender], Cluster]:
+    """Return who takes part: those of a race that the folder has begun, or the usual ones."""
+    from drlpp.io.documents import read_document
+    from drlpp.runtime import load_or_measure_profile
+    from drlpp.training_race.candidates import usual_candidates
+    from drlpp.training_race.course import FILE_NAME
+    from drlpp.training_race.training_race_file import TrainingRace
+
+    profile, cluster = load_or_measure_profile(session, folder)
+    path = folder / FILE_NAME
+    # Which threads suit plain PyTorch best is measured, and may come out otherwise again.
+    usual = (
+        list(read_document(path, TrainingRace).candidates)
+        if path.exists()
+        else usual_candidates(session, profile, cluster)
+    )
+    keys = {contender.key for contender in usual}
+    return usual + [contender for contender in named if contender.key not in keys], cluster

@@ -1,0 +1,177 @@
+"""How many microbatches suit a model here: measured seconds times the samples that staleness costs.
+
+More microbatches make gradients less late on asynchronous 1F1B, and minibatches dearer: small
+passes use an accelerator worse, and there are more messages. What a user waits for is the product
+of seconds per minibatch and minibatches to a good model.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
+from drlpp.io.documents import Document, Record, read_document, write_document
+from drlpp.io.formatting import seconds_text
+from drlpp.io.quantities import Count
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
+from drlpp.planners import PlanningProblem, gpipe
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.staleness import samples_needed
+from drlpp.schedule.weight_versions import steady_delay
+from drlpp.specs.cluster import Cluster
+
+FILE_NAME = "microbatches.json"
+
+_ROUNDS = 3
+_MINIBATCHES = 10
+
+
+class MicrobatchTrial(Record):
+    """What one number of microbatches costs.
+
+    Attributes:
+        microbatches: of a minibatch.
+        seconds: per minibatch, the median of a few runs in turns with the others.
+        staleness: updates between forward and backward, on the stage that has most.
+        samples: how many times plain PyTorch's that costs, roughly.
+    """
+
+    microbatches: Count
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+    staleness: Count
+    samples: float
+
+    @property
+    def cost(self) -> float:
+        """Seconds to a good model, up to a factor that all have in common."""
+        return self.seconds * self.samples
+
+
+class MicrobatchChoice(Document):
+    """Numbers of microbatches that were tried on one pipeline over all workers.
+
+    Attributes:
+        configuration: of the pipeline.
+        trials: by number.
+    """
+
+    kind: ClassVar[str] = "microbatches"
+
+    configuration: str
+    trials: tuple[MicrobatchTrial, ...] = Field(min_length=1)
+
+    @property
+    def best(self) -> MicrobatchTrial:
+        """The one that promises a good model first."""
+        return min(self.trials, key=lambda trial: trial.cost)
+
+    def __str__(self) -> str:
+        best, tried = (
+            self.best,
+            [f"{t.microbatches}: {seconds_text(t.seconds)} × {t.samples:.2f}" for t in self.trials],
+        )
+        return (
+            f"microbatches={best.microbatches}, the least product of seconds per minibatch on "
+            f"{self.configuration} and samples needed ({'; '.join(tried)}); "
+            "--method-option microbatches=1 for whole minibatches"
+        )
+
+
+def choose_microbatches(
+    session: ClusterSession,
+    profile: Profile,
+    cluster: Cluster,
+    folder: Path,
+    tell: Callable[[str], None] = lambda what: None,
+) -> MicrobatchChoice | None:
+    """Try numbers of microbatches on an even split over all workers; a folder's choice stays.
+
+    Args:
+        session: its method is tried with 1, … microbatches, up to as many as stages.
+        profile, cluster: that the pipeline is split by.
+        folder: for ``microbatches.json``.
+        tell: called with what is tried.
+
+    Returns:
+        None if there is nothing to choose: the schedule flushes, one worker is all there is, or no
+        pipeline over all of them could be measured.
+    """
+    path = folder / FILE_NAME
+    if path.exists():
+        return read_document(path, MicrobatchChoice)
+    placement = _even_split(session, profile, cluster)
+    if placement is None:
+        return None
+    numbers = numbers_to_try(len(placement.stages), session.captured.task.batch_size)
+    seconds: dict[int, list[float]] = {number: [] for number in numbers}
+    for _ in range(_ROUNDS):
+        for number in numbers:
+            tell(f"trying {number} microbatches on {placement.configuration}")
+            outcome = session.measure(placement, _MINIBATCHES, _with(session.method, number))
+            if isinstance(outcome, Measurement):
+                seconds[number].append(outcome.seconds_per_minibatch)
+    trials = [
+        _trial(session, placement, number, statistics.median(found))
+        for number, found in seconds.items()
+        if found
+    ]
+    if not trials:
+        return None
+    choice = MicrobatchChoice(configuration=placement.configuration, trials=tuple(trials))
+    write_document(path, choice)
+    return choice
+
+
+def _even_split(session: ClusterSession, profile: Profile, cluster: Cluster) -> Placement | None:
+    stages = min(cluster.accelerators, len(session.graph))
+    if session.method.flushes or stages < 2:
+        return None
+    chosen = sorted(cluster.least_crowded[:stages])
+    memory = MemoryModel.of(session.method, session.optimizer)
+    workload = Workload.of(profile, session.method)
+    try:
+        problem = PlanningProblem(workload, cluster.part(chosen), memory=memory)
+        placement = gpipe(problem).placement
+    except InvalidInput:
+        # Such as a model that does not fit into so few.
+        return None
+    return placement.on(chosen) if len(placement.stages) > 1 else None
+
+
+def numbers_to_try(stages: int, batch_size: int) -> list[int]:
+    """Return numbers of microbatches, ascending: the last leaves no gradient later than one update.
+
+    They divide the minibatch evenly. If none from ``stages`` to twice that does, the last is the
+    largest below.
+    """
+    divisors = [n for n in range(1, 2 * stages + 1) if batch_size % n == 0]
+    enough = next((number for number in divisors if number >= stages), divisors[-1])
+    return [number for number in divisors if number <= enough]
+
+
+def _with(method: Method, microbatches: int) -> Method:
+    return choose_method(None, {"microbatches": microbatches}, method)
+
+
+def _trial(
+    session: ClusterSession, placement: Placement, number: int, seconds: float
+) -> MicrobatchTrial:
+    method = _with(session.method, number)
+    pipeline = session.plan(placement, method).pipeline
+    staleness = max(steady_delay(pipeline, s, method) for s in range(len(pipeline.stages)))
+    return MicrobatchTrial(
+        microbatches=number,
+        seconds=seconds,
+        staleness=staleness,
+        samples=samples_needed(staleness),
+    )

@@ -1,0 +1,87 @@
+"""The ordinary training loop of plain PyTorch: what a user has without pipelines."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from drlpp.capturing.capture import mean_square
+from drlpp.models.task import Task
+from drlpp.runtime.device.devices import Accelerator, to_device
+from drlpp.runtime.device.emulation import EmulatedAccelerator
+from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+class PlainLoop:
+    """Trains a module as a user would: forward, backward and, when it is due, an update.
+
+    Args:
+        task: the module, which is moved to the device, and the loss.
+        method: precision, clipping and accumulation are taken from it.
+        optimizer: updates the weights.
+        accelerator: that computes.
+        speed: below 1 it rests after every pass, as workers do that emulate accelerators.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method,
+        optimizer: OptimizerSpec,
+        accelerator: Accelerator,
+        speed: float = 1.0,
+    ) -> None:
+        self.device = accelerator.device
+        self.module = task.module.to(self.device)
+        self._loss = task.loss or mean_square
+        self._method = method
+        self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
+        self.optimizer = build_optimizer(optimizer, self._weights)
+        self._emulated = EmulatedAccelerator(speed)
+        self._collected = 0
+
+    def step(self, inputs: tuple[Tensor, ...], targets: Tensor, *, last: bool = False) -> Tensor:
+        """Train on one minibatch; return its loss.
+
+        Args:
+            inputs, targets: of the minibatch.
+            last: of its epoch: an update is made of what is collected, however few.
+        """
+        self._emulated.begin()
+        inputs, targets = to_device((inputs, targets), self.device)
+        with passes_in(self._method.precision, self.device):
+            loss: Tensor = self._loss(self.module(*inputs), targets)
+        self._emulated.rest()
+        self._emulated.begin()
+        # The gradients of an update are the mean over its minibatches.
+        factor = self._method.applied_loss_scale / self._method.accumulate
+        scaled = loss if factor == 1 else loss * factor
+        scaled.backward()
+        self._emulated.rest()
+        self._collected += 1
+        if last or self._collected == self._method.accumulate:
+            self._emulated.begin()
+            self._update()
+            self._emulated.rest()
+        return loss.detach()
+
+    def _update(self) -> None:
+        method = self._method
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        if self._collected < method.accumulate:
+            torch._foreach_mul_(gradients, method.accumulate / self._collected)
+        self._collected = 0
+        if method.applied_loss_scale != 1:
+            torch._foreach_div_(gradients, method.applied_loss_scale)
+        finite = True
+        if method.needs_norm:
+            norm = nn.utils.clip_grad_norm_(self._weights, method.clip_norm or math.inf)
+            finite = not method.skips_updates or bool(norm.isfinite())
+        if finite:
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)

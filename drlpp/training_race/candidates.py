@@ -1,0 +1,153 @@
+"""Who takes part in a race to a loss if a user names nobody: what one has, and could have.
+
+Plain PyTorch with the threads that suit it best; data parallelism as torch's, which divides each
+minibatch among the workers; and pipelines of two stages and of as many as there are workers, split
+evenly by the profile, and the exact planner's, each with three methods: PipeOptim over microbatches
+without a flush, the paper's over whole minibatches, and flushed 1F1B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from drlpp.comparison.contenders import PLAIN, Contender
+from drlpp.comparison.microbatches import numbers_to_try
+from drlpp.comparison.plain import PlainPyTorch
+from drlpp.comparison.race import heat
+from drlpp.comparison.rivals import plain_threads
+from drlpp.costs.memory import MemoryModel
+from drlpp.costs.profile import Profile
+from drlpp.costs.workload import Workload
+from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners import PLANNERS, PlanningProblem, gpipe
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC
+from drlpp.simulator import simulate
+from drlpp.specs.cluster import Cluster
+
+_MINIBATCHES = 10
+_SIMULATED_MINIBATCHES = 12
+
+
+def plain_pytorch(session: ClusterSession, cluster: Cluster) -> Contender:
+    """Return plain PyTorch with the threads with which a minibatch takes least, measured in turns.
+
+    If it cannot train the model at all, the race will say so.
+    """
+    choices = plain_threads(session, cluster)
+    with PlainPyTorch(session) as plain:
+        best = heat(len(choices), lambda i: plain.measure(choices[i], _MINIBATCHES, session.method))
+    return Contender(found_by=PLAIN, method=session.method, threads=choices[best or 0])
+
+
+def usual_candidates(
+    session: ClusterSession, profile: Profile, cluster: Cluster
+) -> list[Contender]:
+    """Return plain PyTorch, data parallelism and pipelines; none twice.
+
+    Args:
+        session: its method is what PipeOptim's is made of.
+        profile, cluster: what planners plan with.
+    """
+    found = [plain_pytorch(session, cluster), *_data_parallel(session, cluster)]
+    for contender in _pipelines(session, profile, cluster):
+        if contender.key not in {other.key for other in found}:
+            found.append(contender)
+    return found
+
+
+def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Contender]:
+    """Yield data parallelism over as many workers as are fastest, measured in turns.
+
+    As with torch's DDP, workers divide each minibatch among them; so they have to divide it evenly.
+    """
+    operators = tuple(range(len(session.graph)))
+    found = []
+    for workers in range(2, cluster.accelerators + 1):
+        if session.captured.task.batch_size % workers == 0:
+            options = {"schedule": FLUSHED_1F1B.name, "microbatches": workers}
+            method = choose_method(SYNC.name, options, session.method)
+            chosen = tuple(sorted(cluster.least_crowded[:workers]))
+            whole = Stage(operators=operators, accelerators=chosen)
+            found.append(Candidate(Placement(stages=(whole,)), method))
+    best = heat(len(found), lambda index: session.measure(found[index], _MINIBATCHES))
+    if best is not None:
+        yield Contender.of(found[best], "data-parallel")
+
+
+def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> Iterator[Contender]:
+    order = sorted(cluster.least_crowded, key=lambda a: -cluster.speeds[a])
+    for stages in sorted({2, cluster.accelerators}):
+        if not 2 <= stages <= min(cluster.accelerators, len(session.graph)):
+            continue
+        chosen = sorted(order[:stages])
+        for method in _methods(session, stages):
+            problem = _problem(session, profile, cluster.part(chosen), method)
+            try:
+                placement = gpipe(problem).placement
+            except InvalidInput:
+                # Such as one that does not fit into the memory of so few.
+                continue
+            placement = placement.on(chosen)
+            if method.flushes:
+                method = _best_flushed(session, profile, cluster, placement)
+            yield Contender.of(Candidate(placement, method), "even split")
+    method = _microbatched(session, cluster.accelerators)
+    with suppress(InvalidInput):
+        placement = PLANNERS["exact"](_problem(session, profile, cluster, method)).placement
+        yield Contender.of(Candidate(placement, method), "exact")
+
+
+def _methods(session: ClusterSession, stages: int) -> Iterable[Method]:
+    """Return asynchronous 1F1B over microbatches and over minibatches, and flushed 1F1B."""
+    yield _microbatched(session, stages)
+    yield _asynchronous(session, 1)
+    yield choose_method(SYNC.name, {"schedule": FLUSHED_1F1B.name}, session.method)
+
+
+def _asynchronous(session: ClusterSession, microbatches: int) -> Method:
+    policy = None if not session.method.policy_facts.synchronous else PIPEOPTIM.name
+    return choose_method(policy, {"microbatches": microbatches}, session.method)
+
+
+def _microbatched(session: ClusterSession, stages: int) -> Method:
+    """Return the user's microbatches, or as many as leave no gradient later than one update."""
+    given = session.method.microbatches
+    batch_size = session.captured.task.batch_size
+    return _asynchronous(session, given if given > 1 else numbers_to_try(stages, batch_size)[-1])
+
+
+def _best_flushed(
+    session: ClusterSession, profile: Profile, cluster: Cluster, placement: Placement
+) -> Method:
+    """Return flushed 1F1B with the microbatches that are fastest in the simulator."""
+    batch = session.captured.task.batch_size
+
+    def method(microbatches: int) -> Method:
+        options = {"schedule": FLUSHED_1F1B.name, "microbatches": microbatches}
+        return choose_method(SYNC.name, options, session.method)
+
+    def seconds(microbatches: int) -> float:
+        problem = _problem(session, profile, cluster, method(microbatches))
+        return simulate(
+            problem.workload,
+            cluster,
+            placement,
+            method(microbatches),
+            _SIMULATED_MINIBATCHES,
+            problem.memory,
+        ).seconds_per_minibatch
+
+    return method(min((m for m in range(1, batch + 1) if batch % m == 0), key=seconds))
+
+
+def _problem(
+    session: ClusterSession, profile: Profile, cluster: Cluster, method: Method
+) -> PlanningProblem:
+    memory = MemoryModel.of(method, session.optimizer)
+    return PlanningProblem(Workload.of(profile, method), cluster, memory=memory)

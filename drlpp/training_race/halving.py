@@ -1,0 +1,252 @@
+"""Who reaches a loss first: a search for everybody's learning rate, halving, and a final.
+
+1. **Rates.** Every candidate trains on the same minibatches with each learning rate; where the best
+   is the largest or the least of them, one more beyond it is tried, up to twice, and where all
+   fail, less, up to twice.
+2. **Halving.** With its best rate each continues; the time doubles, and after each doubling the
+   half with the higher held-out loss ends, until somebody reaches the goal. The others train to the
+   end of that time, and no longer: who is not there by then cannot win. Plain PyTorch alone trains
+   until it has reached the goal itself, or the limit: it is what a user has already.
+3. **Final.** The first two and plain PyTorch train from the beginning again, with other orders of
+   the samples, in turns. What a race says of sooner and later rests on these alone: the trainings
+   before have chosen who takes part, and with which rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from drlpp.training_race.curves import Curve
+
+_MORE_RATES = 2
+_LONGEST_FINAL = 3.0
+"""In the final nobody trains longer than this many times what it took in the halving."""
+
+
+class Training(NamedTuple):
+    """One training: of which candidate, with which learning rate, and in which order of samples."""
+
+    candidate: int
+    rate: float
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What wins: to reach ``loss`` first, or the least loss after ``seconds``; one of them is None.
+
+    Attributes:
+        loss: on held-out samples.
+        seconds: of training.
+        limit_seconds: after which nobody trains on who has not reached the loss.
+    """
+
+    loss: float | None
+    seconds: float | None
+    limit_seconds: float
+
+    def is_reached(self, curve: Curve) -> bool:
+        """Return whether more training can change nothing."""
+        if self.loss is not None and curve.reaches(self.loss):
+            return True
+        return curve.seconds >= (self.limit_seconds if self.seconds is None else self.seconds)
+
+    def enough(self, seconds: float) -> Callable[[Curve], bool]:
+        """Return what says of a curve whether it has so many seconds, or more change nothing."""
+        return lambda curve: curve.seconds >= seconds or self.is_reached(curve)
+
+    def cost(self, curve: Curve) -> float:
+        """Return what is compared, the less the better; infinite if the goal was not reached.
+
+        It is the seconds to the loss; or e to the loss after the seconds, so that ratios of costs
+        are differences of losses.
+        """
+        if self.loss is not None:
+            seconds = curve.seconds_to(self.loss)
+            return math.inf if seconds is None else seconds
+        assert self.seconds is not None
+        loss = curve.loss_at(self.seconds)
+        return math.exp(min(loss, 700.0)) if math.isfinite(loss) else math.inf
+
+
+class Train(Protocol):
+    """Trains on until a curve is enough, or training fails."""
+
+    def __call__(self, training: Training, enough: Callable[[Curve], bool]) -> Curve:
+        """Return the curve so far; what was trained before is not trained again."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a race is run.
+
+    Attributes:
+        rates: learning rates that everybody tries, in ascending order.
+        search_minibatches: that everybody trains on with each of them.
+        finals: trainings of each finalist.
+        halving: whether candidates end before the goal; otherwise all train to it, or the limit.
+    """
+
+    rates: tuple[float, ...]
+    search_minibatches: int
+    finals: int = 3
+    halving: bool = True
+
+
+class Final(NamedTuple):
+    """What a finalist's training cost; at least that, if it was not there in the end."""
+
+    cost: float
+    arrived: bool
+
+
+@dataclass
+class Result:
+    """How a race ended.
+
+    Attributes:
+        rates: everybody's best learning rate; None if all have failed.
+        ended: why who did not reach the goal in the halving.
+        costs: in the halving, of those that reached the goal.
+        finalists: the first first, by the halving.
+        finals: of each of these, for each order of samples.
+    """
+
+    rates: dict[int, float | None] = field(default_factory=dict)
+    ended: dict[int, str] = field(default_factory=dict)
+    costs: dict[int, float] = field(default_factory=dict)
+    finalists: list[int] = field(default_factory=list)
+    finals: dict[int, list[Final]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Race:
+    """One race between ``candidates`` numbers from 0.
+
+    Attributes:
+        candidates: how many.
+        train: trains one; what it returns decides all, so that a race that was interrupted takes
+            the same course again.
+        goal: what wins.
+        rules: how it is run.
+        reference: plain PyTorch's number, which does not end before the goal.
+        on_step: called with what comes next.
+        forget: called with a training that will not continue.
+    """
+
+    candidates: int
+    train: Train
+    goal: Goal
+    rules: Rules
+    reference: int | None = None
+    on_step: Callable[[str], None] = lambda step: None
+    forget: Callable[[Training], None] = lambda training: None
+
+    def run(self) -> Result:
+        """Run the three parts."""
+        result = Result()
+        chosen: dict[int, Training] = {}
+        for candidate in range(self.candidates):
+            self.on_step(f"learning rates: candidate {candidate + 1} of {self.candidates}")
+            rate = best_rate(candidate, self.train, self.rules, self.forget)
+            result.rates[candidate] = rate
+            if rate is None:
+                tried = Training(candidate, self.rules.rates[0])
+                failure = self.train(tried, lambda curve: True).failure
+                result.ended[candidate] = f"failed with every learning rate: {failure}"
+            else:
+                chosen[candidate] = Training(candidate, rate)
+        curves = self._halve(chosen, result)
+        for candidate in chosen.keys() - curves.keys():
+            self.forget(chosen[candidate])
+        self._final(chosen, curves, result)
+        return result
+
+    def _halve(self, chosen: Mapping[int, Training], result: Result) -> dict[int, Curve]:
+        """Train longer and longer, and end those that cannot win; return the others' curves."""
+        goal, end = self.goal, self.goal.seconds or self.goal.limit_seconds
+        wanted = self.rules.search_minibatches
+        curves = {c: self.train(t, lambda c: c.minibatches >= wanted) for c, t in chosen.items()}
+        seconds = max((curve.seconds_after(wanted) for curve in curves.values()), default=end)
+        running = sorted(chosen)
+        while running:
+            seconds = min(2 * seconds, end)
+            self.on_step(f"halving: {len(running)} left, {seconds:.0f} s of training each")
+            curves |= {c: self.train(chosen[c], goal.enough(seconds)) for c in running}
+            arrived = goal.loss is not None and any(
+                goal.cost(curves[c]) <= seconds for c in running
+            )
+            if seconds >= end or (arrived and self.rules.halving):
+                break
+            if not self.rules.halving:
+                continue
+            ranked = sorted(running, key=lambda c: (curves[c].loss_at(seconds), c))
+            for candidate in ranked[max(-(-len(ranked) // 2), 2) :]:
+                if candidate != self.reference:
+                    running.remove(candidate)
+                    loss = curves[candidate].loss_at(seconds)
+                    why = curves[candidate].failure or f"{loss:.4g}"
+                    result.ended[candidate] = f"{why} after {seconds:.3g} s"
+        if goal.loss is not None and self.reference in running:
+            assert self.reference is not None
+            to_the_end = goal.enough(goal.limit_seconds)
+            curves[self.reference] = self.train(chosen[self.reference], to_the_end)
+        for candidate in running:
+            cost = goal.cost(curves[candidate])
+            if math.isfinite(cost):
+                result.costs[candidate] = cost
+            else:
+                at = curves[candidate].seconds
+                why = curves[candidate].failure or "not reached"
+                result.ended[candidate] = f"{why} in {at:.3g} s"
+        return {candidate: curves[candidate] for candidate in running}
+
+    def _final(
+        self, chosen: Mapping[int, Training], curves: Mapping[int, Curve], result: Result
+    ) -> None:
+        """Train the first two and the reference again, with other orders of the samples."""
+        ranked = sorted(result.costs, key=lambda c: (result.costs[c], c))
+        result.finalists = ranked[:2] + [c for c in ranked[2:] if c == self.reference]
+        result.finals = {candidate: [] for candidate in result.finalists}
+        if len(ranked) < 2:
+            return
+        for seed in range(1, self.rules.finals + 1):
+            self.on_step(f"final: {len(ranked[:3])} train, {seed} of {self.rules.finals}")
+            for candidate in result.finalists if seed % 2 else result.finalists[::-1]:
+                training = chosen[candidate]._replace(seed=seed)
+                longest = _LONGEST_FINAL * curves[candidate].seconds
+                curve = self.train(training, self.goal.enough(longest))
+                cost = self.goal.cost(curve)
+                arrived = math.isfinite(cost)
+                result.finals[candidate].append(Final(cost if arrived else longest, arrived))
+                self.forget(training)
+
+
+def best_rate(
+    candidate: int,
+    train: Train,
+    rules: Rules,
+    forget: Callable[[Training], None] = lambda training: None,
+) -> float | None:
+    """Return the rate with the least loss after the search's minibatches; None if none trains."""
+    wanted = rules.search_minibatches
+
+    def loss_with(rate: float) -> float:
+        curve = train(Training(candidate, rate), lambda curve: curve.minibatches >= wanted)
+        return curve.loss_after(wanted)
+
+    tried = {rate: loss_with(rate) for rate in rules.rates}
+    factor = rules.rates[-1] / rules.rates[-2] if len(rules.rates) > 1 else 1.0
+    for _ in range(_MORE_RATES if len(rules.rates) > 1 else 0):
+        best = min(tried, key=lambda rate: (tried[rate], rate))
+        if best not in (min(tried), max(tried)):
+            break
+        further = best * factor if best == max(tried) else best / factor
+        tried[further] = loss_with(further)
+    best = min(tried, key=lambda rate: (tried[rate], rate))
+    for rate in tried.keys() - {best}:
+        forget(Training(candidate, rate))
+    return best if math.isfinite(tried[best]) else None

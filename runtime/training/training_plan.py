@@ -1,0 +1,42 @@
+"""How long to train, and what happens meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drlpp.runtime.training.early_stopping import EarlyStopping
+from drlpp.specs.learning_rate import LearningRateSchedule
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How long to train, in addition to the placement, its method, its optimizer and the data.
+
+    Attributes:
+        epochs: how often all training samples are seen.
+        learning_rate: changes the rate over time; None keeps it.
+        synchronous_epochs: epochs at the beginning that flush before every update (W of PipeMare).
+        checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. The
+            pipeline continues through them.
+        early_stopping: ends training before the last epoch; None never does.
+    """
+
+    epochs: int
+    learning_rate: LearningRateSchedule | None = None
+    synchronous_epochs: int = 0
+    checkpoint_every: int = 0
+    early_stopping: EarlyStopping | None = None
+
+    def rates(self, optimizer: OptimizerSpec, minibatches_per_epoch: int) -> list[float] | None:
+        """Return the learning rate of every minibatch, None if it stays the optimizer's.
+
+        Raises:
+            InvalidInput: if the schedule does not suit the training.
+        """
+        if self.learning_rate is None:
+            return None
+        minibatches = self.epochs * minibatches_per_epoch
+        return self.learning_rate.rates(
+            float(optimizer.value("lr")), minibatches, minibatches_per_epoch
+        )

@@ -1,0 +1,111 @@
+"""The number of microbatches: measured seconds times the samples that staleness costs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drlpp.capturing.capture import capture
+from drlpp.comparison.microbatches import (
+    MicrobatchChoice,
+    MicrobatchTrial,
+    choose_microbatches,
+    numbers_to_try,
+)
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession
+from drlpp.schedule.method import Method, choose_method
+from drlpp.schedule.staleness import samples_needed
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[ClusterSession]:
+    captured = capture(ModelReference.named("tests.support.models:forked"))
+    with ClusterSession(captured, workers=3) as session:
+        yield session
+
+
+def measured(seconds: float) -> Measurement:
+    return Measurement(
+        seconds_per_minibatch=seconds,
+        median_seconds=seconds,
+        standard_deviation_seconds=0.0,
+        minibatches=10,
+    )
+
+
+def test_samples_by_staleness() -> None:
+    assert [samples_needed(s) for s in (0, 1, 3, 7)] == [1.0, 1.1, 1.63, 2.76]
+    assert samples_needed(2) == pytest.approx((1.1 + 1.63) / 2)
+    found = [samples_needed(s / 2) for s in range(60)]
+    assert found == sorted(found)
+    assert samples_needed(11) == pytest.approx(2.76 + 1.13)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best"),
+    [
+        # s is 2 and 1, the samples 1.365 and 1.1.
+        ({1: 1.0, 2: 1.2}, 2),
+        ({1: 1.0, 2: 1.3}, 1),
+        ({1: 1.0}, 1),
+    ],
+)
+def test_the_product_decides(
+    session: ClusterSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: dict[int, float],
+    best: int,
+) -> None:
+    def measure(placement: Placement, minibatches: int, method: Method) -> Outcome:
+        assert placement.configuration == "1-1-1"
+        if method.microbatches not in seconds:
+            return FailedMeasurement(failure="out of memory", reason="too large")
+        return measured(seconds[method.microbatches])
+
+    profile, cluster = session.profile(repeats=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "measure", measure)
+        choice = choose_microbatches(session, profile, cluster, tmp_path)
+    assert choice is not None
+    assert choice.best.microbatches == best
+    assert f"microbatches={best}" in str(choice)
+    # What was chosen stays, whatever a second look would find.
+    seconds.clear()
+    assert choose_microbatches(session, profile, cluster, tmp_path) == choice
+
+
+def test_numbers_go_up_to_that_of_the_stages(session: ClusterSession, tmp_path: Path) -> None:
+    """On the workers themselves: of three stages as many, of a batch of eight four."""
+    profile, cluster = session.profile(repeats=2)
+    choice = choose_microbatches(session, profile, cluster, tmp_path)
+    assert choice is not None
+    assert [(t.microbatches, t.staleness) for t in choice.trials] == [(1, 2), (2, 1), (4, 1)]
+    assert all(trial.seconds > 0 for trial in choice.trials)
+
+
+@pytest.mark.parametrize(
+    ("stages", "batch_size", "numbers"),
+    [(4, 16, [1, 2, 4]), (3, 16, [1, 2, 4]), (2, 31, [1]), (4, 37, [1]), (8, 50, [1, 2, 5, 10])],
+)
+def test_numbers_divide_the_minibatch(stages: int, batch_size: int, numbers: list[int]) -> None:
+    assert numbers_to_try(stages, batch_size) == numbers
+
+
+def test_a_schedule_that_flushes_has_nothing_to_choose(
+    session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile, cluster = session.profile(repeats=2)
+    monkeypatch.setattr(session, "method", choose_method("sync"))
+    assert choose_microbatches(session, profile, cluster, tmp_path) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_equals_go_to_fewer_microbatches() -> None:
+    trials = tuple(
+        MicrobatchTrial(microbatches=m, seconds=1.0, staleness=0, samples=1.0) for m in (1, 2)
+    )
+    assert MicrobatchChoice(configuration="1-1", trials=trials).best.microbatches == 1

@@ -1,0 +1,428 @@
+"""Races on live workers: pauses change nothing, what was killed continues, the winner trains on."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+from typer.testing import CliRunner
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.cli.main import app
+from drlpp.comparison.contenders import PLAIN, Contender
+from drlpp.comparison.plain_loop import PlainLoop
+from drlpp.errors import InvalidInput, RunFailure, WorkerLost
+from drlpp.io.documents import read_document, write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
+from drlpp.placement.candidate import Candidate
+from drlpp.runtime import ClusterSession
+from drlpp.runtime.training.samples_in_memory import SamplesInMemory
+from drlpp.runtime.training.trainer import Trainer
+from drlpp.runtime.training.training_plan import TrainingPlan
+from drlpp.runtime.training.training_reports import TrainerCallbacks
+from drlpp.schedule.method import Method, choose_method
+from drlpp.specs.data import Data, Loaders, Samples
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.training_race.curves import Curve
+from drlpp.training_race.halving import Training
+from drlpp.training_race.judging import replay, verdict_lines
+from drlpp.training_race.learners import PipelineLearner
+from drlpp.training_race.plain_learner import PlainLearner
+from drlpp.training_race.race_data import RaceData
+from drlpp.training_race.race_to_loss import RaceOptions, race_to_loss
+from drlpp.training_race.training_race_file import TrainingRace
+from drlpp.training_race.winner import keep_winner
+from tests.support.pipelines import in_a_row
+
+NAME = "tests.training_race.test_race_to_loss"
+BATCH = 8
+
+
+def classifier() -> Task:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3)
+    )
+    return Task(
+        module,
+        (torch.randn(BATCH, 6),),
+        torch.randint(3, (BATCH,)),
+        F.cross_entropy,
+        lambda outputs, targets: (outputs.argmax(1) == targets).float(),
+    )
+
+
+def points(inputs: object = None) -> Data:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(100 + 30, 6, generator=generator)
+    y = (x @ torch.randn(6, 3, generator=generator)).argmax(1)
+    return Data(Samples((x[:100],), y[:100]), Samples((x[100:],), y[100:]))
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named(f"{NAME}:classifier"))
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, 2, optimizer=OptimizerSpec.parse("adam", lr=0.01)) as session:
+        yield session
+
+
+def data(seed: int = 0) -> SamplesInMemory:
+    return SamplesInMemory(f"{NAME}:points", points(), BATCH, seed)
+
+
+def candidates(session: ClusterSession) -> list[Contender]:
+    placement = in_a_row(session.graph, 0, 1)
+    flushed = choose_method("sync", {"schedule": "1f1b-flush", "microbatches": 2})
+    methods = [Method(), Method(microbatches=2), flushed]
+    pipelines = [Contender.of(Candidate(placement, method), "by hand") for method in methods]
+    return [Contender(found_by=PLAIN, method=Method(), threads=1), *pipelines]
+
+
+@pytest.mark.parametrize("method", [Method(), Method(microbatches=2), Method(accumulate=2)])
+def test_pauses_change_nothing(session: ClusterSession, tmp_path: Path, method: Method) -> None:
+    """Bit for bit, though others use the workers meanwhile; 12 minibatches make an epoch."""
+    plan = session.plan(in_a_row(session.graph, 0, 1), method)
+    whole = Trainer(
+        session, data(), _new(tmp_path / "whole"), TrainingPlan(2), TrainerCallbacks()
+    ).train(plan)
+    learner = PipelineLearner(session, plan, data(), tmp_path / "pauses", session.optimizer)
+    seen = []
+    for stop in (4, 6, 12, 16, 24):
+        stint = learner.train_until(stop)
+        session.measure(in_a_row(session.graph, 1, 0), 4)
+        seen.append((stint.first, stint.done))
+        assert stint.seconds > 0
+    assert seen == [(0, 4), (4, 6), (6, 12), (12, 16), (16, 24)]
+    again = session.collect(session.deploy(plan, checkpoint=_checkpoint(tmp_path / "pauses")))[0]
+    for name, value in whole.items():
+        torch.testing.assert_close(again[name], value, rtol=0, atol=0)
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _checkpoint(folder: Path) -> Path:
+    return folder / "checkpoint.safetensors"
+
+
+def test_the_loss_at_a_pause_is_that_of_the_weights_there(
+    session: ClusterSession, captured: CapturedModel, tmp_path: Path
+) -> None:
+    learner = PipelineLearner(
+        session, session.plan(in_a_row(session.graph, 0, 1)), data(), tmp_path, session.optimizer
+    )
+    stint = learner.train_until(7)
+    state = session.collect(
+        session.deploy(in_a_row(session.graph, 0, 1), checkpoint=_checkpoint(tmp_path))
+    )[0]
+    module = classifier().module.eval()
+    module.load_state_dict(state)
+    x, y = points().test.inputs[0], points().test.targets
+    with torch.no_grad():
+        assert stint.held_out_loss == pytest.approx(float(F.cross_entropy(module(x), y)), rel=1e-5)
+        assert stint.score == pytest.approx(float((module(x).argmax(1) == y).float().mean()))
+
+
+def test_plain_pytorch_trains_as_an_ordinary_loop(captured: CapturedModel, tmp_path: Path) -> None:
+    optimizer = OptimizerSpec.parse("adam", lr=0.01)
+    captured.task.module[2].p = 0.0
+    try:
+        learner = PlainLearner(
+            captured, data(), tmp_path, Method(), optimizer, threads=1, device="cpu"
+        )
+        stints = [learner.train_until(stop) for stop in (5, 12, 15)]
+    finally:
+        captured.task.module[2].p = 0.1
+    module = classifier().module
+    module[2].p = 0.0
+    adam = torch.optim.Adam(module.parameters(), lr=0.01)
+    source = data()
+    minibatches = [*source.minibatches_here(1, 0), *source.minibatches_here(2, 0)][:15]
+    for (inputs,), targets in minibatches:
+        adam.zero_grad()
+        F.cross_entropy(module(inputs), targets).backward()
+        adam.step()
+    module.eval()
+    x, y = points().test.inputs[0], points().test.targets
+    with torch.no_grad():
+        wanted = float(F.cross_entropy(module(x), y))
+    assert stints[-1].held_out_loss == pytest.approx(wanted, rel=1e-5)
+    assert [stint.done for stint in stints] == [5, 12, 15]
+
+
+OPTIONS = RaceOptions(epochs=1, every=4, rates=1, finals=2)
+
+
+def _race(session: ClusterSession, folder: Path, options: RaceOptions = OPTIONS) -> TrainingRace:
+    folder.mkdir(exist_ok=True)
+    course, _ = race_to_loss(
+        session, candidates(session), RaceData(session.captured, f"{NAME}:points"), folder, options
+    )
+    return course.race
+
+
+def test_a_race_ends_and_its_file_says_how(session: ClusterSession, tmp_path: Path) -> None:
+    race = _race(session, tmp_path)
+    known = read_document(tmp_path / "race.json", TrainingRace)
+    assert known == race
+    end = replay(known)
+    assert end is not None
+    assert end.goal.loss is not None
+    # Plain PyTorch has set the loss, so it has reached it.
+    assert 0 in end.result.costs
+    assert end.goal.loss < race.runs[0].curve.points[0].comparable_loss
+    text = " ".join(verdict_lines(race, end))
+    assert "first at held-out loss" in text
+    for run in race.runs:
+        assert run.curve.failure is None
+        assert [p.minibatches for p in run.curve.points[:4]] == [0, 4, 8, 12][
+            : len(run.curve.points)
+        ]
+
+
+def test_a_finished_race_trains_nothing_again(
+    session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = _race(session, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(PipelineLearner, "train_until", _never)
+        patch.setattr(PlainLearner, "train_until", _never)
+        assert _race(session, tmp_path) == race
+
+
+def _never(*_: object) -> None:
+    raise AssertionError
+
+
+def test_a_race_that_was_killed_is_continued(session: ClusterSession, tmp_path: Path) -> None:
+    """Its last note is lost, as if it was killed between a checkpoint and the note."""
+    race = _race(session, tmp_path)
+    cut = [
+        run.model_copy(update={"curve": Curve(points=run.curve.points[:-1])})
+        if run is race.runs[-1]
+        else run
+        for run in race.runs
+    ]
+    write_document(tmp_path / "race.json", race.model_copy(update={"runs": tuple(cut)}))
+    again = _race(session, tmp_path)
+    assert replay(again) is not None
+    # How far a training goes depends on the time that it takes; what it gives does not.
+    for training, curve in race.curves.items():
+        found = [point.loss for point in again.curves[training].points]
+        known = [point.loss for point in curve.points]
+        both = min(len(found), len(known))
+        assert found[:both] == pytest.approx(known[:both], rel=1e-5)
+
+
+def test_where_plain_pytorch_diverges_the_race_says_so(
+    session: ClusterSession, tmp_path: Path
+) -> None:
+    options = RaceOptions(every=6, rates=1, finals=1)
+    wild = OptimizerSpec.parse("sgd", lr=1e39)
+    session.optimizer, before = wild, session.optimizer
+    try:
+        with pytest.raises(RunFailure, match=r"plain PyTorch.* not finite"):
+            _race(session, tmp_path, options)
+        # With a target of the user's own it is one candidate that fails, like others.
+        race = _race(session, tmp_path / "target", replace(options, target_loss=0.1))
+        end = replay(race)
+        assert end is not None
+        assert end.winner is None
+        assert all("not finite" in end.result.ended[number] for number in range(4))
+    finally:
+        session.optimizer = before
+
+
+def test_what_cannot_be_raced_is_refused(session: ClusterSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="held-out"):
+        RaceData(session.captured, f"{NAME}:without_held_out")
+    data = RaceData(session.captured, f"{NAME}:points")
+    with pytest.raises(ValueError, match="plain PyTorch"):
+        race_to_loss(session, candidates(session)[1:], data, tmp_path)
+
+
+def loaders(inputs: object = None) -> Loaders:
+    train, test = (TensorDataset(*of.inputs, of.targets) for of in points())
+    return Loaders(DataLoader(train, BATCH, shuffle=True), DataLoader(test, BATCH))
+
+
+def without_held_out(inputs: object = None) -> Loaders:
+    return loaders()._replace(held_out=None)
+
+
+def test_data_may_come_from_loaders(session: ClusterSession, tmp_path: Path) -> None:
+    data = RaceData(session.captured, f"{NAME}:loaders")
+    course, end = race_to_loss(session, candidates(session), data, tmp_path, OPTIONS)
+    assert end.result.costs[0]
+    first = {run.curve.points[1].loss for run in course.race.runs if run.seed == 0}
+    assert len(first) > 2
+
+
+def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
+    out = tmp_path / "race"
+    arguments = [
+        "race", f"{NAME}:classifier", "--data", f"{NAME}:points", "--workers", "2", "--epochs", "1",
+        "--finals", "1", "--rates", "1", "--out", str(out), "--evaluate-every", "6",
+    ]  # fmt: skip
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "plain PyTorch" in result.output
+    assert (out / "race.png").stat().st_size > 10_000
+    race = read_document(out / "race.json", TrainingRace)
+    shown = CliRunner().invoke(app, ["show", str(out / "race.json")], catch_exceptions=False)
+    assert "first at" in shown.output
+    assert isinstance(CliRunner().invoke(app, arguments).exception, InvalidInput)
+    resumed = CliRunner().invoke(app, [*arguments, "--resume"], catch_exceptions=False)
+    assert resumed.exit_code == 0
+    assert read_document(out / "race.json", TrainingRace) == race
+
+
+def test_the_winner_of_a_race_trains_on(session: ClusterSession, tmp_path: Path) -> None:
+    """With ``drlpp train``, as the race says; and plain PyTorch's weights load into the module."""
+    course, end = race_to_loss(
+        session,
+        candidates(session),
+        RaceData(session.captured, f"{NAME}:points", seed=3),
+        tmp_path,
+        RaceOptions(epochs=1, finals=1),
+    )
+    _, cluster = session.profile(repeats=2)
+    for winner in (0, 1):
+        # Whoever won: both ways have to work.
+        end.result.finalists[:] = [winner]
+        end.result.finals, end.result.costs = {winner: []}, {winner: 1.0}
+        training = Training(winner, end.result.rates[winner] or 0.01)
+        course.train(training, lambda curve: curve.last.minibatches >= 16)
+        folder, how = keep_winner(course, end, cluster)
+        if winner == 0:
+            state = torch.load(folder / "model.pt", weights_only=True)
+            classifier().module.load_state_dict(state)
+            continue
+        command = how.removeprefix("continue its training: drlpp ").split()
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        epochs = [line for line in result.output.splitlines() if line.startswith("epoch")]
+        done = course.race.curves[training].last.minibatches // 12
+        assert epochs[-1].split()[1] == str(done + 1)
+
+
+def test_what_was_trained_on_after_a_race_stays(session: ClusterSession, tmp_path: Path) -> None:
+    data = RaceData(session.captured, f"{NAME}:points")
+    options = RaceOptions(epochs=1, finals=1)
+    _, cluster = session.profile(repeats=2)
+    for _ in range(2):
+        course, end = race_to_loss(session, candidates(session), data, tmp_path, options)
+        folder, _ = keep_winner(course, end, cluster)
+        mine = folder / "mine.txt"
+        if mine.exists():
+            break
+        mine.write_text("of the user")
+    assert mine.read_text() == "of the user"
+
+
+def test_a_race_continues_with_more_finals_and_candidates(
+    session: ClusterSession, tmp_path: Path
+) -> None:
+    data = RaceData(session.captured, f"{NAME}:points")
+    *three, fourth = candidates(session)
+    course, _ = race_to_loss(session, three, data, tmp_path, OPTIONS)
+    known = course.race.curves
+    more = replace(OPTIONS, finals=3)
+    course, end = race_to_loss(session, [*three, fourth], data, tmp_path, more)
+    for training, curve in known.items():
+        assert course.race.curves[training].points[: len(curve.points)] == curve.points
+    assert {training.seed for training in course.race.curves} == {0, 1, 2, 3}
+    assert any(training.candidate == 3 for training in course.race.curves)
+    assert end.winner is not None
+    with pytest.raises(InvalidInput, match="every = 4"):
+        race_to_loss(session, [*three, fourth], data, tmp_path, replace(more, every=6))
+
+
+def test_a_worker_that_is_lost_once_does_not_decide(
+    session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_until, losses = PipelineLearner.train_until, iter([True, False, False, True])
+
+    def sometimes_lost(learner: PipelineLearner, minibatches: int) -> object:
+        if next(losses, False):
+            raise WorkerLost("worker 1 was killed by signal 9")
+        return train_until(learner, minibatches)
+
+    monkeypatch.setattr(PipelineLearner, "train_until", sometimes_lost)
+    race = _race(session, tmp_path)
+    assert all(run.curve.failure is None for run in race.runs)
+
+
+def test_plain_pytorch_sees_every_sample_of_a_loader_whatever_its_pauses(
+    session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the loader draws from a generator of its own, which each beginning moves on."""
+    seen: list[float] = []
+    step = PlainLoop.step
+
+    def watched(loop: PlainLoop, inputs: tuple[Tensor, ...], *args: Tensor, last: bool) -> Tensor:
+        seen.extend(inputs[0][:, 0].tolist())
+        return step(loop, inputs, *args, last=last)
+
+    monkeypatch.setattr(PlainLoop, "step", watched)
+    orders = []
+    for stops in [(12, 24), (5, 7, 12, 13, 24)]:
+        data = RaceData(session.captured, f"{NAME}:loaders_of_their_own").ordered(0)
+        folder, spec = tmp_path / str(len(stops)), session.optimizer
+        for stop in stops:
+            # A new one each time, as after a kill.
+            learner = PlainLearner(
+                session.captured, data, folder, Method(), spec, threads=1, device="cpu"
+            )
+            learner.train_until(stop)
+        orders.append(seen.copy())
+        seen.clear()
+    assert orders[0] == orders[1]
+    assert len(set(orders[0][:96])) == 96
+
+
+def loaders_of_their_own(inputs: object = None) -> Loaders:
+    train, test = (TensorDataset(*of.inputs, of.targets) for of in points())
+    generator = torch.Generator().manual_seed(3)
+    return Loaders(
+        DataLoader(train, BATCH, shuffle=True, generator=generator), DataLoader(test, BATCH)
+    )
+
+
+@pytest.mark.parametrize("method", [Method(accumulate=5), Method(clip_norm=0.1)])
+def test_plain_pytorch_trains_as_one_stage_does(
+    session: ClusterSession, tmp_path: Path, method: Method
+) -> None:
+    """Also the update that an epoch ends with, of fewer minibatches; there is no dropout."""
+    captured = session.captured
+    captured.task.module[2].p = 0.0
+    try:
+        plain = PlainLearner(
+            captured, data(), tmp_path, method, session.optimizer, threads=1, device="cpu"
+        )
+        found = [plain.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
+    finally:
+        captured.task.module[2].p = 0.1
+    alone = choose_method("sync", {"schedule": "1f1b"}, method)
+    with ClusterSession(f"{NAME}:without_dropout", 1, optimizer=session.optimizer) as one:
+        plan = one.plan(in_a_row(one.graph, 0), alone)
+        learner = PipelineLearner(one, plan, data(), tmp_path / "one", one.optimizer)
+        wanted = [learner.train_until(stop).held_out_loss for stop in (10, 12, 22, 24)]
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def without_dropout() -> Task:
+    task = classifier()
+    task.module[2].p = 0.0
+    return task
