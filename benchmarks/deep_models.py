@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydoc_data.topics import topics
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,7 +12,7 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.models.task import Task
 from drlpp.models.zoo.classification import is_correct
 from drlpp.placement.placement import Placement
-from drlpp.specs.data import Samples
+from drlpp.specs.data import Data, Samples
 
 VOCABULARY = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
 """The newline and the 95 printable characters of ASCII; what is not in it is read as ``?``."""
@@ -33,6 +35,21 @@ def sequences(text: Tensor, length: int) -> Samples:
     inputs = text[: count * length].view(count, length)
     targets = text[1 : count * length + 1].view(count, length)
     return Samples((inputs,), targets)
+
+
+def topics_text(length: int) -> Data:
+    """Return sequences of ``length`` characters; targets are the characters that follow on each.
+
+    The text is Python's own documentation, what ``help("topic")`` prints: some 460,000 characters
+    of English prose with examples of code, which depend on the version of Python.
+
+    The topics are joined in alphabetical order. The last tenth of the text is held out, so no
+    held-out sequence overlaps with one that is trained on. Inputs and targets have the shape
+    ``(sequences, length)``, int64.
+    """
+    text = encode("".join(topics[name] for name in sorted(topics)))
+    held_out = len(text) // 10
+    return Data(train=sequences(text[:-held_out], length), test=sequences(text[-held_out:], length))
 
 
 def next_character_loss(outputs: Tensor, targets: Tensor) -> Tensor:

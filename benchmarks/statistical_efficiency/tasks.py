@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from benchmarks.deep_models import VOCABULARY, digits_cnn, next_character_loss
-from benchmarks.statistical_efficiency.text import topics_text
+from benchmarks.deep_models import VOCABULARY, digits_cnn, next_character_loss, topics_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
 from drlpp.specs.data import Data, digits
