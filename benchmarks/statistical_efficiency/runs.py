@@ -15,8 +15,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from benchmarks.deep_models import even_stages
 from benchmarks.statistical_efficiency.methods import METHODS
-from benchmarks.statistical_efficiency.tasks import BATCH_SIZE, TASKS, even_stages
+from benchmarks.statistical_efficiency.tasks import BATCH_SIZE, TASKS
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import Record, first_problem

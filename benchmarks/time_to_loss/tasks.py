@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.statistical_efficiency.tasks import DigitsCNN
-from benchmarks.statistical_efficiency.text import VOCABULARY, topics_text
+from benchmarks.deep_models import VOCABULARY, DigitsCNN, topics_text
 from drlpp.models.task import Task
 from drlpp.models.zoo.classification import is_correct
 from drlpp.specs.data import Data, Samples

@@ -108,8 +108,8 @@ MethodOptions = Annotated[
         help=f"schedule ({', '.join(training_kinds())}), microbatches (parts of a minibatch), "
         "accumulate (minibatches of an update: as many times fewer updates), "
         "in_flight_per_link (beyond NOAM), recompute, precision (float32, bfloat16, float16), "
-        "loss_scale (float16), clip_norm, annealing_minibatches (PipeMare's T1), correction_decay "
-        "(T2); may be repeated.",
+        "loss_scale (float16), clip_norm, stage_momentum (that earlier stages go towards), "
+        "annealing_minibatches (PipeMare's T1), correction_decay (T2); may be repeated.",
     ),
 ]
 

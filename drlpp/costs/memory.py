@@ -89,17 +89,22 @@ class MemoryModel:
 def _state_copies(optimizer: OptimizerSpec) -> float:
     """Return the elements of the optimizer's state for each element of a weight.
 
-    They are found by making a step.
+    They are found by making a step. Of an optimizer that treats some weights otherwise than
+    matrices, it is the most.
     """
     import torch
 
-    weight = torch.zeros(4, 4, requires_grad=True)
-    weight.grad = torch.ones_like(weight)
-    instance = optimizer.find()([weight], **optimizer.complete)
-    instance.step()
-    state = [value for value in instance.state[weight].values() if torch.is_tensor(value)]
-    # A step counter of one element is not worth a word.
-    return sum(value.numel() for value in state if value.numel() > 1) / weight.numel()
+    def of_a_weight(*shape: int) -> float:
+        weight = torch.zeros(shape, requires_grad=True)
+        weight.grad = torch.ones_like(weight)
+        instance = kind([weight], **optimizer.complete)
+        instance.step()
+        state = [value for value in instance.state[weight].values() if torch.is_tensor(value)]
+        # A step counter of one element is not worth a word.
+        return sum(value.numel() for value in state if value.numel() > 1) / weight.numel()
+
+    kind = optimizer.find()
+    return max(of_a_weight(*shape) for shape in getattr(kind, "example_shapes", [(4, 4)]))
 
 
 DEFAULT_MEMORY = MemoryModel(weight_copies=4)

@@ -11,7 +11,7 @@ backward, s updates later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,19 @@ PIPEOPTIM = PolicyFacts(
     writes_in_place=True,
 )
 
+_TWO_VERSIONS = PolicyFacts(
+    name="2bw",
+    title="PipeDream-2BW",
+    source="pipeoptim §II",
+    forward="the one before the newest",
+    backward="the same",
+    held="2",
+    # A delay of one: w^(t+1) = w^(t) − ν · ∇f(w^(t−1)).
+    version=lambda counts: max(counts.started_from - 1, 0),
+    copies=1,
+    updates_all_in_flight=True,
+)
+
 _TO_THE_INPUT_STAGE = Lookahead(
     forward=lambda counts: counts.difference + counts.until_input,
     backward=lambda counts: counts.until_input,
@@ -194,17 +207,15 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             version=lambda counts: min(counts.newest_in_forward, counts.at_input),
             stashes=True,
         ),
-        PolicyFacts(
-            name="2bw",
-            title="PipeDream-2BW",
-            source="pipeoptim §II",
-            forward="the one before the newest",
-            backward="the same",
-            held="2",
-            # A delay of one: w^(t+1) = w^(t) − ν · ∇f(w^(t−1)).
-            version=lambda counts: max(counts.started_from - 1, 0),
-            copies=1,
-            updates_all_in_flight=True,
+        _TWO_VERSIONS,
+        replace(
+            _TWO_VERSIONS,
+            name="2bw-ef",
+            title="2BW with error feedback",
+            source="after arXiv 2606.30634",
+            held="2 and u",
+            # The last step of the optimizer as well.
+            copies=2,
         ),
         PolicyFacts(
             name="spectrain",
@@ -229,6 +240,18 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             writes_in_place=True,
         ),
         PIPEOPTIM,
+        PolicyFacts(
+            name="last-step",
+            title="last applied step",
+            source="here, after pipeoptim §III",
+            forward="W_t + s·(W_t − W_{t−1})",
+            backward="W_{t+s}",
+            held="2",
+            lookahead=Lookahead(forward=lambda counts: counts.difference),
+            # W_{t−1}; during a pass W_t has its place.
+            copies=1,
+            writes_in_place=True,
+        ),
         PolicyFacts(
             name="pipemare",
             title="PipeMare",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import Parameter, isclass, signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,15 +23,20 @@ _DEFAULTS: dict[str, dict[str, float]] = {
 }
 
 
+MOMENTUM_OPTIONS = frozenset({"betas", "momentum"})
+"""Where classes of torch have their momentum; of ``betas`` it is the first."""
+
+
 class OptimizerSpec(NamedClass):
     """An optimizer by name and its options.
 
     What is not given is as in torch, but for a learning rate of 0.01 and a momentum of 0.9 for
     sgd, and for adam and adamw half of torch's learning rate, since stale gradients want smaller
-    steps.
+    steps. ``muon`` is torch's for matrices, and AdamW for the other weights. So is
+    ``basisrotation``, Adam in a rotated basis (:mod:`drlpp.specs.basis_rotation`).
 
     Attributes:
-        name: of a class of ``torch.optim`` in lower case, such as ``adam``, or
+        name: of a class of ``torch.optim`` in lower case, such as ``adam``, ``basisrotation``, or
             ``package.module:Class``.
         options: arguments of the class.
     """
@@ -47,7 +53,7 @@ class OptimizerSpec(NamedClass):
     @field_validator("name")
     @classmethod
     def _in_lower_case(cls, name: str) -> str:
-        return without_module(name, "torch.optim", _optimizers_of_torch())
+        return without_module(name, "torch.optim", _known_optimizers().keys())
 
     @classmethod
     def parse(cls, name: str, /, **options: object) -> OptimizerSpec:
@@ -71,6 +77,30 @@ class OptimizerSpec(NamedClass):
             return self._parse(self.name, merged, by_user=not self.refused)
         return self.parse(name, **options)
 
+    def with_momentum_towards(self, highest: float, share: float) -> OptimizerSpec:
+        """Return it with a momentum of β + ``share`` · (``highest`` − β); Adam's β₁ is one too.
+
+        Raises:
+            InvalidInput: if it has no momentum, or more than ``highest``.
+        """
+        value = self.complete
+        momenta = {name: value[name] for name in MOMENTUM_OPTIONS & value.keys() if value[name]}
+        if "betas" in momenta:
+            momenta["betas"] = value["betas"][0]
+        most = max(momenta.values(), default=0)
+        if not 0 < most <= highest:
+            reason = f"has a momentum of {most:g}" if most else "has no momentum"
+            raise InvalidInput(
+                f"stage_momentum is {highest:g}, and optimizer {self.name} {reason}; expected an "
+                f"optimizer with a momentum, or β₁, of {highest:g} at most, such as nadam"
+            )
+        changed: dict[str, Any] = {
+            name: old + share * (highest - old) for name, old in momenta.items()
+        }
+        if "betas" in changed:
+            changed["betas"] = [changed["betas"], *value["betas"][1:]]
+        return self.model_copy(update={"options": {**self.options, **changed}})
+
     def find(self) -> type[Optimizer]:
         """Return the class that ``name`` names.
 
@@ -82,14 +112,14 @@ class OptimizerSpec(NamedClass):
         if ":" in self.name:
             kind = self._find_own(Optimizer)
         else:
-            known = _optimizers_of_torch()
+            known = _known_optimizers()
             if self.name not in known:
-                usable = sorted(name for name in known if not _why_unusable(known[name]))
+                usable = sorted(name for name in known if not _why_unusable(known[name]()))
                 raise InvalidInput(
                     f"optimizer {self.name!r} is unknown; there are {', '.join(usable)}, "
                     "and a class of your own as 'package.module:Class'"
                 )
-            kind = known[self.name]
+            kind = known[self.name]()
         if reason := _why_unusable(kind):
             raise InvalidInput(f"optimizer {self.name} cannot train a pipeline: {reason}")
         return kind
@@ -125,15 +155,31 @@ class OptimizerSpec(NamedClass):
         return f"{self.name} ({', '.join(shown)})" if shown else self.name
 
 
-def _optimizers_of_torch() -> dict[str, type[Optimizer]]:
-    """Return the optimizers of torch by lower-case name."""
+def _known_optimizers() -> Mapping[str, Callable[[], type[Optimizer]]]:
+    """Return how to find the optimizers of torch, and ours, by lower-case name."""
     from torch import optim
 
-    return {
-        name.lower(): kind
+    found = {
+        name.lower(): partial(_usable, kind)
         for name, kind in vars(optim).items()
         if isclass(kind) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer
     }
+    return {**found, "basisrotation": _basis_rotation}
+
+
+def _usable(kind: type[Optimizer]) -> type[Optimizer]:
+    if takes_only_matrices(kind):
+        # A model has vectors too, such as its biases.
+        from drlpp.specs.muon import MuonWithAdamW
+
+        return MuonWithAdamW
+    return kind
+
+
+def _basis_rotation() -> type[Optimizer]:
+    from drlpp.specs.basis_rotation import BasisRotation
+
+    return BasisRotation
 
 
 def _why_unusable(kind: type[Optimizer]) -> str | None:
@@ -145,6 +191,4 @@ def _why_unusable(kind: type[Optimizer]) -> str | None:
         return "a step of it evaluates the model several times"
     if kind is optim.SparseAdam:
         return "it takes sparse gradients only"
-    if takes_only_matrices(kind):
-        return "it takes matrices only, and a model has vectors too, such as its biases"
     return None

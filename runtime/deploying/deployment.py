@@ -91,6 +91,9 @@ def deployment_commands(
         transport: how the workers exchange tensors.
         checkpoint: a file in the session's folder to continue from.
         in_flight: also with the parts that were in flight.
+
+    Raises:
+        InvalidInput: if the method wants a momentum of the optimizer that it does not have.
     """
     pipeline = plan.pipeline
     programs = cut_stages(captured, plan.placement)
@@ -108,7 +111,7 @@ def deployment_commands(
                 replicas=workers,
                 stages=payload,
                 method=plan.method,
-                optimizer=optimizer,
+                optimizer=_stage_optimizer(optimizer, plan, stage),
                 delay=plan.delays[stage],
                 seed=seed,
                 transport=transport,
@@ -117,6 +120,15 @@ def deployment_commands(
                 in_flight=in_flight,
             )
     return commands
+
+
+def _stage_optimizer(optimizer: OptimizerSpec, plan: ExecutionPlan, stage: int) -> OptimizerSpec:
+    """Return the optimizer of one stage, whose momentum may grow with its s."""
+    highest = plan.method.stage_momentum
+    if highest is None:
+        return optimizer
+    share = plan.delays[stage] / (1 + max(plan.delays))
+    return optimizer.with_momentum_towards(highest, share)
 
 
 def merge_stages(

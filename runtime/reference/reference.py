@@ -24,7 +24,11 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.random_delays import RandomDelays
-from drlpp.runtime.reference.reference_weights import StageHistory, Weights
+from drlpp.runtime.reference.reference_weights import (
+    StageHistory,
+    Weights,
+    with_stage_momentum,
+)
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.passes import as_sent
 from drlpp.runtime.stage.precision import passes_in
@@ -131,7 +135,7 @@ class ReferenceExecutor:
             StageHistory(
                 {name: captured.state[name] for name in program.weight_names},
                 method,
-                optimizer,
+                with_stage_momentum(optimizer, method, delay, max(self._delays)),
                 delay,
             )
             for program, delay in zip(self._programs, self._delays, strict=True)

@@ -56,6 +56,7 @@ class StageHistory:
         self._largest: Weights = dict(zeros)
         self._xpipe_moments: tuple[Weights, Weights] = (dict(zeros), dict(zeros))
         self._trajectory: Weights = dict(zeros)
+        self._applied_step: Weights = dict(zeros)
         self._last_step: Weights = dict(zeros)
         self._last_gradient: Weights = {}
         self._steps = dict.fromkeys(self.initial, 0)
@@ -65,6 +66,7 @@ class StageHistory:
         """Begin a run with an empty pipeline: its versions are numbered from 0."""
         self.versions = {0: self._copy_of_newest()}
         self.newest = 0
+        self._last_direction: Weights = {}
 
     def _copy_of_newest(self) -> Weights:
         return {name: weight.detach().clone() for name, weight in self._newest.items()}
@@ -74,9 +76,9 @@ class StageHistory:
     def for_forward(self, use: WeightUse, rates: Sequence[float]) -> Weights:
         """Return the weights of a forward; ``rates`` are those of the updates of this run."""
         match self.method.policy:
-            case "stash" | "stash-vertical" | "2bw":
+            case "stash" | "stash-vertical" | "2bw" | "2bw-ef":
                 return self.versions[use.stashed]
-            case "pipeoptim" | "spectrain" | "xpipe":
+            case "pipeoptim" | "last-step" | "spectrain" | "xpipe":
                 return self._predicted(use.newest_in_forward, use.forward_lead, rates)
             case "sync" | "vanilla" | "pipemare":
                 return self.versions[use.newest_in_forward]
@@ -86,7 +88,7 @@ class StageHistory:
         """Return the weights of a backward, and of a recomputation."""
         newest = self.versions[use.newest_in_backward]
         match self.method.policy:
-            case "stash" | "stash-vertical" | "2bw":
+            case "stash" | "stash-vertical" | "2bw" | "2bw-ef":
                 return self.versions[use.stashed]
             case "spectrain" | "xpipe":
                 return self._predicted(use.newest_in_backward, use.backward_lead, rates)
@@ -103,6 +105,7 @@ class StageHistory:
         ahead = [rates[min(version + step, len(rates) - 1)] for step in range(lead)]
         directions = {
             "pipeoptim": self._pipeoptim_direction,
+            "last-step": lambda name: self._applied_step[name] / (self._rate or 1.0),
             "spectrain": self._spectrain_direction,
             "xpipe": self._xpipe_direction,
         }[self.method.policy]
@@ -192,14 +195,25 @@ class StageHistory:
             for group in self._torch.param_groups:
                 group["lr"] = rate
             self._torch.step()
+        if self.method.policy == "2bw-ef" and rate:
+            self._feed_back_errors(gradient, before, rate)
         self._rate = rate
         after = self._next_version(needed_from)
+        self._applied_step = {name: before[name] - after[name] for name in after}
         # Decoupled decay is no part of ΔW, as in Table I for AdamW.
         decay = rate * self._options.get("weight_decay", 0.0) if self._decay_is_decoupled else 0.0
         self._last_step = {
-            name: (before[name] - after[name]) - (decay * before[name] if name in gradient else 0.0)
-            for name in after
+            name: step - (decay * before[name] if name in gradient else 0.0)
+            for name, step in self._applied_step.items()
         }
+
+    def _feed_back_errors(self, gradient: Weights, before: Weights, rate: float) -> None:
+        """Set W_{t+1} = W_t − lr · (u_t + e_t) with e_t = u_t − u_{t−1}, 0 in the first update."""
+        for name in gradient:
+            step = (before[name] - self._newest[name].detach()) / rate
+            error = step - self._last_direction[name] if name in self._last_direction else 0.0
+            self._newest[name].data = before[name] - rate * (step + error)
+            self._last_direction[name] = step
 
     def skip_update(self, needed_from: int) -> None:
         """Set W_{t+1} = W_t; the directions of the formulas stay those of the last step."""
@@ -237,6 +251,23 @@ class StageHistory:
             if self._options.get("amsgrad"):
                 largest = torch.maximum(self._largest[name], self._moments[1][name])
                 self._largest[name] = largest
+
+
+def with_stage_momentum(
+    optimizer: OptimizerSpec, method: Method, delay: int, largest: int
+) -> OptimizerSpec:
+    """Return it with β_s = β + s · (β_max − β) / (1 + s_max): AsyncPP's ``--adaptive_momentum``."""
+    highest = method.stage_momentum
+    if highest is None:
+        return optimizer
+    options = optimizer.complete
+    share = delay / (1 + largest)
+    if "betas" in options:
+        first, second = options["betas"]
+        options["betas"] = [first + share * (highest - first), second]
+    if options.get("momentum"):
+        options["momentum"] += share * (highest - options["momentum"])
+    return optimizer.model_copy(update={"options": options})
 
 
 def _average(

@@ -37,7 +37,7 @@ from drlpp.runtime.weights.policies import Stash, build_policy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.optimizer_spec import MOMENTUM_OPTIONS, OptimizerSpec
 
 _POLICY_STATE = "weight_policy"
 
@@ -91,7 +91,7 @@ class StageRunner:
         if self._optimizer:
             known = {name: dict(state) for name, state in self.optimizer_state.items()}
             policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
-            load_optimizer_state(self._optimizer, self.names, weights, known)
+            load_optimizer_state(self._optimizer, self.names, weights, known, self._own_options)
             self.policy.load_state([state_on(self.device, state) for state in policy_state])
         self._gradients: Gradients = SingleGradients(weights)
         self.squared_norm: float | None = None
@@ -106,6 +106,11 @@ class StageRunner:
     ) -> Tensor:
         value = self.state[name].detach()
         return value.to(self.device, copy=True, memory_format=memory_format)
+
+    @property
+    def _own_options(self) -> frozenset[str]:
+        """Options of the optimizer that are this stage's, so no other's in a checkpoint."""
+        return frozenset() if self.method.stage_momentum is None else MOMENTUM_OPTIONS
 
     def begin(self, plan: RunPlan) -> None:
         """Prepare for a run."""
@@ -320,7 +325,7 @@ class StageRunner:
         """Return the optimizer's state and the weight policy's by parameter name."""
         if self._optimizer is None:
             return {}
-        state = named_optimizer_state(self._optimizer, self.names, self.weights)
+        state = named_optimizer_state(self._optimizer, self.names, self.weights, self._own_options)
         for name, known in zip(self.names, self.policy.state(), strict=True):
             if known:
                 state[name][_POLICY_STATE] = known

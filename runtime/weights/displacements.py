@@ -107,7 +107,9 @@ _PIECE = 65536
 
 
 class LastStep(WeightShift):
-    """PipeOptim for any other optimizer: ΔW_t = (W_{t−1} − W_t) / lr, its last step.
+    """Along the optimizer's last step, ΔW_t = (W_{t−1} − W_t) / lr, a decay of weights included.
+
+    So PipeOptim predicts for optimizers without a rule, and policy ``last-step`` for all.
 
     W_{t−1} is kept, and its storage serves to cache W_t while the weights are moved, so that no
     more than two versions of the weights are held.

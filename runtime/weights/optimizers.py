@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -44,20 +44,28 @@ def _kernels(kind: type[Optimizer], weights: Sequence[Tensor], fused: bool) -> d
     if not fused:
         return {"foreach": False} if "foreach" in arguments else {}
     # What other classes mean by the word is theirs.
-    is_torchs = kind.__module__.partition(".")[0] == "torch"
+    is_torchs = kind.__module__.partition(".")[0] in {"torch", "drlpp"}
     suitable = all(weight.is_cpu and not weight.is_complex() for weight in weights)
     return {"fused": True} if "fused" in arguments and is_torchs and suitable else {}
 
 
 def named_optimizer_state(
-    optimizer: Optimizer, names: Sequence[str], weights: Sequence[Tensor]
+    optimizer: Optimizer,
+    names: Sequence[str],
+    weights: Sequence[Tensor],
+    own: Collection[str] = (),
 ) -> OptimizerState:
-    """Return every parameter's state by its name, so that any other placement can take it over."""
+    """Return every parameter's state by its name, so that any other placement can take it over.
+
+    The stage's ``own`` options are left out.
+    """
     state = {}
     for name, weight in zip(names, weights, strict=True):
         state[name] = dict(optimizer.state.get(weight, {}))
         # The rate of the last update, and what an optimizer keeps for all weights together.
-        state[name][_GROUP] = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+        state[name][_GROUP] = {
+            k: v for k, v in optimizer.param_groups[0].items() if k not in {"params", *own}
+        }
         if weight.grad is not None and last_gradient_needed(optimizer):
             state[name][_LAST_GRADIENT] = weight.grad
     return state
@@ -68,15 +76,21 @@ def load_optimizer_state(
     names: Sequence[str],
     weights: Sequence[Tensor],
     state: Mapping[str, Mapping[str, Any]],
+    own: Collection[str] = (),
 ) -> None:
-    """Put a state of :func:`named_optimizer_state` into ``optimizer``."""
+    """Put a state of :func:`named_optimizer_state` into ``optimizer``.
+
+    It keeps its ``own`` options, whatever they are in the state.
+    """
     for name, weight in zip(names, weights, strict=True):
         if name in state:
             kept = state_on(weight.device, state[name])
             weight.grad = kept.pop(_LAST_GRADIENT, None)
             group = kept.pop(_GROUP, {})
             # The checkpoint may be of another device.
-            optimizer.param_groups[0].update({k: v for k, v in group.items() if k not in _KERNELS})
+            kept_options = {*_KERNELS, *own}
+            found = {k: v for k, v in group.items() if k not in kept_options}
+            optimizer.param_groups[0].update(found)
             if kept:
                 optimizer.state[weight] = kept
 

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -33,6 +34,9 @@ from drlpp.runtime.weights.update_rules import has_rule
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
+
+if TYPE_CHECKING:
+    from drlpp.runtime.weights.error_feedback import ErrorFeedback
 
 
 class WeightPolicy(ABC):
@@ -245,10 +249,20 @@ class Stash(WeightPolicy):
     (vertical sync), or the one before (PipeDream-2BW). A version is a set of leaf tensors that
     share storage with the newest weights until an update would change what a part still needs;
     then the newest weights move to storage of their own. So only versions in use are held.
+
+    Args:
+        weights, optimizer: as in :class:`WeightPolicy`.
+        feedback: corrects every step of the optimizer, if given.
     """
 
-    def __init__(self, weights: Sequence[Tensor], optimizer: Optimizer) -> None:
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        optimizer: Optimizer,
+        feedback: ErrorFeedback | None = None,
+    ) -> None:
         super().__init__(weights, optimizer)
+        self._feedback = feedback
         self._versions: dict[int, list[Tensor]] = {}
         self._pending: Counter[int] = Counter()
 
@@ -257,6 +271,8 @@ class Stash(WeightPolicy):
     ) -> None:
         """Prepare for a run; older versions that it still needs are kept."""
         super().begin(uses, rates, version)
+        if self._feedback and version == 0:
+            self._feedback.forget()
         self._pending = Counter(use.stashed for use in uses.values())
         # Parts in flight refer to the very tensors that were lent to their forwards.
         kept = {v: leaves for v, leaves in self._versions.items() if v <= version}
@@ -286,7 +302,13 @@ class Stash(WeightPolicy):
     def _step(self) -> None:
         """Make one step on the newest weights; older versions stay as they are while in use."""
         self._part_from_newest()
-        self.optimizer.step()
+        if self._feedback is None:
+            self.optimizer.step()
+        else:
+            stashed = self._versions.get(self._version)
+            before = stashed or [weight.detach().clone() for weight in self.weights]
+            self.optimizer.step()
+            self._feedback.correct_(before)
         self._versions[self._version + 1] = self._leaves()
 
     def _stay(self) -> None:
@@ -315,6 +337,15 @@ class Stash(WeightPolicy):
             version: [leaf.detach().clone().requires_grad_() for leaf in leaves]
             for version, leaves in versions.items()
         }
+
+    def state(self) -> PolicyState:
+        """Return the state of the feedback."""
+        return self._feedback.state() if self._feedback else super().state()
+
+    def load_state(self, state: PolicyState) -> None:
+        """Take over the state of the feedback."""
+        if self._feedback:
+            self._feedback.load_state(state)
 
 
 class Weightless(WeightPolicy):
@@ -361,15 +392,22 @@ def build_policy(
             return PredictedWeights(weights, optimizer, AdamStep(weights, optimizer))
         case "2bw" | "stash-vertical":
             return Stash(weights, optimizer)
+        case "2bw-ef":
+            # Workers load little that they do not need.
+            from drlpp.runtime.weights.error_feedback import ErrorFeedback
+
+            return Stash(weights, optimizer, ErrorFeedback(weights, optimizer))
         case "sync":
             return Sync(weights, optimizer)
-        case "vanilla" | "stash" | "pipeoptim" | "pipemare" if delay == 0:
+        case "vanilla" | "stash" | "pipeoptim" | "last-step" | "pipemare" if delay == 0:
             return Sync(weights, optimizer)
         case "stash":
             return Stash(weights, optimizer)
         case "pipeoptim":
             displacement = OptimizerRule if has_rule(optimizer) else LastStep
             return PredictedWeights(weights, optimizer, displacement(weights, optimizer))
+        case "last-step":
+            return PredictedWeights(weights, optimizer, LastStep(weights, optimizer))
         case "pipemare" if method.correction_decay:
             decay = method.correction_decay ** (1 / delay)
             return PredictedWeights(weights, optimizer, Trajectory(weights, optimizer, decay))

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.deep_models import VOCABULARY, encode, even_stages, topics_text
 from benchmarks.report import write_between
 from benchmarks.statistical_efficiency import report as study_report
 from benchmarks.statistical_efficiency import runs as study_runs
@@ -38,8 +39,7 @@ from benchmarks.statistical_efficiency.runs import (
     search_jobs,
     study_jobs,
 )
-from benchmarks.statistical_efficiency.tasks import SEQUENCE_LENGTH, TASKS, even_stages
-from benchmarks.statistical_efficiency.text import VOCABULARY, encode, topics_text
+from benchmarks.statistical_efficiency.tasks import SEQUENCE_LENGTH, TASKS
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.runtime import Minibatches, run_reference

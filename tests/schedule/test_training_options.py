@@ -38,6 +38,18 @@ HALF = Method(policy="stash", precision="float16", loss_scale=512)
             STASH.synchronous(Pipeline.straight(1)).model_copy(update={"schedule": "gpipe"}),
         ),
         (DEEP, "vanilla", {}, Method(policy="vanilla", in_flight_per_link=2)),
+        (
+            Method(policy="stash", stage_momentum=0.99),
+            "vanilla",
+            {},
+            Method(policy="vanilla", stage_momentum=0.99),
+        ),
+        (
+            Method(policy="stash", stage_momentum=0.99),
+            "sync",
+            {},
+            Method(schedule="gpipe", policy="sync"),
+        ),
         (DEEP, "sync", {}, Method(schedule="gpipe", policy="sync")),
         (DEEP, None, {"in_flight_per_link": 0}, Method()),
         (STASH, "vanilla", {}, STASH.model_copy(update={"policy": "vanilla"})),
@@ -95,6 +107,12 @@ def test_a_choice_keeps_what_fits(
             {"schedule": "1f1b-flush", "in_flight_per_link": 1},
             "1f1b-flush empties the pipeline .* in_flight_per_link has no meaning on it; use 1f1b",
         ),
+        (
+            "sync",
+            {"stage_momentum": 0.99},
+            "schedule gpipe has no stale gradients, so stage_momentum has no meaning",
+        ),
+        ("stash", {"stage_momentum": 1}, "less than 1"),
         ("stash", {"policy": "vanilla"}, "use --policy"),
         ("stash", {"depth": 3}, "a method has no option 'depth'; it has schedule, microbatches"),
         ("vanilla", {"precision": "bfloat16"}, "autocast keeps copies .* use recompute=true"),
@@ -119,12 +137,13 @@ def test_a_method_says_everything_about_itself() -> None:
         recompute=True,
         precision="bfloat16",
         clip_norm=1.5,
+        stage_momentum=0.99,
         annealing_minibatches=100,
         correction_decay=0.2,
     )
     assert str(method) == (
-        "1f1b, pipemare, T1 over 100 minibatches, T2 with D=0.2, updates of 2 minibatches, "
-        "recomputation, gradients clipped to 1.5, bfloat16"
+        "1f1b, pipemare, momentum towards 0.99 on earlier stages, T1 over 100 minibatches, "
+        "T2 with D=0.2, updates of 2 minibatches, recomputation, gradients clipped to 1.5, bfloat16"
     )
 
 

@@ -41,6 +41,31 @@ def test_defaults_are_torchs_but_for_ours(name: str) -> None:
     assert {"foreach", "capturable", "params"}.isdisjoint(spec.complete)
 
 
+def test_momentum_goes_towards_another() -> None:
+    spec = OptimizerSpec.parse("nadam", betas=(0.9, 0.98))
+    # The first of AsyncPP's eight stages: 0.9 + 7 · (0.99 − 0.9) / 8.
+    assert spec.with_momentum_towards(0.99, 7 / 8).value("betas") == pytest.approx((0.97875, 0.98))
+    assert spec.with_momentum_towards(0.99, 0.0).settings == spec.settings
+    heavy = OptimizerSpec.parse("sgd", nesterov=True).with_momentum_towards(0.9, 0.5)
+    assert heavy.settings == OptimizerSpec.parse("sgd", nesterov=True).settings
+    assert heavy.with_momentum_towards(0.98, 0.5).value("momentum") == pytest.approx(0.94)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("sgd", {"momentum": 0.0}, "optimizer sgd has no momentum; expected"),
+        ("adagrad", {}, "stage_momentum is 0.95, and optimizer adagrad has no momentum"),
+        ("adam", {"betas": (0.99, 0.999)}, "adam has a momentum of 0.99; expected .* of 0.95 at"),
+    ],
+)
+def test_momentum_that_is_not_there_goes_nowhere(
+    name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        OptimizerSpec.parse(name, **options).with_momentum_towards(0.95, 0.5)
+
+
 def test_survives_a_file() -> None:
     spec = OptimizerSpec.parse("Adam", betas=(0.8, 0.9), amsgrad=True, lr="1e-3")
     assert OptimizerSpec.model_validate_json(spec.model_dump_json()) == spec
@@ -62,10 +87,6 @@ def test_is_shown_as_a_user_writes_it() -> None:
         ("lbfgs", {}, "lbfgs cannot train a pipeline: a step of it evaluates the model several"),
         ("torch.optim:LBFGS", {}, "cannot train a pipeline: a step of it evaluates the model"),
         ("sparseadam", {}, "it takes sparse gradients only"),
-        pytest.param(
-            *("muon", {}, "it takes matrices only"),
-            marks=pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it"),
-        ),
         ("adam", {"beta1": 0.9}, "optimizer adam has no option 'beta1'; it has lr, betas, eps"),
         ("adam", {"fused": True}, "has no option 'fused'"),
         ("adam", {"params": 1}, "has no option 'params'"),

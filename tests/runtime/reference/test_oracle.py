@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
@@ -156,12 +157,49 @@ def test_two_stages_on_an_accelerator_read_data_as_it_comes(
         pytest.param("pipeoptim", "straight", marks=pytest.mark.slow),
         ("pipeoptim", "replicated"),
         ("spectrain", "branching"),
+        ("last-step", "branching"),
     ],
 )
 def test_predictions_for_every_optimizer_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
 ) -> None:
     _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
+
+
+MUON_METHODS = {
+    "stash": Method(policy="stash"),
+    "2bw": Method(policy="2bw", accumulate=5),
+    "2bw-ef": Method(policy="2bw-ef", microbatches=4, accumulate=2),
+    "last-step": Method(policy="last-step"),
+    "pipeoptim": Method(policy="pipeoptim", microbatches=2),
+    "spectrain": Method(policy="spectrain"),
+    "stage-momentum": Method(policy="stash", stage_momentum=0.99),
+    "gpipe": SYNCHRONOUS["gpipe"],
+}
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it")
+@pytest.mark.parametrize(("method", "shape"), in_turns(MUON_METHODS, SHAPES, one_of=2))
+def test_muon_equals_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str
+) -> None:
+    """Its matrices; stages have the others as well, or some kinds only."""
+    rates = [0.01 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES)]
+    minibatches = FLUSHED if MUON_METHODS[method].flushes else MINIBATCHES
+    options = RunOptions(order=order(minibatches), rates=rates)
+    spec = OptimizerSpec.parse("muon", lr=0.01, adamw_lr=0.004, eps=1e-4)
+    _check(captured, session, shape, MUON_METHODS[method], spec, options)
+
+
+@pytest.mark.parametrize(
+    ("method", "shape"), in_turns(["stash", "2bw-ef", "last-step", "gpipe"], SHAPES, one_of=2)
+)
+def test_rotated_adam_equals_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str
+) -> None:
+    """Eigenvectors magnify rounding where eigenvalues are close."""
+    spec = OptimizerSpec.parse("basisrotation", lr=0.01, eps=1e-4, frequency=3)
+    _check(captured, session, shape, MUON_METHODS[method], spec, precision=1e-7)
 
 
 @pytest.mark.parametrize("optimizer", ["plain-sgd", "rmsprop", "amsgrad"])
@@ -214,6 +252,22 @@ def test_options_of_a_method_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:
     _check(captured, session, shape, method, OPTIMIZERS["sgd"])
+
+
+@pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        (Method(policy="stash", stage_momentum=0.99), "decoupled-nadam"),
+        (Method(policy="stash", stage_momentum=0.99, microbatches=2), "sgd"),
+        (Method(policy="pipeoptim", stage_momentum=0.95, in_flight_per_link=1), "adamw"),
+    ],
+    ids=str,
+)
+def test_momentum_of_a_stage_equals_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: Method, optimizer: str, shape: str
+) -> None:
+    _check(captured, session, shape, method, OPTIMIZERS[optimizer])
 
 
 @pytest.mark.parametrize("per_link", [1, 2])
@@ -308,6 +362,7 @@ def _check(
     optimizer: OptimizerSpec,
     options: RunOptions | None = None,
     ignored: frozenset[str] | set[str] = frozenset(),
+    precision: float = 1e-9,
 ) -> None:
     placement = placements(captured)[shape]
     minibatches = FLUSHED if method.schedule_kind.flushes else MINIBATCHES
@@ -326,7 +381,7 @@ def _check(
     state, _ = session.collect(deployment)
     wanted = {name: value for name, value in reference.state.items() if name not in ignored}
     found = {name: value for name, value in state.items() if name not in ignored}
-    assert largest_difference(found, wanted) < 1e-9
+    assert largest_difference(found, wanted) < precision
     losses = {part: loss for result in results.values() for part, loss in result.losses.items()}
-    assert losses == pytest.approx(reference.losses, rel=1e-9)
+    assert losses == pytest.approx(reference.losses, rel=precision)
     assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"

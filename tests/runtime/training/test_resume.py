@@ -39,6 +39,9 @@ OPTIMIZERS = {
     "plain-sgd": OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.0}),
     "rprop": OptimizerSpec(name="rprop", options={"lr": 0.001}),
 }
+OPTIMIZERS["rotated"] = OptimizerSpec(name="basisrotation", options={"lr": 0.01, "frequency": 3})
+if hasattr(torch.optim, "Muon"):
+    OPTIMIZERS["muon"] = OptimizerSpec(name="muon", options={"lr": 0.01, "adamw_lr": 0.003})
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +126,16 @@ def test_two_stages_on_an_accelerator_resume(
         _assert_same_bits(_resume(session, placement, method, SGD, path, cut), whole)
 
 
-@pytest.mark.parametrize("optimizer", ["plain-sgd", "rprop"])
-@pytest.mark.parametrize("method", ["pipeoptim", "pipeoptim-accumulating", "spectrain", "xpipe"])
+PREDICTING = ["pipeoptim", "pipeoptim-accumulating", "spectrain", "xpipe"]
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        *((method, name) for name in OPTIMIZERS if name != "sgd" for method in PREDICTING),
+        ("last-step", "sgd"),
+    ],
+)
 def test_resuming_keeps_what_predictions_are_made_from(
     captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, optimizer: str
 ) -> None:
@@ -133,6 +144,32 @@ def test_resuming_keeps_what_predictions_are_made_from(
     whole, paths, _ = _train(session, placement, chosen, spec, tmp_path, cuts=(5, 8))
     for cut, path in paths.items():
         _assert_same_bits(_resume(session, placement, chosen, spec, path, cut), whole)
+
+
+@pytest.mark.parametrize("momenta", [(0.99, None), (None, 0.99)])
+def test_momentum_of_a_stage_is_in_no_checkpoint(
+    captured: CapturedModel,
+    session: ClusterSession,
+    tmp_path: Path,
+    momenta: tuple[float | None, float | None],
+) -> None:
+    """What continues has the momentum of its own method, whichever method the checkpoint is of."""
+    straight = placements(captured)["straight"]
+    first, then = (Method(policy="stash", stage_momentum=highest) for highest in momenta)
+    deployment = session.deploy(straight, first, SGD)
+    session.run(deployment, 4, RunOptions(order=order(4)))
+    checkpoint = session.checkpoint(deployment)
+    both = []
+    for forgets in (False, True):
+        if forgets:
+            for state in checkpoint["optimizer"].values():
+                state["group"].pop("momentum", None)
+        path = tmp_path / f"checkpoint-{forgets}.safetensors"
+        write_checkpoint(path, checkpoint)
+        deployment = session.deploy(straight, then, SGD, path)
+        session.run(deployment, 8, RunOptions(order=order(8)))
+        both.append(session.collect(deployment)[0])
+    _assert_same_bits(*both)
 
 
 def test_a_cut_through_the_gradients_of_an_update_keeps_their_sum(tmp_path: Path) -> None:

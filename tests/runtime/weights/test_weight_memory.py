@@ -73,10 +73,20 @@ def meter() -> Iterator[Meter]:
         (Method(policy="vanilla"), WITH_RULE, [1, 1, 1]),
         (Method(policy="stash"), WITH_RULE, [3, 2, 1]),
         (Method(policy="2bw", accumulate=3), WITH_RULE, [2, 2, 2]),
+        (Method(policy="2bw-ef", accumulate=3), WITH_RULE, [3, 3, 3]),
         (Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1]),
         (Method(policy="pipeoptim"), WITHOUT_RULE, [2, 2, 1]),
+        (Method(policy="last-step"), WITH_RULE, [2, 2, 1]),
     ],
-    ids=["vanilla", "PipeDream", "2BW", "PipeOptim", "PipeOptim without a rule"],
+    ids=[
+        "vanilla",
+        "PipeDream",
+        "2BW",
+        "2BW and u",
+        "PipeOptim",
+        "PipeOptim without a rule",
+        "last step",
+    ],
 )
 def test_versions_in_resident_memory(
     meter: Meter, method: Method, optimizer: OptimizerSpec, expected: list[int]

@@ -1,0 +1,130 @@
+"""Adam in a rotated basis: what it is without a rotation, its formulas, what a rotation changes."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import AdamW
+
+from drlpp.costs.memory import MemoryModel
+from drlpp.errors import InvalidInput
+from drlpp.runtime.weights.optimizers import build_optimizer
+from drlpp.schedule.method import Method
+from drlpp.specs import basis_rotation
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+ROWS, COLUMNS, STEPS = 5, 4, 12
+OPTIONS: dict[str, Any] = {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1}
+
+
+def _random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _train(
+    spec: OptimizerSpec, start: Tensor, gradients: list[Tensor], *, fused: bool = False
+) -> Tensor:
+    weight = start.clone().requires_grad_()
+    optimizer = build_optimizer(spec, [weight], fused=fused)
+    for gradient in gradients:
+        weight.grad = gradient.clone()
+        optimizer.step()
+    return weight.detach()
+
+
+def _gradients(*shape: int) -> list[Tensor]:
+    # Of different scales, so that no basis is as good as another.
+    scales = torch.logspace(0, -2, shape[-1], dtype=torch.float64)
+    return [_random(*shape, seed=1 + step) * scales for step in range(STEPS)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [((ROWS, COLUMNS), {"largest_side": 0}), ((ROWS,), {}), ((2, 3, 2), {})],
+    ids=["no side is small enough", "a vector", "a kernel"],
+)
+def test_without_a_rotation_it_is_adamw(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    start, gradients = _random(*shape), _gradients(*shape)
+    found = _train(OptimizerSpec.parse("basisrotation", **OPTIONS, **options), start, gradients)
+    plain = start.clone().requires_grad_()
+    optimizer = AdamW([plain], **OPTIONS)
+    for gradient in gradients:
+        plain.grad = gradient.clone()
+        optimizer.step()
+    torch.testing.assert_close(found, plain.detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("largest_side", [8, 4], ids=["both sides", "columns only"])
+@pytest.mark.parametrize("frequency", [1, 3, 100])
+def test_it_is_the_algorithm(frequency: int, largest_side: int) -> None:
+    """Algorithms 1 and 2 with explicit rotations of all that is kept, unsorted."""
+    start, gradients = _random(ROWS, COLUMNS), _gradients(ROWS, COLUMNS)
+    (beta1, beta2), rate, decay = OPTIONS["betas"], OPTIONS["lr"], OPTIONS["weight_decay"]
+    sizes = [ROWS, COLUMNS]
+    turned = [size <= largest_side for size in sizes]
+    covariances = [torch.zeros(size, size, dtype=torch.float64) for size in sizes]
+    bases = [torch.eye(size, dtype=torch.float64) for size in sizes]
+    first = second = torch.zeros_like(start)
+    weight = start.clone()
+    for step, gradient in enumerate(gradients, start=1):
+        for side, matrix in enumerate((gradient, gradient.T)):
+            covariances[side] = beta2 * covariances[side] + (1 - beta2) * matrix @ matrix.T
+            size = sizes[side]
+            mean = covariances[side].trace() / size
+            axes = torch.diag(torch.linspace(1, 0, size, dtype=torch.float64))
+            seen = covariances[side] + basis_rotation.RIDGE * mean * axes
+            if turned[side] and step == 1:
+                bases[side] = torch.linalg.eigh(seen).eigenvectors.flip(1)
+            elif turned[side] and step % frequency == 0:
+                order = torch.diag(bases[side].T @ seen @ bases[side]).argsort(descending=True)
+                second = second[order] if side == 0 else second[:, order]
+                bases[side] = torch.linalg.qr(seen @ bases[side][:, order]).Q
+        left, right = bases
+        first = beta1 * first + (1 - beta1) * gradient
+        second = beta2 * second + (1 - beta2) * (left.T @ gradient @ right) ** 2
+        roots = (second / (1 - beta2**step)).sqrt() + OPTIONS["eps"]
+        direction = left @ (left.T @ first @ right / (1 - beta1**step) / roots) @ right.T
+        weight = weight - rate * decay * weight - rate * direction
+    spec = OptimizerSpec.parse(
+        "basisrotation", frequency=frequency, largest_side=largest_side, **OPTIONS
+    )
+    torch.testing.assert_close(_train(spec, start, gradients), weight, rtol=1e-9, atol=1e-9)
+
+
+def test_it_does_not_depend_on_the_basis_that_weights_are_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rotated weights and gradients give rotated results; AdamW's would be others."""
+    monkeypatch.setattr(basis_rotation, "RIDGE", 0.0)
+    # As many rows as columns, so that no covariance has a null space.
+    start, gradients = _random(4, 4), _gradients(4, 4)
+    left, right = (torch.linalg.qr(_random(4, 4, seed=seed)).Q for seed in (50, 51))
+    for name, is_kept in (("basisrotation", True), ("adamw", False)):
+        own = {"frequency": 2} if is_kept else {}
+        spec = OptimizerSpec.parse(name, **OPTIONS, **own)
+        plain = _train(spec, start, gradients)
+        turned = _train(spec, left @ start @ right, [left @ g @ right for g in gradients])
+        difference = (left @ plain @ right - turned).abs().max().item()
+        assert (difference < 1e-8) == is_kept, name
+
+
+def test_memory_counts_squares_of_both_sides() -> None:
+    # Two moments, and for 16 rows and 4 columns two matrices of each side: 2 + 2·(16/4 + 4/16).
+    rotated = MemoryModel.of(Method(), OptimizerSpec.parse("basisrotation"))
+    plain = MemoryModel.of(Method(), OptimizerSpec.parse("adamw"))
+    assert rotated.weight_copies - plain.weight_copies == pytest.approx(8.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frequency": 0}, "frequency is 0; expected a whole number from 1 to"),
+        ({"largest_side": -1}, "largest_side is -1; expected a whole number from 0 to"),
+        ({"lr": -1, "adamw_lr": 1}, "Invalid learning rate: -1"),
+        ({"betas": [0.9, 1.5]}, "Invalid beta parameter at index 1"),
+    ],
+)
+def test_what_it_does_not_take(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        OptimizerSpec.parse("basisrotation", **options)
