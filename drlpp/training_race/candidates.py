@@ -3,7 +3,7 @@
 Plain PyTorch with the threads that suit it best; data parallelism as torch's, which divides each
 minibatch among the workers; and pipelines of two stages and of as many as there are workers, split
 evenly by the profile, and the exact planner's, each with three methods: PipeOptim over microbatches
-without a flush, the paper's over whole minibatches, and flushed 1F1B.
+without a flush, the paper's over whole minibatches, and schedules that flush.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PLANNERS, PlanningProblem, gpipe
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
+from drlpp.schedule.kinds.gpipe import GPIPE
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method, choose_method
 from drlpp.schedule.weight_policies import PIPEOPTIM, SYNC
 from drlpp.simulator import simulate
@@ -95,7 +97,7 @@ def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> I
                 continue
             placement = placement.on(chosen)
             if method.flushes:
-                method = _best_flushed(session, profile, cluster, placement)
+                method = _best_flushed(session, profile, cluster, placement, method.schedule)
             yield Contender.of(Candidate(placement, method), "even split")
     method = _microbatched(session, cluster.accelerators)
     with suppress(InvalidInput):
@@ -104,10 +106,13 @@ def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> I
 
 
 def _methods(session: ClusterSession, stages: int) -> Iterable[Method]:
-    """Return asynchronous 1F1B over microbatches and over minibatches, and flushed 1F1B."""
+    """Return asynchronous 1F1B over microbatches and over minibatches, and what flushes."""
     yield _microbatched(session, stages)
     yield _asynchronous(session, 1)
-    yield choose_method(SYNC.name, {"schedule": FLUSHED_1F1B.name}, session.method)
+    for kind in SCHEDULE_KINDS.values():
+        # GPipe waits as long as flushed 1F1B and holds more.
+        if kind.trains and kind.flushes and kind is not GPIPE:
+            yield choose_method(SYNC.name, {"schedule": kind.name}, session.method)
 
 
 def _asynchronous(session: ClusterSession, microbatches: int) -> Method:
@@ -123,13 +128,17 @@ def _microbatched(session: ClusterSession, stages: int) -> Method:
 
 
 def _best_flushed(
-    session: ClusterSession, profile: Profile, cluster: Cluster, placement: Placement
+    session: ClusterSession,
+    profile: Profile,
+    cluster: Cluster,
+    placement: Placement,
+    schedule: str,
 ) -> Method:
-    """Return flushed 1F1B with the microbatches that are fastest in the simulator."""
+    """Return a schedule that flushes with the microbatches that are fastest in the simulator."""
     batch = session.captured.task.batch_size
 
     def method(microbatches: int) -> Method:
-        options = {"schedule": FLUSHED_1F1B.name, "microbatches": microbatches}
+        options = {"schedule": schedule, "microbatches": microbatches}
         return choose_method(SYNC.name, options, session.method)
 
     def seconds(microbatches: int) -> float:

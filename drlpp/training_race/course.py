@@ -106,8 +106,7 @@ class Course:
             stint = self._stint(training, done)
         except (NotFinite, OutOfMemory, ModelError) as failure:
             # It would fail again. Whatever else goes wrong ends the race, which can be resumed.
-            diverged = isinstance(failure, NotFinite)
-            reason = "the loss is not finite" if diverged else str(failure)
+            reason = "the loss is not finite" if isinstance(failure, NotFinite) else str(failure)
             return curve.model_copy(update={"failure": reason})
         if stint.first != done:
             # Killed between a checkpoint and the note of it: its seconds are not known.
