@@ -23,10 +23,10 @@ from drlpp.schedule.actions import (
     Pass,
     Update,
 )
+from drlpp.schedule.analysis.window import completion_times
 from drlpp.schedule.kinds.registry import find_schedule_kind
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC
-from drlpp.schedule.window import completion_times
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _WARM_UP_UPDATES = 2

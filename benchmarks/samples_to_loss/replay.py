@@ -27,8 +27,8 @@ from drlpp.runtime.reference.reference_weights import (
     Weights,
     with_stage_momentum,
 )
+from drlpp.schedule.analysis.update_rates import update_rates
 from drlpp.schedule.method import Method
-from drlpp.schedule.update_rates import update_rates
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 

@@ -25,9 +25,9 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, gpipe
 from drlpp.runtime.session.session import ClusterSession
+from drlpp.schedule.analysis.staleness import samples_needed
+from drlpp.schedule.analysis.weight_versions import steady_delay
 from drlpp.schedule.method import Method, choose_method
-from drlpp.schedule.staleness import samples_needed
-from drlpp.schedule.weight_versions import steady_delay
 from drlpp.specs.cluster import Cluster
 
 FILE_NAME = "microbatches.json"

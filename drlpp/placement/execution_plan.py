@@ -15,12 +15,12 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import MicrobatchId
+from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.weight_policies import WeightUse
-from drlpp.schedule.weight_versions import stage_delays, weight_uses
-from drlpp.schedule.window import Window
 
 
 @dataclass(frozen=True)

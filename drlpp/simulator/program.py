@@ -23,8 +23,8 @@ from drlpp.schedule.actions import (
     Send,
     Update,
 )
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.window import Window
 
 _KINDS: dict[type, int] = {action: kind for kind, action in enumerate(COMPUTATIONS)}
 BACKWARD = _KINDS[Backward]

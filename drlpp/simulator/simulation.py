@@ -18,10 +18,10 @@ from drlpp.costs.workload import Array, StageWork, Workload
 from drlpp.placement.measurement import WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import Backward, Forward, Receive, Send
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.window import Window
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import Played, play
 from drlpp.simulator.program import COMPUTING, Program

@@ -51,9 +51,9 @@ class PassOverhead:
         """Compute the overhead of starting a pass, predicting weights, and collecting gradients.
 
         A stage moves its weights where it looks ahead or back in steady state
-        (:func:`drlpp.schedule.weight_versions.weight_uses`), which not all microbatches do: of n in
-        an update, min(n, (d − 1)·m) meet an update between their passes, with d in flight on each
-        of m replicas. It collects the gradients of several passes for its update if it is
+        (:func:`drlpp.schedule.analysis.weight_versions.weight_uses`), which not all microbatches
+        do: of n in an update, min(n, (d − 1)·m) meet an update between their passes, with d in
+        flight on each of m replicas. It collects the gradients of several passes for its update if it is
         replicated, accumulates or has microbatches.
         """
         bytes_ = numpy.array(

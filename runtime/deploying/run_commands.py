@@ -19,8 +19,8 @@ from drlpp.schedule.actions import (
     Recompute,
     Update,
 )
+from drlpp.schedule.analysis.update_rates import update_rates
 from drlpp.schedule.cut import Segment, cut_schedule
-from drlpp.schedule.update_rates import update_rates
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.data import Samples
 

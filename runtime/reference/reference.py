@@ -45,9 +45,9 @@ from drlpp.schedule.actions import (
     Recompute,
     Update,
 )
+from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import in_order
-from drlpp.schedule.weight_versions import stage_delay
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 

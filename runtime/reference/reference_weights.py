@@ -1,7 +1,7 @@
 """The weights of one stage in the reference executor: every version, and the papers' formulas.
 
-The counts of :mod:`drlpp.schedule.weight_versions` are shared with the workers' weight policies,
-and have tests of their own; nothing else is. Each formula is written as the paper has it, from
+The counts of :mod:`drlpp.schedule.analysis.weight_versions` are shared with the workers' weight
+policies, and have tests of their own; nothing else is. Each formula is written as the paper has it, from
 gradients and versions that are kept, where the workers read an optimizer's state.
 """
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.runtime.ipc.commands import RunResult
+from drlpp.schedule.analysis.window import Window, completion_times
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.window import Window, completion_times
 
 
 def measurement_of(

@@ -29,9 +29,9 @@ from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks
+from drlpp.schedule.analysis.staleness import staleness_text
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
-from drlpp.schedule.staleness import staleness_text
 from drlpp.specs.data import Data, Loaders, check_data, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec

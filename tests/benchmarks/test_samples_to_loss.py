@@ -18,9 +18,9 @@ from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import Minibatches, RunOptions, run_reference
+from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_versions import stage_delays
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.forked import POLICIES, largest_difference, order, placements, samples
 

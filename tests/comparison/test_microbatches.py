@@ -16,8 +16,8 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
+from drlpp.schedule.analysis.staleness import samples_needed
 from drlpp.schedule.method import Method, choose_method
-from drlpp.schedule.staleness import samples_needed
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
-from drlpp.schedule.weight_versions import stage_delays, weight_uses
-from drlpp.schedule.window import Window
 from tests.support.random_graphs import graph_of
 
 GRAPH = graph_of([(0, 1), (1, 2), (2, 3)], parameter_bytes=[1] * 4, output_bytes=[1] * 4)

@@ -12,9 +12,9 @@ from drlpp.cli.timeline.timeline_sources import TimelineRun
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import Action, AllReduce, Backward, Forward, Receive, Send, Update
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.window import Window
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.timeline.chrome_trace import trace_of

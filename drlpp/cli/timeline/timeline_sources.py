@@ -15,9 +15,9 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.actions import Action
+from drlpp.schedule.analysis.window import Window, completion_times
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.window import Window, completion_times
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
 from drlpp.timeline.timeline import TimedAction, play

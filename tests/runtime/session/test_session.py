@@ -19,8 +19,8 @@ from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.ipc.commands import Progress
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
-from drlpp.schedule.window import Window
 from drlpp.timeline.spans import PREDICTION, spans_of, time_use
 
 

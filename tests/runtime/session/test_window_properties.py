@@ -18,10 +18,10 @@ from drlpp.placement.measurement import Measurement
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.session.windows import measurement_of
 from drlpp.schedule.actions import Action, Backward, Forward, Update
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.window import Window
 from drlpp.timeline.timeline import play
 
 LATE = 1e6

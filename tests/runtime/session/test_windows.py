@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.session.windows import measurement_of
 from drlpp.schedule.actions import Action, Backward, Forward
+from drlpp.schedule.analysis.window import Window, completion_times
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule, build_schedule
-from drlpp.schedule.window import Window, completion_times
 from drlpp.timeline.timeline import play
 
 

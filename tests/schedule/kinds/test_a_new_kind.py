@@ -17,6 +17,8 @@ from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.actions import Backward, Computation, Forward
+from drlpp.schedule.analysis.weight_versions import stage_delay, stage_delays
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
 from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
@@ -24,8 +26,6 @@ from drlpp.schedule.method import Method, choose_method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule, in_order
 from drlpp.schedule.schedule_file import read_schedule
-from drlpp.schedule.weight_versions import stage_delay, stage_delays
-from drlpp.schedule.window import Window
 from drlpp.simulator import simulate, simulate_depths
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.forked import largest_difference, order

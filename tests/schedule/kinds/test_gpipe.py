@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from drlpp.schedule.actions import Pass
+from drlpp.schedule.analysis.weight_versions import weight_versions
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
-from drlpp.schedule.weight_versions import weight_versions
 from drlpp.timeline.timeline import play
 from tests.support.schedule_texts import computations, pass_time, passes, written
 

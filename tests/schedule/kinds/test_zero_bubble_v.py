@@ -21,10 +21,10 @@ from drlpp.schedule.actions import (
     Receive,
     Send,
 )
+from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule, in_order
-from drlpp.schedule.weight_versions import stage_delays
 from drlpp.timeline.timeline import play
 from tests.support.schedule_texts import folded
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from drlpp.schedule.analysis.update_rates import update_rates
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.update_rates import update_rates
 
 STRAIGHT = Pipeline.straight(1, 1, 1, 1)
 T1 = Method(policy="pipemare", annealing_minibatches=8)

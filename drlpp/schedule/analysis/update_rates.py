@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drlpp.schedule.actions import Update
+from drlpp.schedule.analysis.weight_versions import steady_delay
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
-from drlpp.schedule.weight_versions import steady_delay
 
 
 def update_rates(

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from drlpp.schedule.analysis.staleness import staleness_text
+from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.staleness import staleness_text
-from drlpp.schedule.weight_versions import stage_delay
 
 FOUR = Pipeline.straight(1, 1, 1, 1)
 

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from drlpp.errors import InvalidInput
 from drlpp.schedule.actions import MicrobatchId, Update
-from drlpp.schedule.method import Method
-from drlpp.schedule.pipeline import Pipeline, StageEdge
-from drlpp.schedule.schedule import build_schedule
-from drlpp.schedule.update_rates import update_rates
-from drlpp.schedule.weight_policies import WeightUse
-from drlpp.schedule.weight_versions import (
+from drlpp.schedule.analysis.update_rates import update_rates
+from drlpp.schedule.analysis.weight_versions import (
     stage_delay,
     stage_delays,
     steady_delay,
     weight_uses,
     weight_versions,
 )
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline, StageEdge
+from drlpp.schedule.schedule import build_schedule
+from drlpp.schedule.weight_policies import WeightUse
 from tests.support.random_graphs import pipelines
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
+from drlpp.schedule.analysis.weight_versions import steady_delay
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.weight_versions import steady_delay
 
 _SAMPLES = ((0.0, 1.0), (1.0, 1.10), (3.0, 1.63), (7.0, 2.76))
 """Times the minibatches of plain PyTorch to its loss, by the largest s: docs/methods.md."""

@@ -1,0 +1,1 @@
+"""What follows from a schedule: versions of weights, staleness, learning rates, windows."""
