@@ -53,8 +53,8 @@ class PassOverhead:
         A stage moves its weights where it looks ahead or back in steady state
         (:func:`drlpp.schedule.analysis.weight_versions.weight_uses`), which not all microbatches
         do: of n in an update, min(n, (d − 1)·m) meet an update between their passes, with d in
-        flight on each of m replicas. It collects the gradients of several passes for its update if it is
-        replicated, accumulates or has microbatches.
+        flight on each of m replicas. It collects the gradients of several passes for its update if
+        it is replicated, accumulates or has microbatches.
         """
         bytes_ = numpy.array(
             [workload.parameter_bytes[list(stage.operators)].sum() for stage in placement.stages]

@@ -1,8 +1,8 @@
 """The weights of one stage in the reference executor: every version, and the papers' formulas.
 
 The counts of :mod:`drlpp.schedule.analysis.weight_versions` are shared with the workers' weight
-policies, and have tests of their own; nothing else is. Each formula is written as the paper has it, from
-gradients and versions that are kept, where the workers read an optimizer's state.
+policies, and have tests of their own; nothing else is. Each formula is written as the paper has it,
+from gradients and versions that are kept, where the workers read an optimizer's state.
 """
 
 from __future__ import annotations
