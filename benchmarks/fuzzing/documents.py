@@ -8,7 +8,8 @@ from drlpp.agents.hyperparameters import GuidedHyperparameters, Hyperparameters
 from drlpp.capturing.capture import capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.comparison.comparison_file import Comparison
-from drlpp.comparison.contenders import Contender, Heat
+from drlpp.comparison.contenders import PLAIN, Contender, Heat
+from drlpp.comparison.microbatches import MicrobatchChoice, MicrobatchTrial
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.envs.measurements_file import Entry, Header
 from drlpp.io.documents import Document, document_kinds
@@ -22,6 +23,8 @@ from drlpp.runtime.training.evaluation_file import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.training_race.curves import Curve, Point
+from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
 
 _LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 _CLUSTER = Cluster(
@@ -97,6 +100,11 @@ def every_document() -> dict[str, Document]:
             contenders=(contender,),
             heats=(Heat(candidates=(contender,), best=0),),
         ),
+        MicrobatchChoice(
+            configuration="2-2",
+            trials=(MicrobatchTrial(microbatches=2, seconds=0.1, staleness=1, samples=1.1),),
+        ),
+        _race(contender),
         EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),
         TrustRecord(folder="/runs/mine", run=(1, 2), packages={"mymodels": "/mymodels.py"}),
         Hyperparameters(temperature=1.0),
@@ -110,6 +118,29 @@ def every_document() -> dict[str, Document]:
     if missing:
         raise ValueError(f"there is no document of the kinds {sorted(missing)} to try")
     return found
+
+
+def _race(contender: Contender) -> TrainingRace:
+    """Return a race that has ended: both candidates, and their finals, have all their curves."""
+    points = tuple(Point(minibatches=m, seconds=m / 10, loss=2.0 - m / 10) for m in (0, 5, 10))
+    curve = Curve(points=points)
+    return TrainingRace(
+        model="made up",
+        data="digits",
+        optimizer="adam",
+        minibatches=10,
+        every=5,
+        candidates=(Contender(found_by=PLAIN, method=Method(), threads=2), contender),
+        target_loss=1.0,
+        limit_seconds=9.0,
+        rates=(0.1,),
+        finals=2,
+        runs=tuple(
+            TrainingRun(candidate=candidate, rate=0.1, seed=seed, curve=curve)
+            for candidate in (0, 1)
+            for seed in (0, 1, 2)
+        ),
+    )
 
 
 def measurement_lines() -> tuple[Header, Entry, Entry]:

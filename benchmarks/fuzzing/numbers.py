@@ -77,7 +77,7 @@ _MARK = "the value that is tried"
 
 
 def fields_of(types_: Set[type], kind: type[BaseModel], content: dict[str, Any]) -> Iterator[Path_]:
-    """Yield where values of some types stand in a document's content; in a list, the first.
+    """Yield where values of some types stand in a document's content; in a list, in the fullest.
 
     Args:
         types_: plain ones, such as ``{int, float}``.
@@ -111,9 +111,11 @@ def _places(types_: Set[type], annotation: Any, value: Any, where: str) -> Itera
             if get_origin(one) in {list, tuple}:
                 yield from _places(types_, one, value, where)
     elif origin in {tuple, list}:
-        for index, inner in enumerate(arguments):
-            if inner is Ellipsis:
-                continue
+        held_ones = value if isinstance(value, list) else []
+        sizes = [len(one) if isinstance(one, dict) else 0 for one in held_ones]
+        fullest = sizes.index(max(sizes)) if sizes else 0
+        alike = origin is list or Ellipsis in arguments
+        for index, inner in [(fullest, arguments[0])] if alike else enumerate(arguments):
             held = value[index] if isinstance(value, list) and index < len(value) else None
             yield from ((index, *path) for path in _places(types_, inner, held, where))
     elif origin is dict:

@@ -13,6 +13,7 @@ from drlpp.capturing.graph import OpGraph, TensorSpec
 from drlpp.cli.comparison_table import describe_comparison
 from drlpp.cli.race_report import describe_race
 from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.microbatches import MicrobatchChoice
 from drlpp.costs.profile import Profile
 from drlpp.io.documents import Document
 from drlpp.io.formatting import seconds_text
@@ -163,6 +164,11 @@ def _(file: PlacementFile) -> RenderableType:
         f"python {versions.python}",
         describe(file.cluster),
     )
+
+
+@describe.register
+def _(choice: MicrobatchChoice) -> RenderableType:
+    return str(choice)
 
 
 @describe.register

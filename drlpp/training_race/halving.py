@@ -66,7 +66,8 @@ class Goal:
         """
         if self.loss is not None:
             seconds = curve.seconds_to(self.loss)
-            return math.inf if seconds is None else seconds
+            # Costs are compared by their ratios.
+            return math.inf if seconds is None else max(seconds, 1e-9)
         assert self.seconds is not None
         loss = curve.loss_at(self.seconds)
         return math.exp(min(loss, 700.0)) if math.isfinite(loss) else math.inf

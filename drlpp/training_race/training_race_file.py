@@ -50,8 +50,8 @@ class TrainingRace(Document):
     model: str
     data: str
     optimizer: str
-    minibatches: Count
-    every: Count
+    minibatches: int = Field(ge=1)
+    every: int = Field(ge=1)
     candidates: tuple[Contender, ...] = Field(min_length=1)
     target_loss: float | None = Field(default=None, allow_inf_nan=False)
     target_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
