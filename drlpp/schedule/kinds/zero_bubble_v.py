@@ -1,15 +1,16 @@
 """ZB-V (Qi et al., Pipeline Parallelism with Controllable Memory, 2024; ScheduleZBVZeroBubble).
 
 Every worker holds two stages of a folded pipeline, the k-th from the beginning and the k-th from
-the end, so that the last stage is where the first is and a microbatch's backward begins on the
-worker that its forward began on. Of three workers with two stages each, a stroke for the second::
+the end, so that a microbatch's backward begins on the worker that its forward began on. Of two
+workers, with a stroke for the second stage of each::
 
-    worker 0   F0 F1 F2 F3 F4 .. F0' I0' W0' F1' I1' W1' F2' I2' W2' F5 B0 F3' I3' W3' ...
-    worker 1      F0 F1 F2 F0' F3 .. F1' I0' W0' ..
+    worker 0   F0 F1 F2 F0' I0' W0' F1' I1' W1' F3 I0 W0 F2' I2' W2' F4 I1 W1 F3' I3' W3' I2 W2 ...
+    worker 1   .. F0 F0' F1 F1' I0' W0' F2 I0 W0 F2' I1' W1' F3 I1 W1 F3' I2' W2' F4 I2 W2 F4' ...
 
-If forwards and both halves of backwards take equally long, no worker waits but for filling and
-draining, and with 2 P − 1 microbatches or more these cost as much as a worker's share of P − 1
-passes. Every worker holds 2 P halves of microbatches' activations: what 1F1B's first holds.
+If forwards and both halves of backwards take equally long and there are 2 P − 1 microbatches or
+more, P workers wait in a whole run for P − 1 passes of a stage, and between two updates not at all.
+Every worker holds the activations of 2 P microbatches of a stage: those of P, as the first worker
+of 1F1B does, of two stages of half the size.
 """
 
 from __future__ import annotations

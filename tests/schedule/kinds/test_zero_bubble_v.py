@@ -17,6 +17,7 @@ from drlpp.schedule.actions import (
     Backward,
     BackwardInput,
     BackwardWeight,
+    Forward,
     Pass,
     Receive,
     Send,
@@ -78,6 +79,19 @@ def test_no_worker_waits_between_two_updates(workers: int) -> None:
         schedule = build_schedule(folded(workers), minibatches, "zb-v", microbatches)
         end = max(timed.end for timed in play(schedule, units))
         assert end == minibatches * microbatches * 6 + workers - 1
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_every_worker_holds_the_activations_of_as_many_microbatches(workers: int) -> None:
+    """2 P of a stage: as many halves of a worker's share as the first worker of 1F1B holds."""
+    schedule = build_schedule(folded(workers), 2, "zb-v", 3 * workers)
+    for actions in schedule.actions.values():
+        held, peak = 0, 0
+        for action in actions:
+            held += isinstance(action, Forward)
+            held -= isinstance(action, Backward | BackwardWeight)
+            peak = max(peak, held)
+        assert peak == 2 * workers
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
