@@ -38,6 +38,8 @@ KINDS = [
     "placement",
     "run",
     "comparison",
+    "microbatches",
+    "training race",
     "trust",
 ]
 
