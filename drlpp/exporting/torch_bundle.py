@@ -38,6 +38,25 @@ if __name__ == "__main__":
     main()
 '''
 
+_README = """# {model} in {stages} stages
+
+Trains with torch.distributed.pipelining, one rank for each stage. Nothing but torch is needed; it
+was made for torch {torch}, and says so when it meets another.
+
+    torchrun --nproc-per-node {stages} run.py --minibatches N --data package.module:function \\
+        --save weights.pt
+
+- method: {method}; optimizer: {optimizer}
+- minibatches of a step, after which the pipeline is empty: {together}; samples of each: {batch_size}
+- `--data` names a function that gives minibatches `(inputs, targets)`, the inputs a tuple; every
+  rank calls it, and it gives all of them the same. Without it an example is repeated.
+- `{package}/stages.py` has a module for each stage, with the weights under the model's names
+- `{package}/schedule.csv` is what every rank does in a step, as torch writes it
+
+What differs from the placement that it was made of:
+
+{notes}"""
+
 
 @dataclass(frozen=True)
 class TorchExport:
@@ -50,6 +69,7 @@ class TorchExport:
         seed: of dropout.
         window: minibatches that an asynchronous schedule trains on from an empty pipeline to the
             next; one that flushes is empty after every update.
+        notes: what the original placement has that this does not.
     """
 
     captured: CapturedModel
@@ -57,6 +77,7 @@ class TorchExport:
     optimizer: OptimizerSpec
     seed: int = 0
     window: int = 20
+    notes: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Write ``run.py`` and the package into ``folder``.
@@ -89,6 +110,22 @@ class TorchExport:
         task = captured.task
         torch.save({"inputs": list(task.inputs), "targets": task.targets}, package / "example.pt")
         (folder / "run.py").write_text(_RUN.format(stages=len(links)))
+        (folder / "README.md").write_text(self._readme(facts))
+
+    def _readme(self, facts: Facts) -> str:
+        stages, method = len(facts.arrives), self.nearest.candidate.method
+        notes = "".join(f"- {note}\n" for note in self.notes) or "- nothing\n"
+        return _README.format(
+            model=facts.model,
+            stages=stages,
+            method=method,
+            optimizer=self.optimizer,
+            torch=facts.torch,
+            package=PACKAGE,
+            together=facts.minibatches,
+            batch_size=facts.batch_size,
+            notes=notes,
+        )
 
     def _facts(self, links: tuple[Link, ...], schedule: Schedule) -> Facts:
         method, captured = self.nearest.candidate.method, self.captured
