@@ -22,6 +22,9 @@ from drlpp.cli.command_line import (
 from drlpp.errors import InvalidInput, InvalidPlacement
 
 if TYPE_CHECKING:
+    from drlpp.capturing.capture import CapturedModel
+    from drlpp.costs.profile import Profile
+    from drlpp.exporting.module_layout import ModuleLayout
     from drlpp.exporting.nearest import Nearest
     from drlpp.placement.execution_plan import ExecutionPlan
     from drlpp.specs.cluster import Cluster
@@ -31,14 +34,25 @@ class Target(StrEnum):
     """Whose format."""
 
     TORCH = "torch"
+    TORCHTITAN = "torchtitan"
+    MEGATRON = "megatron"
+    DEEPSPEED = "deepspeed"
+    VLLM = "vllm"
 
 
 def export_placement(
     placement: Annotated[Path, typer.Argument(help="A placement.json.")],
     to: Annotated[
-        Target, typer.Option(help="torch: a folder with a program that trains without drlpp.")
+        Target,
+        typer.Option(
+            help="torch: a folder with a program that trains without drlpp; torchtitan: a folder "
+            "with its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
+            "vllm: its environment."
+        ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write, a new one.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File or folder to write, a new one.")
+    ],
     policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; else as measured.")] = None,
     method_option: MethodOptions = [],  # noqa: B006 - typer copies it
     optimizer: Annotated[
@@ -64,7 +78,7 @@ def export_placement(
 ) -> None:
     """Write a placement so that others can train with it, and say what they cannot express."""
     from drlpp.capturing.capture import capture
-    from drlpp.exporting.nearest import nearest_chain, ranks
+    from drlpp.exporting.nearest import ranks
     from drlpp.exporting.torch_bundle import TorchExport
     from drlpp.placement.placement_file import read_placement
     from drlpp.schedule.method import choose_method
@@ -84,20 +98,82 @@ def export_placement(
         plan = document.plan(captured.graph, method)
     except InvalidPlacement as error:
         raise InvalidPlacement(f"{placement}: {error}") from None
-    console = build_console()
-    nearest = nearest_chain(plan)
-    hosts = tuple(document.cluster.host_names[host] for host in document.cluster.host_of)
-    lines = [*nearest.notes, *filter(None, [ranks(nearest, hosts)])]
-    if nearest.notes:
-        lines.append(_cost(plan, nearest, document.cluster, profile))
-    if not nearest.candidate.method.flushes:
+    costs, source = _costs(plan, profile)
+    nearest, layout = _nearest(captured, plan, to, costs)
+    lines = list(nearest.notes)
+    if lines:
+        lines.append(_cost(plan, nearest, document.cluster, costs, source))
+    if to is Target.TORCH and not nearest.candidate.method.flushes:
         lines.append(f"the pipeline is emptied after every {window} minibatches (--window)")
-    TorchExport(captured, nearest, spec, seed, window, tuple(lines)).write(output)
+    hosts = tuple(document.cluster.host_names[host] for host in document.cluster.host_of)
+    lines += filter(None, [ranks(nearest, hosts)])
+    console = build_console()
     for line in lines:
         console.print(f"note: {line}", soft_wrap=True)
-    stages = len(nearest.candidate.placement.stages)
-    console.print(f"written to {output}")
-    console.print(f"torchrun --nproc-per-node {stages} {output / 'run.py'}", soft_wrap=True)
+    if layout is None:
+        TorchExport(captured, nearest, spec, seed, window, tuple(lines)).write(output)
+        stages = len(nearest.candidate.placement.stages)
+        then = f"train: torchrun --nproc-per-node {stages} {output / 'run.py'}"
+    else:
+        then = _write_layout(captured, layout, to, tuple(lines), output)
+    console.print(f"written to {output}", soft_wrap=True)
+    console.print(then, soft_wrap=True)
+
+
+def _nearest(
+    captured: CapturedModel, plan: ExecutionPlan, to: Target, costs: Profile
+) -> tuple[Nearest, ModuleLayout | None]:
+    """Return what is exported; with the modules of every stage, but for torch."""
+    from drlpp.exporting import deepspeed, torchtitan
+    from drlpp.exporting.flushing import flushing
+    from drlpp.exporting.module_layout import layers_of, nearest_layout, units_of
+    from drlpp.exporting.nearest import nearest_chain
+
+    if to is Target.TORCH:
+        return nearest_chain(plan), None
+    nearest = nearest_chain(plan, trains_itself=True)
+    if to is not Target.VLLM:
+        only_1f1b = to is not Target.TORCHTITAN
+        nearest = flushing(nearest, captured.task.batch_size, always_1f1b=only_1f1b)
+    module, graph = captured.task.module, captured.graph
+    match to:
+        case Target.TORCHTITAN:
+            units = units_of(module, graph, torchtitan.CONTAINERS)
+        case Target.DEEPSPEED:
+            units = units_of(module, graph, deepspeed.CONTAINERS)
+        case _:
+            units = layers_of(module, graph)
+    layout = nearest_layout(nearest, graph, units, costs.seconds)
+    return layout.nearest, layout
+
+
+def _write_layout(
+    captured: CapturedModel,
+    layout: ModuleLayout,
+    to: Target,
+    notes: tuple[str, ...],
+    output: Path,
+) -> str:
+    """Write a layout by modules, and return a sentence about what to do with it."""
+    from drlpp.exporting.deepspeed import deepspeed_text
+    from drlpp.exporting.megatron import megatron_text
+    from drlpp.exporting.torchtitan import write_torchtitan
+    from drlpp.exporting.vllm import vllm_text
+
+    size = captured.task.batch_size
+    match to:
+        case Target.TORCHTITAN:
+            write_torchtitan(layout, size, notes, output)
+            return f"put {output / 'parallelism.toml'} into your training's configuration"
+        case Target.MEGATRON:
+            output.write_text(megatron_text(layout, size, notes))
+            return f"give Megatron's training these arguments: $(grep -v '^#' {output})"
+        case Target.DEEPSPEED:
+            output.write_text(deepspeed_text(layout, str(captured.reference), notes))
+            return "use its class Placed in place of PipelineModule"
+    output.write_text(vllm_text(layout, notes))
+    stages = len(layout.units)
+    return f"source {output}, then vllm serve --pipeline-parallel-size {stages}"
 
 
 def _check_new(output: Path) -> None:
@@ -105,24 +181,30 @@ def _check_new(output: Path) -> None:
         raise InvalidInput(f"{output}: is there already; name another place, or remove it")
 
 
-def _cost(plan: ExecutionPlan, nearest: Nearest, cluster: Cluster, profile: Path | None) -> str:
-    """Return a sentence about what the export costs."""
+def _costs(plan: ExecutionPlan, path: Path | None) -> tuple[Profile, str]:
+    """Return a profile of the model, and where it is from."""
     from drlpp.cli.planning.planning_input import read_profile
     from drlpp.costs.estimated_profile import estimate_profile
+
+    assert plan.graph is not None
+    if path is None:
+        return estimate_profile(plan.graph), "with costs made up from sizes (--profile)"
+    profile = read_profile(path)
+    if profile.graph.fingerprint != plan.graph.fingerprint:
+        raise InvalidInput(
+            f"{path}: the profile is of {profile.graph.model} (graph {profile.graph.fingerprint}), "
+            f"but this is {plan.graph.model} (graph {plan.graph.fingerprint}); profile that model"
+        )
+    return profile, f"with the costs of {path}"
+
+
+def _cost(
+    plan: ExecutionPlan, nearest: Nearest, cluster: Cluster, costs: Profile, source: str
+) -> str:
+    """Return a sentence about what the export costs."""
     from drlpp.exporting.cost import ExportCost
     from drlpp.io.formatting import seconds_text
 
-    assert plan.graph is not None
-    if profile is None:
-        costs, source = estimate_profile(plan.graph), "with costs made up from sizes (--profile)"
-    else:
-        costs, source = read_profile(profile), f"with the costs of {profile}"
-        if costs.graph.fingerprint != plan.graph.fingerprint:
-            raise InvalidInput(
-                f"{profile}: the profile is of {costs.graph.model} (graph "
-                f"{costs.graph.fingerprint}), but this is {plan.graph.model} (graph "
-                f"{plan.graph.fingerprint}); profile that model"
-            )
     cost = ExportCost.of(costs, cluster, plan.candidate, nearest.candidate)
     return (
         f"by the simulator a minibatch takes {seconds_text(cost.exported_seconds)} as exported and "

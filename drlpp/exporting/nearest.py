@@ -40,12 +40,16 @@ class Nearest:
     notes: tuple[str, ...]
 
 
-def nearest_chain(plan: ExecutionPlan) -> Nearest:
+def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Nearest:
     """Return the same stages in a chain, one worker each, in 32 bits and without recomputation.
 
+    Args:
+        plan: of the placement.
+        trains_itself: whether the format is of a program with schedules and passes of its own.
+
     Raises:
-        InvalidInput: an asynchronous schedule runs on branches, or the method has an option that
-            no export knows.
+        InvalidInput: an asynchronous schedule runs on branches where the export is to do the same,
+            or the method has an option that no export knows.
     """
     _check_options(plan.method)
     placement, method = plan.placement, plan.method
@@ -63,15 +67,17 @@ def nearest_chain(plan: ExecutionPlan) -> Nearest:
         )
     )
     if method.recompute:
-        notes.append("recompute: activations are kept from the forward to the backward instead")
+        instead = "activations are kept from the forward to the backward instead"
+        notes.append(f"recompute: {'is to be set there' if trains_itself else instead}")
         method = method.model_copy(update={"recompute": False})
     if method.precision != "float32":
-        notes.append(f"precision {method.precision}: passes run in the types of the weights")
+        instead = "is to be set there" if trains_itself else "passes run in the types of the weights"
+        notes.append(f"precision {method.precision}: {instead}")
         method = method.model_copy(update={"precision": "float32", "loss_scale": None})
     assert plan.graph is not None
     pipeline = single.pipeline(plan.graph)
     if branches := _branches(pipeline):
-        if not method.flushes:
+        if not method.flushes and not trains_itself:
             raise InvalidInput(
                 f"{branches[0]}, which changes how many updates an asynchronous minibatch misses "
                 "if they are made a chain; export a schedule that flushes (--policy sync)"
