@@ -13,13 +13,14 @@ from drlpp.exporting.torch_schedule import chain_schedule, computations, csv_tex
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 """Whose children torchtitan can divide; it looks no deeper."""
 
+# Its name says that there is one stage a rank; the CSV says what is done.
 _TEXT = """{notes}
 [parallelism]
 pipeline_parallel_degree = {stages}
 module_fqns_per_model_part = [
 {parts}
 ]
-pipeline_parallel_schedule = "_PipelineScheduleRuntime"
+pipeline_parallel_schedule = "1F1B"
 pipeline_parallel_schedule_csv = {schedule}
 pipeline_parallel_microbatch_size = {size}
 
