@@ -54,8 +54,8 @@ def with_relays(profile: Profile, placement: Placement) -> tuple[Profile, Placem
     graph, last = profile.graph, len(placement.stages) - 1
     stage_of = placement.stage_of_operator(len(graph))
     reader: dict[tuple[int, int], int] = {}
-    for source, output, stage in _reads(graph, stage_of, last):
-        reader[source, output] = max(stage, reader.get((source, output), 0))
+    for source, output, until in _reads(graph, stage_of, last):
+        reader[source, output] = max(until, reader.get((source, output), 0))
     operators: list[Operator] = []
     costs: list[OperatorProfile] = []
     number: dict[int, int] = {}
@@ -117,9 +117,7 @@ def with_relays(profile: Profile, placement: Placement) -> tuple[Profile, Placem
     return Profile(**values), Placement(stages=tuple(stages))
 
 
-def _reads(
-    graph: OpGraph, stage_of: tuple[int, ...], last: int
-) -> Iterator[tuple[int, int, int]]:
+def _reads(graph: OpGraph, stage_of: tuple[int, ...], last: int) -> Iterator[tuple[int, int, int]]:
     """Yield (operator, output, stage that reads it); the loss is computed on the last stage."""
     for edge in graph.edges:
         for output in edge.outputs:

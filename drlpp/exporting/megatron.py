@@ -12,8 +12,7 @@ from drlpp.exporting.module_layout import ModuleLayout
 def layer_counts(layout: ModuleLayout) -> list[int]:
     """Return how many layers every stage has; of a layout by the layers of a decoder."""
     return [
-        sum(unit.modules[0] not in ("before", "behind") for unit in stage)
-        for stage in layout.units
+        sum(unit.modules[0] not in ("before", "behind") for unit in stage) for stage in layout.units
     ]
 
 

@@ -164,9 +164,7 @@ def nearest_layout(
             )
     assigned = dict(zip(computing, chosen, strict=True))
     return ModuleLayout(
-        tuple(
-            tuple(unit for unit in computing if assigned[unit] == k) for k in range(stages)
-        ),
+        tuple(tuple(unit for unit in computing if assigned[unit] == k) for k in range(stages)),
         Nearest(replace(nearest.candidate, placement=moved), tuple(notes)),
     )
 
@@ -185,9 +183,7 @@ def _fewest_moved(
             sum(seconds[operator] for operator in unit.operators if stage_of[operator] != stage)
             for stage in range(stages)
         ]
-        came = [
-            k - 1 if number and k and best[k - 1] < best[k] else k for k in range(stages)
-        ]
+        came = [k - 1 if number and k and best[k - 1] < best[k] else k for k in range(stages)]
         best = [best[came[k]] + moved[k] for k in range(stages)]
         ways.append(came)
     stage, chosen = stages - 1, []

@@ -71,7 +71,9 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
         notes.append(f"recompute: {'is to be set there' if trains_itself else instead}")
         method = method.model_copy(update={"recompute": False})
     if method.precision != "float32":
-        instead = "is to be set there" if trains_itself else "passes run in the types of the weights"
+        instead = (
+            "is to be set there" if trains_itself else "passes run in the types of the weights"
+        )
         notes.append(f"precision {method.precision}: {instead}")
         method = method.model_copy(update={"precision": "float32", "loss_scale": None})
     assert plan.graph is not None
@@ -117,18 +119,18 @@ def _check_options(method: Method) -> None:
 
 def _branches(pipeline: Pipeline) -> list[str]:
     """Return a sentence for every pair of neighbours that do not read from each other."""
-    found = []
-    for stage in range(1, len(pipeline.stages)):
-        if not any(edge.source == stage - 1 for edge in pipeline.incoming(stage)):
-            found.append(f"stages {stage - 1} and {stage} compute side by side")
-    return found
+    return [
+        f"stages {stage - 1} and {stage} compute side by side"
+        for stage in range(1, len(pipeline.stages))
+        if not any(edge.source == stage - 1 for edge in pipeline.incoming(stage))
+    ]
 
 
 def _relays(pipeline: Pipeline) -> Iterator[str]:
     for edge in pipeline.edges:
         if edge.target > edge.source + 1:
-            between = range(edge.source + 1, edge.target)
+            between = [str(stage) for stage in range(edge.source + 1, edge.target)]
             yield (
                 f"stage {edge.source} sends to stage {edge.target}; in the export that passes "
-                f"through stage {' and '.join(map(str, between))}"
+                f"through {'stages' if len(between) > 1 else 'stage'} {', '.join(between)}"
             )

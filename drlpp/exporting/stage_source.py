@@ -126,12 +126,13 @@ def _stage_graph(link: Link, captured: CapturedModel) -> fx.Graph:
     _check(graph, captured)
     # torch sends tensors that are laid out in one piece only.
     contiguous = torch.ops.aten.contiguous.default
-    made = {
+    made: dict[Argument, fx.Node] = {
         StageOutput(program.stage, index): graph.call_function(contiguous, (output,))
         for index, output in enumerate(outputs)
         if StageOutput(program.stage, index) in link.leaves
     }
-    graph.output(tuple({**known, **made}[value] for value in link.leaves))
+    known.update(made)
+    graph.output(tuple(known[value] for value in link.leaves))
     return graph
 
 

@@ -30,9 +30,9 @@ PACKAGE = "pipelined"
 
 _TEMPLATE = Path(__file__).parent / "bundle"
 
-_RUN = f'''"""Trains with torch.distributed.pipelining: torchrun --nproc-per-node {{stages}} run.py"""
+_RUN = '''"""Train: torchrun --nproc-per-node {stages} run.py"""
 
-from {PACKAGE}.training import main
+from {package}.training import main
 
 if __name__ == "__main__":
     main()
@@ -47,7 +47,7 @@ was made for torch {torch}, and says so when it meets another.
         --save weights.pt
 
 - method: {method}; optimizer: {optimizer}
-- minibatches of a step, after which the pipeline is empty: {together}; samples of each: {batch_size}
+- minibatches of a step, after which the pipeline is empty: {together}, of {batch_size} samples
 - `--data` names a function that gives minibatches `(inputs, targets)`, the inputs a tuple; every
   rank calls it, and it gives all of them the same. Without it an example is repeated.
 - `{package}/stages.py` has a module for each stage, with the weights under the model's names
@@ -109,7 +109,7 @@ class TorchExport:
         torch.save(stored, package / "weights.pt")
         task = captured.task
         torch.save({"inputs": list(task.inputs), "targets": task.targets}, package / "example.pt")
-        (folder / "run.py").write_text(_RUN.format(stages=len(links)))
+        (folder / "run.py").write_text(_RUN.format(stages=len(links), package=PACKAGE))
         (folder / "README.md").write_text(self._readme(facts))
 
     def _readme(self, facts: Facts) -> str:

@@ -61,17 +61,15 @@ def test_another_method_and_optimizer(folder: Path, tmp_path: Path) -> None:
     assert (facts.microbatches, facts.optimizer, facts.schedule) == (4, "SGD", "compute_only")
 
 
-def test_what_torch_cannot_express_is_said_with_what_it_costs(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_what_torch_cannot_express_is_said_with_what_it_costs(folder: Path, tmp_path: Path) -> None:
     text = export(folder / "forked.json", "--to", "torch", "-o", str(tmp_path / "out"))
     assert "note: stages 1 and 2 compute side by side; in the export they follow each other" in text
-    assert "note: stage 0 sends to stage 3; in the export that passes through stage 1 and 2" in text
+    assert "note: stage 0 sends to stage 3; in the export that passes through stages 1, 2" in text
     assert "with costs made up from sizes (--profile)" in text
     assert "rank 1 on accelerator 3 of" in text
+    options = ["-o", str(tmp_path / "other"), "--policy", "stash"]
     with pytest.raises(ValueError, match="stages 1 and 2 compute side by side"):
-        where = str(tmp_path / "other")
-        export(folder / "forked.json", "--to", "torch", "-o", where, "--policy", "stash")
+        export(folder / "forked.json", "--to", "torch", *options)
 
 
 @pytest.mark.parametrize(
@@ -104,5 +102,5 @@ def test_torchtitan_gets_a_folder(folder: Path, tmp_path: Path) -> None:
 
 def test_a_profile_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
     where = ["-o", str(tmp_path / "out"), "--profile", str(folder / "profile.json")]
-    with pytest.raises(ValueError, match="but this is tests.support.models:forked"):
+    with pytest.raises(ValueError, match=r"but this is tests.support.models:forked"):
         export(folder / "forked.json", "--to", "torch", *where)

@@ -21,6 +21,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.schedule.method import Method
 from tests.support.pipelines import in_a_row
+from tests.support.without_drlpp import torchrun
 
 METHOD = Method(schedule="1f1b-flush", policy="sync", microbatches=4, accumulate=2)
 NOTES = ("stage 0 has 2 replicas", "a second note")
@@ -154,3 +155,33 @@ def test_deepspeeds_parts(decoder: CapturedModel, monkeypatch: pytest.MonkeyPatc
     ]
     with pytest.raises(ValueError, match="8 layers; PARTS are of 9"):
         written["Placed"](layers[1:], 0)
+
+
+_ON_THREE_RANKS = """
+import torch
+import deepspeed
+from torch import nn
+
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # It would be compiled.
+deepspeed.init_distributed("gloo")
+import placed
+
+torch.manual_seed(0)
+layers = [nn.Linear(number + 1, number + 2) for number in range(len(placed.LAYERS))]
+stage = placed.Placed(layers, num_stages=3, loss_fn=nn.functional.mse_loss)
+shapes = [tuple(weight.shape) for weight in stage.parameters() if weight.dim() == 2]
+print("OWN", stage.global_rank, stage.parts, shapes)
+"""
+
+
+@pytest.mark.system
+def test_deepspeed_builds_the_parts(decoder: CapturedModel, tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed", reason="needs deepspeed")
+    units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
+    text = deepspeed_text(laid_out(decoder, units), "decoder", ())
+    (tmp_path / "placed.py").write_text(text)
+    (tmp_path / "program.py").write_text(_ON_THREE_RANKS)
+    done = torchrun(3, "program.py", folder=tmp_path)
+    for rank, (begin, end) in enumerate([(0, 3), (3, 5), (5, 9)]):
+        shapes = [(number + 2, number + 1) for number in range(begin, end)]
+        assert f"OWN {rank} [0, 3, 5, 9] {shapes}" in done.stdout

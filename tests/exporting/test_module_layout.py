@@ -97,7 +97,9 @@ def test_what_the_model_computes_goes_with_what_it_reads(forked) -> None:
     stage_of = layout.nearest.candidate.placement.stage_of_operator(len(graph))
     for operator in graph.operators:
         if not operator.module:
-            assert stage_of[operator.id] == max(stage_of[p] for p in graph.predecessors[operator.id])
+            assert stage_of[operator.id] == max(
+                stage_of[p] for p in graph.predecessors[operator.id]
+            )
     (note,) = layout.nearest.notes
     assert note.startswith("attention is cut inside, over stages 0 and 1; in the export it is in")
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_BLOCK = '''
+_BLOCK = """
 import sys
 
 class _Blocker:
@@ -16,7 +16,7 @@ class _Blocker:
             raise ImportError("drlpp is not installed here")
 
 sys.meta_path.insert(0, _Blocker())
-'''
+"""
 
 
 def torchrun(
@@ -26,7 +26,8 @@ def torchrun(
     block = folder / "without_drlpp"
     block.mkdir(exist_ok=True)
     (block / "sitecustomize.py").write_text(_BLOCK)
-    environment = dict(os.environ, PYTHONPATH=f"{block}:{folder}", OMP_NUM_THREADS="1")
+    path = os.pathsep.join([str(block), str(folder), os.environ.get("PYTHONPATH", "")])
+    environment = dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1")
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),

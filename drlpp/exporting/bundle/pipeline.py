@@ -64,7 +64,9 @@ class Pipeline:
             loss_fn=self._loss_of,
             scale_grads=facts.asynchrony is None,
         )
-        self._schedule._load_csv(str(FOLDER / "schedule.csv"), format=facts.schedule)
+        # As it was made: torch places messages where there are none.
+        order: Any = facts.schedule
+        self._schedule._load_csv(str(FOLDER / "schedule.csv"), format=order)
         if facts.asynchrony is not None:
             self._schedule.register_custom_function(REDUCE_GRAD, self._update)
 
@@ -79,7 +81,10 @@ class Pipeline:
         self._weights.begin()
         self._scheduled.first_minibatch = self._trained_minibatches
         own = [inputs[index].to(self._device) for index in self.facts.inputs[self._rank]]
-        names = [f"input_{index}" for index in self.facts.inputs[self._rank]]
+        named: dict[str, Any] = {
+            f"input_{index}": value
+            for index, value in zip(self.facts.inputs[self._rank], own, strict=True)
+        }
         losses: list[Tensor] = []
         # The first stage takes inputs by position; torch keeps those of the others for messages.
         self._schedule.step(
@@ -87,7 +92,7 @@ class Pipeline:
             target=targets.to(self._device) if self._is_last else None,
             losses=losses if self._is_last else None,
             return_outputs=False,
-            **({} if self._rank == 0 else dict(zip(names, own, strict=True))),
+            **({} if self._rank == 0 else named),
         )
         if self.facts.asynchrony is None:
             self._update_all()
@@ -114,7 +119,7 @@ class Pipeline:
         loss: Tensor = self._loss(*outputs, targets)
         return loss
 
-    def _update(self, action: Any, context: Any) -> None:
+    def _update(self, action: Any, ctx: Any) -> None:
         """Perform an update in the middle of a step: action REDUCE_GRAD of the schedule."""
         assert self.facts.asynchrony is not None
         made = self.facts.asynchrony.contributions[self._rank]
@@ -122,15 +127,15 @@ class Pipeline:
 
     def _update_all(self) -> None:
         """Perform the update at the end of a step; clipping takes the norm over all stages."""
-        weights = [w for w in self.stage.parameters() if w.grad is not None]
+        gradients = [w.grad for w in self.stage.parameters() if w.grad is not None]
         if self.facts.clip_norm:
-            square = torch.zeros((), device=self._device)
-            for weight in weights:
-                square = square + torch.linalg.vector_norm(weight.grad).square()
+            square = torch.zeros((), dtype=torch.float64, device=self._device)
+            for gradient in gradients:
+                square = square + torch.linalg.vector_norm(gradient).square()
             dist.all_reduce(square)
             scale = (self.facts.clip_norm / (square.sqrt() + 1e-6)).clamp(max=1.0)
-            for weight in weights:
-                weight.grad.mul_(scale)
+            for gradient in gradients:
+                gradient.mul_(scale)
         if self.optimizer is not None:
             self.optimizer.step()
             self.optimizer.zero_grad()
