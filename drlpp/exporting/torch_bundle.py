@@ -103,7 +103,9 @@ class TorchExport:
         (package / "schedule.csv").write_text(csv_text(rows))
         facts.write(package)
         stored = {
-            "model": captured.state | captured.constants,
+            "model": captured.state,
+            # What no state_dict holds.
+            "constants": captured.constants,
             "loss": loss_tensors(part),
         }
         torch.save(stored, package / "weights.pt")

@@ -23,6 +23,7 @@ from drlpp.runtime import Minibatches, RunOptions
 from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.captured_zoo import captured_in_float64
 from tests.support.pipelines import in_a_row, random_order
 from tests.support.without_drlpp import torchrun
 
@@ -93,8 +94,9 @@ def captured() -> CapturedModel:
     return capture(ModelReference.named("tests.support.models:forked"), seed=1)
 
 
-def order() -> Tensor:
-    return random_order(8, STEPS * WINDOW, 8)
+def order(captured: CapturedModel) -> Tensor:
+    samples = captured.task.batch_size
+    return random_order(samples, STEPS * WINDOW, samples)
 
 
 def exporting(
@@ -115,7 +117,7 @@ def reference_state(captured: CapturedModel, export: TorchExport) -> dict[str, T
     )
     for step in range(STEPS):
         first = step * together
-        executor.run(together, RunOptions(order=order()[first:], first_minibatch=first))
+        executor.run(together, RunOptions(order=order(captured)[first:], first_minibatch=first))
     return executor.state()
 
 
@@ -134,7 +136,7 @@ def check_trainings(
         export.write(folder / f"{name}-folder")
         shutil.move(folder / f"{name}-folder" / PACKAGE, folder / name)
     task = captured.task
-    data = {"inputs": task.inputs, "targets": task.targets, "order": order()}
+    data = {"inputs": task.inputs, "targets": task.targets, "order": order(captured)}
     torch.save(data, folder / "data.pt")
     (folder / "driver.py").write_text(DRIVER % STEPS)
     torchrun(len(placement.stages), "driver.py", *exports, folder=folder)
@@ -149,7 +151,8 @@ def check_trainings(
                 atol=1e-12,
                 msg=lambda text, at=f"{name}, {key}": f"{at}: {text}",
             )
-        assert not torch.equal(found["stem.weight"], captured.state["stem.weight"]), name
+        moved = next(key for key, value in wanted.items() if value.dim() > 1)
+        assert not torch.equal(found[moved], captured.state[moved]), name
 
 
 def test_trained_on_two_ranks_without_drlpp_as_by_our_reference(
@@ -164,6 +167,19 @@ def test_trained_on_four_ranks_without_drlpp_as_by_our_reference(
 ) -> None:
     """A skip passes through two stages."""
     check_trainings(captured, in_a_row(captured.graph, 0, 1, 2, 3), ON_FOUR, tmp_path)
+
+
+@pytest.mark.system
+def test_later_stages_read_inputs_of_the_model(tmp_path: Path) -> None:
+    """The Transformer's decoder reads target tokens, and positions that no state_dict holds."""
+    translating = captured_in_float64("transformer")
+    placement = in_a_row(translating.graph, 0, 1, 2)
+    assert translating.constants
+    trainings = {
+        "gpipe": (GPIPE.model_copy(update={"microbatches": 2}), SGD),
+        "stash": ON_TWO["stash"],
+    }
+    check_trainings(translating, placement, trainings, tmp_path)
 
 
 @pytest.mark.system
@@ -186,7 +202,7 @@ def test_the_program_of_a_bundle_trains_on_a_users_data(
     facts = tmp_path / "out" / PACKAGE / "facts.json"
     facts.write_text(json.dumps(json.loads(facts.read_text()) | {"torch": "2.99.0"}))
     task = captured.task
-    torch.save((task.inputs, task.targets, order()), tmp_path / "data.pt")
+    torch.save((task.inputs, task.targets, order(captured)), tmp_path / "data.pt")
     (tmp_path / "own_data.py").write_text(
         "import torch\n"
         "def minibatches():\n"

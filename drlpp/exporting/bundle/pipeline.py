@@ -49,7 +49,9 @@ class Pipeline:
             )
         stages = import_module(".stages", __package__)
         stored = torch.load(FOLDER / "weights.pt", mmap=True, weights_only=True)
-        self.stage: nn.Module = _filled(stages.STAGES[self._rank](), stored["model"], device)
+        self.stage: nn.Module = _filled(
+            stages.STAGES[self._rank](), stored["model"] | stored["constants"], device
+        )
         self._loss: nn.Module = _filled(stages.Loss(), stored["loss"], device)
         trained = [weight for weight in self.stage.parameters() if weight.requires_grad]
         self.optimizer = _optimizer(facts, trained) if trained else None
