@@ -25,6 +25,7 @@ from drlpp.cli.command_line import (
     run_program,
     settle_imports,
 )
+from drlpp.cli.export_command import export_placement
 from drlpp.cli.learn_command import learn
 from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
 from drlpp.cli.race_command import race_model
@@ -66,6 +67,7 @@ app.add_typer(cluster_app, name="cluster")
 app.command("profile")(profile_model)
 app.command("plan")(plan_placement)
 app.command("timeline")(show_timeline)
+app.command("export")(export_placement)
 
 
 @app.command("capture")

@@ -1,0 +1,212 @@
+"""``drlpp export``: a placement in the formats of other projects."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from drlpp.cli.command_line import (
+    OPTIMIZER_HELP,
+    POLICY_HELP,
+    MethodOptions,
+    OptimizerOptions,
+    TrustOption,
+    build_console,
+    optimizer_options,
+    read_options,
+    settle_imports,
+)
+from drlpp.errors import InvalidInput, InvalidPlacement
+
+if TYPE_CHECKING:
+    from drlpp.capturing.capture import CapturedModel
+    from drlpp.costs.profile import Profile
+    from drlpp.exporting.module_layout import ModuleLayout
+    from drlpp.exporting.nearest import Nearest
+    from drlpp.placement.execution_plan import ExecutionPlan
+    from drlpp.specs.cluster import Cluster
+
+
+class Target(StrEnum):
+    """Whose format."""
+
+    TORCH = "torch"
+    TORCHTITAN = "torchtitan"
+    MEGATRON = "megatron"
+    DEEPSPEED = "deepspeed"
+    VLLM = "vllm"
+
+
+def export_placement(
+    placement: Annotated[Path, typer.Argument(help="A placement.json.")],
+    to: Annotated[
+        Target,
+        typer.Option(
+            help="torch: a folder with a program that trains without drlpp; torchtitan: a folder "
+            "with its options and a schedule; megatron: its arguments; deepspeed: a Python module; "
+            "vllm: its environment."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File or folder to write, a new one.")
+    ],
+    policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}; else as measured.")] = None,
+    method_option: MethodOptions = [],  # noqa: B006 - typer copies it
+    optimizer: Annotated[
+        str | None, typer.Option(help=f"{OPTIMIZER_HELP}; else as measured.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    optimizer_option: OptimizerOptions = [],  # noqa: B006
+    window: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="Minibatches that an asynchronous schedule trains on before the pipeline is "
+            "emptied; torch keeps the messages of a window until its end.",
+        ),
+    ] = 20,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="A profile.json, for what the export costs; else made up from sizes."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights and dropout.")] = 0,
+    trust: TrustOption = [],  # noqa: B006
+) -> None:
+    """Write a placement so that others can train with it, and say what they cannot express."""
+    from drlpp.capturing.capture import capture
+    from drlpp.exporting.nearest import ranks
+    from drlpp.exporting.torch_bundle import TorchExport
+    from drlpp.placement.placement_file import read_placement
+    from drlpp.schedule.method import choose_method
+    from drlpp.specs.optimizer_spec import OptimizerSpec
+
+    document = read_placement(placement, trust=trust)
+    if optimizer is not None:
+        # What the file says of it does not count.
+        document = document.model_copy(update={"optimizer": OptimizerSpec()})
+    settle_imports(placement, document)
+    _check_new(output)
+    options = read_options(method_option, "method", "accumulate=4")
+    method = choose_method(policy, options, document.method)
+    spec = document.optimizer.changed(optimizer, optimizer_options(optimizer_option, lr))
+    captured = capture(document.model, seed=seed)
+    try:
+        plan = document.plan(captured.graph, method)
+    except InvalidPlacement as error:
+        raise InvalidPlacement(f"{placement}: {error}") from None
+    costs, source = _costs(plan, profile)
+    nearest, layout = _nearest(captured, plan, to, costs)
+    lines = list(nearest.notes)
+    if lines:
+        lines.append(_cost(plan, nearest, document.cluster, costs, source))
+    if to is Target.TORCH and not nearest.candidate.method.flushes:
+        lines.append(f"the pipeline is emptied after every {window} minibatches (--window)")
+    hosts = tuple(document.cluster.host_names[host] for host in document.cluster.host_of)
+    lines += filter(None, [ranks(nearest, hosts)])
+    console = build_console()
+    for line in lines:
+        console.print(f"note: {line}", soft_wrap=True)
+    if layout is None:
+        TorchExport(captured, nearest, spec, seed, window, tuple(lines)).write(output)
+        stages = len(nearest.candidate.placement.stages)
+        then = f"train: torchrun --nproc-per-node {stages} {output / 'run.py'}"
+    else:
+        then = _write_layout(captured, layout, to, tuple(lines), output)
+    console.print(f"written to {output}", soft_wrap=True)
+    console.print(then, soft_wrap=True)
+
+
+def _nearest(
+    captured: CapturedModel, plan: ExecutionPlan, to: Target, costs: Profile
+) -> tuple[Nearest, ModuleLayout | None]:
+    """Return what is exported; with the modules of every stage, but for torch."""
+    from drlpp.exporting import deepspeed, torchtitan
+    from drlpp.exporting.flushing import flushing
+    from drlpp.exporting.module_layout import layers_of, nearest_layout, units_of
+    from drlpp.exporting.nearest import nearest_chain
+
+    if to is Target.TORCH:
+        return nearest_chain(plan), None
+    nearest = nearest_chain(plan, trains_itself=True)
+    if to is not Target.VLLM:
+        only_1f1b = to is not Target.TORCHTITAN
+        nearest = flushing(nearest, captured.task.batch_size, always_1f1b=only_1f1b)
+    module, graph = captured.task.module, captured.graph
+    match to:
+        case Target.TORCHTITAN:
+            units = units_of(module, graph, torchtitan.CONTAINERS)
+        case Target.DEEPSPEED:
+            units = units_of(module, graph, deepspeed.CONTAINERS)
+        case _:
+            units = layers_of(module, graph)
+    layout = nearest_layout(nearest, graph, units, costs.seconds)
+    return layout.nearest, layout
+
+
+def _write_layout(
+    captured: CapturedModel,
+    layout: ModuleLayout,
+    to: Target,
+    notes: tuple[str, ...],
+    output: Path,
+) -> str:
+    """Write a layout by modules, and return a sentence about what to do with it."""
+    from drlpp.exporting.deepspeed import deepspeed_text
+    from drlpp.exporting.megatron import megatron_text
+    from drlpp.exporting.torchtitan import write_torchtitan
+    from drlpp.exporting.vllm import vllm_text
+
+    size = captured.task.batch_size
+    match to:
+        case Target.TORCHTITAN:
+            write_torchtitan(layout, size, notes, output)
+            return f"put {output / 'parallelism.toml'} into your training's configuration"
+        case Target.MEGATRON:
+            output.write_text(megatron_text(layout, size, notes))
+            return f"give Megatron's training these arguments: $(grep -v '^#' {output})"
+        case Target.DEEPSPEED:
+            output.write_text(deepspeed_text(layout, str(captured.reference), notes))
+            return "use its class Placed in place of PipelineModule"
+    output.write_text(vllm_text(layout, notes))
+    stages = len(layout.units)
+    return f"source {output}, then vllm serve --pipeline-parallel-size {stages}"
+
+
+def _check_new(output: Path) -> None:
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise InvalidInput(f"{output}: is there already; name another place, or remove it")
+
+
+def _costs(plan: ExecutionPlan, path: Path | None) -> tuple[Profile, str]:
+    """Return a profile of the model, and where it is from."""
+    from drlpp.cli.planning.planning_input import read_profile
+    from drlpp.costs.estimated_profile import estimate_profile
+
+    assert plan.graph is not None
+    if path is None:
+        return estimate_profile(plan.graph), "with costs made up from sizes (--profile)"
+    profile = read_profile(path)
+    if profile.graph.fingerprint != plan.graph.fingerprint:
+        raise InvalidInput(
+            f"{path}: the profile is of {profile.graph.model} (graph {profile.graph.fingerprint}), "
+            f"but this is {plan.graph.model} (graph {plan.graph.fingerprint}); profile that model"
+        )
+    return profile, f"with the costs of {path}"
+
+
+def _cost(
+    plan: ExecutionPlan, nearest: Nearest, cluster: Cluster, costs: Profile, source: str
+) -> str:
+    """Return a sentence about what the export costs."""
+    from drlpp.exporting.cost import ExportCost
+    from drlpp.io.formatting import seconds_text
+
+    cost = ExportCost.of(costs, cluster, plan.candidate, nearest.candidate)
+    return (
+        f"by the simulator a minibatch takes {seconds_text(cost.exported_seconds)} as exported and "
+        f"{seconds_text(cost.original_seconds)} as placed, {cost.ratio:.2f}×, {source}"
+    )

@@ -1,0 +1,108 @@
+"""The training that ``run.py`` performs, on every rank."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .facts import FOLDER, Facts
+from .pipeline import Pipeline
+
+Minibatch = tuple[tuple[Tensor, ...], Tensor]
+
+
+def main() -> None:
+    """Train as the command line says."""
+    facts = Facts.read()
+    options = _parser(facts).parse_args()
+    if options.minibatches % facts.minibatches or options.minibatches < 1:
+        sys.exit(
+            f"--minibatches is {options.minibatches}; a step takes {facts.minibatches}, so give a "
+            "multiple of it"
+        )
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    if rank == 0 and facts.version_note:
+        print(f"note: {facts.version_note}", file=sys.stderr)
+    torch.set_num_threads(options.threads)
+    device = torch.device("cuda", local) if options.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        _train(Pipeline(device), options)
+    finally:
+        dist.destroy_process_group()
+
+
+def _train(pipeline: Pipeline, options: argparse.Namespace) -> None:
+    facts = pipeline.facts
+    minibatches = iter(_data(options.data))
+    for done in range(0, options.minibatches, facts.minibatches):
+        inputs, targets = _together(list(islice(minibatches, facts.minibatches)), facts)
+        losses = pipeline.step(inputs, targets)
+        if losses:
+            mean = sum(losses) / len(losses)
+            print(f"minibatch {done + facts.minibatches}: loss {mean:.6g}", flush=True)
+    if options.save is not None:
+        state = pipeline.state()
+        if state is not None:
+            torch.save(state, options.save)
+
+
+def _parser(facts: Facts) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=f"Train {facts.model} in {len(facts.arrives)} stages with torch {facts.torch}."
+    )
+    parser.add_argument(
+        "--minibatches", type=int, default=10 * facts.minibatches, help="to train on"
+    )
+    parser.add_argument(
+        "--data",
+        default=None,
+        help="package.module:function, which gives minibatches (inputs, targets), the inputs a "
+        "tuple; else one example again and again",
+    )
+    parser.add_argument("--save", type=Path, help="file for the weights, by the model's names")
+    there = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if there else "cpu")
+    parser.add_argument("--threads", type=int, default=1, help="of a rank on a CPU")
+    return parser
+
+
+def _data(named: str | None) -> Iterable[Minibatch]:
+    if named is not None:
+        sys.path.insert(0, os.getcwd())
+        module, _, function = named.partition(":")
+        found: Iterable[Minibatch] = getattr(import_module(module), function)()
+        return found
+    return _example()
+
+
+def _example() -> Iterator[Minibatch]:
+    example = torch.load(FOLDER / "example.pt", weights_only=True)
+    while True:
+        yield tuple(example["inputs"]), example["targets"]
+
+
+def _together(minibatches: list[Minibatch], facts: Facts) -> Minibatch:
+    """Return the minibatches of a step as one, samples first."""
+    if len(minibatches) < facts.minibatches:
+        sys.exit(f"the data ended: a step takes {facts.minibatches} minibatches")
+    for _, targets in minibatches:
+        if len(targets) != facts.batch_size:
+            sys.exit(
+                f"a minibatch has {len(targets)} samples; the stages are for {facts.batch_size}"
+            )
+    inputs = tuple(
+        torch.cat(values) for values in zip(*(given for given, _ in minibatches), strict=True)
+    )
+    return inputs, torch.cat([targets for _, targets in minibatches])

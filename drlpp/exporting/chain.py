@@ -1,0 +1,97 @@
+"""Stages as links of a chain, where messages pass between neighbours only.
+
+What a stage sends to a later one than the next travels through those in between. Stage 0 of this
+placement is read by stages 1 and 2, so stage 1 hands ``a`` on::
+
+    0 ──a──▶ 1 ──b──▶ 2        0 ──a──▶ 1 ──a,b──▶ 2
+    └────────a───────▲
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import fx
+
+from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.graph import TensorSpec
+from drlpp.runtime.stage.stages import Argument, ModelInput, StageOutput, StageProgram
+
+
+@dataclass(frozen=True)
+class Link:
+    """One stage of a chain.
+
+    Attributes:
+        program: what it computes.
+        arrives: what the stage before hands it, in order.
+        leaves: what it hands to the next, in order; of the last stage what the model returns.
+        arriving, leaving: their shapes and types for one microbatch.
+    """
+
+    program: StageProgram
+    arrives: tuple[StageOutput, ...]
+    leaves: tuple[Argument, ...]
+    arriving: tuple[TensorSpec, ...]
+    leaving: tuple[TensorSpec, ...]
+
+
+def chained(programs: Sequence[StageProgram], captured: CapturedModel) -> tuple[Link, ...]:
+    """Return the stages as a chain.
+
+    Args:
+        programs: all stages, in order.
+        captured: the model, for one microbatch.
+    """
+    specs = _specs(programs)
+    inputs = [
+        TensorSpec(
+            shape=tuple(value.shape),
+            dtype=str(value.dtype).removeprefix("torch."),
+            bytes_=value.nbytes,
+        )
+        for value in captured.task.inputs
+    ]
+    last = len(programs) - 1
+    read_last: dict[StageOutput, int] = {}
+    for program in programs:
+        for value in (*program.arguments, *program.results):
+            if isinstance(value, StageOutput):
+                read_last[value] = max(program.stage, read_last.get(value, 0))
+    borders = [
+        sorted(
+            (v for v, reader in read_last.items() if v.stage <= k < reader),
+            key=lambda v: (v.stage, v.index),
+        )
+        for k in range(last)
+    ]
+    links = []
+    for k, program in enumerate(programs):
+        arrives = tuple(borders[k - 1]) if k else ()
+        leaves: tuple[Argument, ...] = tuple(borders[k]) if k < last else program.results
+        leaving = [
+            inputs[value.index] if isinstance(value, ModelInput) else specs[value]
+            for value in leaves
+        ]
+        links.append(
+            Link(program, arrives, leaves, tuple(specs[v] for v in arrives), tuple(leaving))
+        )
+    return tuple(links)
+
+
+def _specs(programs: Sequence[StageProgram]) -> dict[Argument, TensorSpec]:
+    """Return shape and type of every output of every stage."""
+    found: dict[Argument, TensorSpec] = {}
+    for program in programs:
+        outputs = program.function.graph.output_node().args[0]
+        assert isinstance(outputs, tuple)
+        for index, node in enumerate(outputs):
+            assert isinstance(node, fx.Node)
+            value = node.meta["val"]
+            found[StageOutput(program.stage, index)] = TensorSpec(
+                shape=tuple(value.shape),
+                dtype=str(value.dtype).removeprefix("torch."),
+                bytes_=value.numel() * value.element_size(),
+            )
+    return found

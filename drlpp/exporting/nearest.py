@@ -1,0 +1,136 @@
+"""The nearest candidate that a format can express, and in words what it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from drlpp.errors import InvalidInput
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+
+_KNOWN_OPTIONS = {
+    "schedule",
+    "policy",
+    "microbatches",
+    "accumulate",
+    "in_flight_per_link",
+    "recompute",
+    "precision",
+    "loss_scale",
+    "clip_norm",
+    "annealing_minibatches",
+    "correction_decay",
+}
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """What is exported.
+
+    Attributes:
+        candidate: that the format expresses.
+        notes: a sentence for everything of the original that it does not.
+    """
+
+    candidate: Candidate
+    notes: tuple[str, ...]
+
+
+def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Nearest:
+    """Return the same stages in a chain, one worker each, in 32 bits and without recomputation.
+
+    Args:
+        plan: of the placement.
+        trains_itself: whether the format is of a program with schedules and passes of its own.
+
+    Raises:
+        InvalidInput: an asynchronous schedule runs on branches where the export is to do the same,
+            or the method has an option that no export knows.
+    """
+    _check_options(plan.method)
+    placement, method = plan.placement, plan.method
+    notes: list[str] = []
+    for index, stage in enumerate(placement.stages):
+        if len(stage.accelerators) > 1:
+            notes.append(
+                f"stage {index} has {len(stage.accelerators)} replicas; a stage of the export has "
+                f"one worker, here accelerator {stage.accelerators[0]}"
+            )
+    single = Placement(
+        stages=tuple(
+            stage.model_copy(update={"accelerators": stage.accelerators[:1]})
+            for stage in placement.stages
+        )
+    )
+    if method.recompute:
+        instead = "activations are kept from the forward to the backward instead"
+        notes.append(f"recompute: {'is to be set there' if trains_itself else instead}")
+        method = method.model_copy(update={"recompute": False})
+    if method.precision != "float32":
+        instead = (
+            "is to be set there" if trains_itself else "passes run in the types of the weights"
+        )
+        notes.append(f"precision {method.precision}: {instead}")
+        method = method.model_copy(update={"precision": "float32", "loss_scale": None})
+    assert plan.graph is not None
+    pipeline = single.pipeline(plan.graph)
+    if branches := _branches(pipeline):
+        if not method.flushes and not trains_itself:
+            raise InvalidInput(
+                f"{branches[0]}, which changes how many updates an asynchronous minibatch misses "
+                "if they are made a chain; export a schedule that flushes (--policy sync)"
+            )
+        notes += [f"{branch}; in the export they follow each other" for branch in branches]
+    notes += _relays(pipeline)
+    return Nearest(Candidate(single, method), tuple(notes))
+
+
+def with_method(nearest: Nearest, method: Method, note: str) -> Nearest:
+    """Return the same with another method, and a sentence about it."""
+    return Nearest(replace(nearest.candidate, method=method), (*nearest.notes, note))
+
+
+def ranks(nearest: Nearest, hosts: tuple[str, ...]) -> str | None:
+    """Return a sentence that says which accelerator is which rank; None if they are in order.
+
+    Args:
+        nearest: what is exported.
+        hosts: the name of every accelerator's host.
+    """
+    order = [stage.accelerators[0] for stage in nearest.candidate.placement.stages]
+    if order == list(range(len(order))) and len(set(hosts)) == 1:
+        return None
+    places = ", ".join(f"rank {k} on accelerator {a} of {hosts[a]}" for k, a in enumerate(order))
+    return f"start ranks in the order of the stages: {places}"
+
+
+def _check_options(method: Method) -> None:
+    for name, field in Method.model_fields.items():
+        if name not in _KNOWN_OPTIONS and getattr(method, name) != field.default:
+            raise InvalidInput(
+                f"the method has {name}={getattr(method, name)}, which no export can express yet; "
+                f"leave it out (--method-option {name}={field.default})"
+            )
+
+
+def _branches(pipeline: Pipeline) -> list[str]:
+    """Return a sentence for every pair of neighbours that do not read from each other."""
+    return [
+        f"stages {stage - 1} and {stage} compute side by side"
+        for stage in range(1, len(pipeline.stages))
+        if not any(edge.source == stage - 1 for edge in pipeline.incoming(stage))
+    ]
+
+
+def _relays(pipeline: Pipeline) -> Iterator[str]:
+    for edge in pipeline.edges:
+        if edge.target > edge.source + 1:
+            between = [str(stage) for stage in range(edge.source + 1, edge.target)]
+            yield (
+                f"stage {edge.source} sends to stage {edge.target}; in the export that passes "
+                f"through {'stages' if len(between) > 1 else 'stage'} {', '.join(between)}"
+            )

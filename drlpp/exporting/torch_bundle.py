@@ -1,0 +1,208 @@
+"""``--to torch``: a folder that trains with torch.distributed.pipelining, without drlpp."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.graph import TensorSpec
+from drlpp.errors import InvalidInput
+from drlpp.exporting.bundle.facts import Asynchrony, Facts, Spec
+from drlpp.exporting.chain import Link, chained
+from drlpp.exporting.nearest import Nearest
+from drlpp.exporting.stage_source import loss_tensors, stages_source
+from drlpp.exporting.torch_schedule import chain_schedule, computations, csv_text, with_messages
+from drlpp.runtime.deploying.stage_cutting import cut_stages
+from drlpp.schedule.actions import Update
+from drlpp.schedule.method import Method
+from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.weight_policies import PIPEOPTIM, WEIGHT_POLICIES
+from drlpp.schedule.weight_versions import weight_uses
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+PACKAGE = "pipelined"
+"""The name of the package in the folder."""
+
+_TEMPLATE = Path(__file__).parent / "bundle"
+
+_RUN = '''"""Train: torchrun --nproc-per-node {stages} run.py"""
+
+from {package}.training import main
+
+if __name__ == "__main__":
+    main()
+'''
+
+_README = """# {model} in {stages} stages
+
+Trains with torch.distributed.pipelining, one rank for each stage. Nothing but torch is needed; it
+was made for torch {torch}, and says so when it meets another.
+
+    torchrun --nproc-per-node {stages} run.py --minibatches N --data package.module:function \\
+        --save weights.pt
+
+- method: {method}; optimizer: {optimizer}
+- minibatches of a step, after which the pipeline is empty: {together}, of {batch_size} samples
+- `--data` names a function that gives minibatches `(inputs, targets)`, the inputs a tuple; every
+  rank calls it, and it gives all of them the same. Without it an example is repeated.
+- `{package}/stages.py` has a module for each stage, with the weights under the model's names
+- `{package}/schedule.csv` is what every rank does in a step, as torch writes it
+
+What differs from the placement that it was made of:
+
+{notes}"""
+
+
+@dataclass(frozen=True)
+class TorchExport:
+    """What a bundle is made of.
+
+    Attributes:
+        captured: the model, with the weights that the training begins with.
+        nearest: a chain of single workers.
+        optimizer: makes the updates.
+        seed: of dropout.
+        window: minibatches that an asynchronous schedule trains on from an empty pipeline to the
+            next; one that flushes is empty after every update.
+        notes: what the original placement has that this does not.
+    """
+
+    captured: CapturedModel
+    nearest: Nearest
+    optimizer: OptimizerSpec
+    seed: int = 0
+    window: int = 20
+    notes: tuple[str, ...] = ()
+
+    def write(self, folder: Path) -> None:
+        """Write ``run.py`` and the package into ``folder``.
+
+        Raises:
+            InvalidInput: it cannot be expressed, with what would be right.
+        """
+        method, captured = self.nearest.candidate.method, self.captured
+        part = captured.microbatch(method.microbatches)
+        links = chained(cut_stages(part, self.nearest.candidate.placement), part)
+        minibatches = method.accumulate if method.flushes else self.window
+        schedule = chain_schedule(len(links), method, minibatches)
+        rows = computations(schedule, updates=not method.flushes)
+        if not method.flushes:
+            rows = with_messages(rows)
+        facts = self._facts(links, schedule)
+        source = stages_source(links, part, version("drlpp"))
+        package = folder / PACKAGE
+        package.mkdir(parents=True, exist_ok=True)
+        for path in sorted(_TEMPLATE.glob("*.py")):
+            shutil.copy(path, package)
+        (package / "stages.py").write_text(source)
+        (package / "schedule.csv").write_text(csv_text(rows))
+        facts.write(package)
+        stored = {
+            "model": captured.state,
+            # What no state_dict holds.
+            "constants": captured.constants,
+            "loss": loss_tensors(part),
+        }
+        torch.save(stored, package / "weights.pt")
+        task = captured.task
+        torch.save({"inputs": list(task.inputs), "targets": task.targets}, package / "example.pt")
+        (folder / "run.py").write_text(_RUN.format(stages=len(links), package=PACKAGE))
+        (folder / "README.md").write_text(self._readme(facts))
+
+    def _readme(self, facts: Facts) -> str:
+        stages, method = len(facts.arrives), self.nearest.candidate.method
+        notes = "".join(f"- {note}\n" for note in self.notes) or "- nothing\n"
+        return _README.format(
+            model=facts.model,
+            stages=stages,
+            method=method,
+            optimizer=self.optimizer,
+            torch=facts.torch,
+            package=PACKAGE,
+            together=facts.minibatches,
+            batch_size=facts.batch_size,
+            notes=notes,
+        )
+
+    def _facts(self, links: tuple[Link, ...], schedule: Schedule) -> Facts:
+        method, captured = self.nearest.candidate.method, self.captured
+        name, options = _optimizer(self.optimizer)
+        inputs = [list(link.program.input_indices) for link in links]
+        examples = captured.microbatch(method.microbatches).task.inputs
+        arrives = [[_spec(spec) for spec in link.arriving] for link in links]
+        arrives[0] = [
+            (tuple(examples[i].shape), str(examples[i].dtype).removeprefix("torch."))
+            for i in inputs[0]
+        ]
+        return Facts(
+            torch=str(torch.__version__),
+            model=str(captured.reference),
+            minibatches=schedule.minibatches,
+            microbatches=method.microbatches,
+            batch_size=captured.task.batch_size,
+            schedule="compute_only" if method.flushes else "compute_comms",
+            optimizer=name,
+            options=options,
+            clip_norm=method.clip_norm,
+            seed=self.seed,
+            inputs=inputs,
+            arrives=arrives,
+            leaves=[[_spec(spec) for spec in link.leaving] for link in links],
+            aliases=dict(captured.aliases),
+            asynchrony=None if method.flushes else _asynchrony(schedule, method),
+        )
+
+
+def _asynchrony(schedule: Schedule, method: Method) -> Asynchrony:
+    """Return what every stage's passes use, in the order of the parts."""
+    uses = weight_uses(schedule, method)
+    workers = [worker for (worker,) in schedule.pipeline.stages]
+    return Asynchrony(
+        policy=_way(method),
+        leads=[[uses[w][part].forward_lead for part in sorted(uses[w])] for w in workers],
+        versions=[[uses[w][part].stashed for part in sorted(uses[w])] for w in workers],
+        contributions=[
+            [a.contributions for a in schedule.actions[w] if isinstance(a, Update)] for w in workers
+        ],
+    )
+
+
+def _way(method: Method) -> str:
+    """Return what a bundle calls the policy.
+
+    Raises:
+        InvalidInput: it has none for it.
+    """
+    facts = method.policy_facts
+    if facts.name == PIPEOPTIM.name:
+        return "predicted"
+    if facts.lookahead is None and facts.own_options is None:
+        return "newest" if facts.writes_in_place else "kept"
+    able = [
+        other.name
+        for other in WEIGHT_POLICIES.values()
+        if other is PIPEOPTIM or (other.lookahead is None and other.own_options is None)
+    ]
+    raise InvalidInput(
+        f"policy {method.policy} cannot be exported for torch; there are {', '.join(able)} "
+        "(--policy)"
+    )
+
+
+def _optimizer(spec: OptimizerSpec) -> tuple[str, dict[str, object]]:
+    """Return the name of a class of ``torch.optim`` and its arguments."""
+    if ":" in spec.name:
+        raise InvalidInput(
+            f"optimizer {spec.name} is not torch's, and a bundle takes no code of others along; "
+            "export with another (--optimizer sgd)"
+        )
+    return spec.find().__name__, spec.complete
+
+
+def _spec(spec: TensorSpec) -> Spec:
+    return spec.shape, spec.dtype

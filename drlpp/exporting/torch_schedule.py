@@ -1,0 +1,90 @@
+"""A schedule as the CSV of torch.distributed.pipelining: a row for every rank.
+
+A cell is an action of a stage on a part of the step, ``1F3``. A step of a schedule that flushes is
+an update; torch adds the rest. A step of an asynchronous one is a window of minibatches with
+updates in between, ``1REDUCE_GRAD0``, and its messages are placed by torch's own lowering: in the
+order of drlpp's workers, which send without waiting, ranks would wait for each other for ever where
+a send ends when its receive begins (NCCL).
+"""
+
+from __future__ import annotations
+
+from drlpp.errors import InvalidInput
+from drlpp.schedule.actions import (
+    Action,
+    AllReduce,
+    Backward,
+    Forward,
+    Receive,
+    Recompute,
+    Send,
+    Update,
+)
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.schedule import Schedule
+
+Rows = list[list[str]]
+
+
+def chain_schedule(stages: int, method: Method, minibatches: int) -> Schedule:
+    """Return the schedule of a chain of ``stages`` stages, one worker each."""
+    return method.schedule_for(Pipeline.straight(*[1] * stages), minibatches)
+
+
+def computations(schedule: Schedule, *, updates: bool) -> Rows:
+    """Return a row of cells for every stage of a chain of single workers, without messages.
+
+    Raises:
+        InvalidInput: the schedule has an action that no cell expresses.
+    """
+    return [
+        [
+            cell
+            for action in schedule.actions[worker]
+            if (cell := _cell(action, stage, schedule.microbatches, updates))
+        ]
+        for stage, (worker,) in enumerate(schedule.pipeline.stages)
+    ]
+
+
+def _cell(action: Action, stage: int, microbatches: int, updates: bool) -> str | None:
+    match action:
+        case Forward(minibatch, microbatch):
+            return f"{stage}F{minibatch * microbatches + microbatch}"
+        case Backward(minibatch, microbatch):
+            return f"{stage}B{minibatch * microbatches + microbatch}"
+        case Update(version):
+            return f"{stage}REDUCE_GRAD{version - 1}" if updates else None
+        case Send() | Receive() | AllReduce() | Recompute():
+            return None
+    raise InvalidInput(
+        f"the schedule has the action {type(action).__name__}, which an export for torch cannot "
+        "express yet; choose another schedule (--method-option schedule=…)"
+    )
+
+
+def with_messages(rows: Rows) -> Rows:
+    """Return the rows with sends and receives where torch places them.
+
+    Raises:
+        InvalidInput: this torch has no updates between the passes of a step.
+    """
+    from torch.distributed.pipelining import schedules
+
+    if not hasattr(schedules._PipelineScheduleRuntime, "register_custom_function"):
+        raise InvalidInput(
+            "this torch cannot update weights while its pipeline is full; install torch 2.13, or "
+            "export a schedule that flushes (--policy sync)"
+        )
+    actions = {
+        rank: [action for cell in row if (action := schedules._Action.from_str(cell))]
+        for rank, row in enumerate(rows)
+    }
+    lowered = schedules._add_send_recv(actions, lambda stage: stage, len(rows))
+    return [[str(action) for action in lowered[rank]] for rank in sorted(lowered)]
+
+
+def csv_text(rows: Rows) -> str:
+    """Return the content of a file."""
+    return "".join(f"{','.join(row)}\n" for row in rows)

@@ -1,0 +1,106 @@
+"""drlpp export, as a user calls it."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from drlpp.capturing.capture import capture
+from drlpp.cli.main import app
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.exporting.bundle.facts import Facts
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from tests.support.pipelines import in_a_row
+from tests.support.placement_files import file_of
+
+GPIPE = Method(schedule="gpipe", policy="sync", microbatches=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Placements of a decoder in three stages, and of a forked model in branches."""
+    folder = tmp_path_factory.mktemp("placements")
+    decoder = capture(ModelReference.named("tests.exporting.decoder:decoder"))
+    row = in_a_row(decoder.graph, 0, 1, 2)
+    write_document(folder / "decoder.json", file_of(decoder, row))
+    write_document(folder / "profile.json", estimate_profile(decoder.graph))
+    forked = capture(ModelReference.named("tests.support.models:forked"))
+    branches = Placement.from_assignment([0, 0, 0, 1, 2, 2, 2, *[3] * 9], (0, 3, 2, 1))
+    write_document(folder / "forked.json", file_of(forked, branches, GPIPE))
+    return folder
+
+
+def export(placement: Path, *options: str) -> str:
+    """What it prints; what it raises is raised."""
+    arguments = ["export", str(placement), "--trust", "tests", *options]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=True)
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_a_bundle_of_an_asynchronous_placement(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    text = export(folder / "decoder.json", "--to", "torch", "-o", str(out), "--window", "6")
+    assert "note: the pipeline is emptied after every 6 minibatches (--window)" in text
+    assert f"train: torchrun --nproc-per-node 3 {out / 'run.py'}" in text
+    facts = Facts.read(out / "pipelined")
+    assert (facts.minibatches, facts.optimizer, facts.schedule) == (6, "Adam", "compute_comms")
+    assert "emptied after every 6 minibatches" in (out / "README.md").read_text()
+    with pytest.raises(ValueError, match="is there already; name another place"):
+        export(folder / "decoder.json", "--to", "torch", "-o", str(out))
+
+
+def test_another_method_and_optimizer(folder: Path, tmp_path: Path) -> None:
+    options = ["--policy", "sync", "--method-option", "microbatches=4", "--optimizer", "sgd"]
+    export(folder / "decoder.json", "--to", "torch", "-o", str(tmp_path / "out"), *options)
+    facts = Facts.read(tmp_path / "out" / "pipelined")
+    assert (facts.microbatches, facts.optimizer, facts.schedule) == (4, "SGD", "compute_only")
+
+
+def test_what_torch_cannot_express_is_said_with_what_it_costs(folder: Path, tmp_path: Path) -> None:
+    text = export(folder / "forked.json", "--to", "torch", "-o", str(tmp_path / "out"))
+    assert "note: stages 1 and 2 compute side by side; in the export they follow each other" in text
+    assert "note: stage 0 sends to stage 3; in the export that passes through stages 1, 2" in text
+    assert "with costs made up from sizes (--profile)" in text
+    assert "rank 1 on accelerator 3 of" in text
+    options = ["-o", str(tmp_path / "other"), "--policy", "stash"]
+    with pytest.raises(ValueError, match="stages 1 and 2 compute side by side"):
+        export(folder / "forked.json", "--to", "torch", *options)
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("megatron", "--pipeline-model-parallel-layout Ett|tt|ttL"),
+        ("vllm", "export VLLM_PP_LAYER_PARTITION=2,2,2"),
+        ("deepspeed", "PARTS = [0, 3, 5, 9]"),
+    ],
+)
+def test_layouts_by_modules(folder: Path, tmp_path: Path, target: str, found: str) -> None:
+    profile = str(folder / "profile.json")
+    out = tmp_path / "layout"
+    text = export(folder / "decoder.json", "--to", target, "-o", str(out), "--profile", profile)
+    note = "layers.4 is cut inside, over stages 1 and 2; in the export it is in stage 2 as a whole"
+    assert f"note: {note}" in text
+    assert f"with the costs of {profile}" in text
+    assert ("the pipeline is emptied before every update" in text) == (target != "vllm")
+    assert found in out.read_text()
+    assert note in out.read_text()
+
+
+def test_torchtitan_gets_a_folder(folder: Path, tmp_path: Path) -> None:
+    export(folder / "decoder.json", "--to", "torchtitan", "-o", str(tmp_path / "titan"))
+    assert {path.name for path in (tmp_path / "titan").iterdir()} == {
+        "parallelism.toml",
+        "schedule.csv",
+    }
+
+
+def test_a_profile_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    where = ["-o", str(tmp_path / "out"), "--profile", str(folder / "profile.json")]
+    with pytest.raises(ValueError, match=r"but this is tests.support.models:forked"):
+        export(folder / "forked.json", "--to", "torch", *where)

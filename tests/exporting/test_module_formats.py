@@ -1,0 +1,187 @@
+"""What others' own parsers make of a layout; theirs where they are installed, else a stand-in."""
+
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.exporting import deepspeed, torchtitan
+from drlpp.exporting.deepspeed import deepspeed_text
+from drlpp.exporting.megatron import layout_string, megatron_text
+from drlpp.exporting.module_layout import ModuleLayout, Unit, layers_of, nearest_layout, units_of
+from drlpp.exporting.nearest import Nearest
+from drlpp.exporting.torchtitan import write_torchtitan
+from drlpp.exporting.vllm import vllm_text
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.schedule.method import Method
+from tests.support.pipelines import in_a_row
+from tests.support.without_drlpp import torchrun
+
+METHOD = Method(schedule="1f1b-flush", policy="sync", microbatches=4, accumulate=2)
+NOTES = ("stage 0 has 2 replicas", "a second note")
+
+
+@pytest.fixture(scope="module")
+def decoder() -> CapturedModel:
+    return capture(ModelReference.named("tests.exporting.decoder:decoder"))
+
+
+def laid_out(captured: CapturedModel, units: tuple[Unit, ...]) -> ModuleLayout:
+    nearest = Nearest(Candidate(in_a_row(captured.graph, 0, 1, 2), METHOD), ())
+    seconds = estimate_profile(captured.graph).seconds
+    return nearest_layout(nearest, captured.graph, units, seconds)
+
+
+@pytest.fixture(scope="module")
+def by_layers(decoder: CapturedModel) -> ModuleLayout:
+    return laid_out(decoder, layers_of(decoder.task.module, decoder.graph))
+
+
+def test_megatron_arguments(by_layers: ModuleLayout) -> None:
+    lines = megatron_text(by_layers, 8, NOTES).splitlines()
+    assert lines[:2] == [f"# {note}" for note in NOTES]
+    assert lines[2:] == [
+        "--pipeline-model-parallel-size 3",
+        "--num-layers 6",
+        "--pipeline-model-parallel-layout Ett|tt|ttL",
+        "--micro-batch-size 2",
+        "--global-batch-size 16",
+    ]
+
+
+def test_an_embedding_may_have_a_stage_of_its_own(decoder: CapturedModel) -> None:
+    before, *layers, behind = layers_of(decoder.task.module, decoder.graph)
+    layout = ModuleLayout(((before,), tuple(layers), (behind,)), Nearest(Candidate, ()))
+    assert layout_string(layout) == "E|tttttt|L"
+
+
+def test_megatrons_parser(by_layers: ModuleLayout) -> None:
+    layouts = pytest.importorskip(
+        "megatron.core.transformer.pipeline_parallel_layer_layout", reason="needs megatron-core"
+    )
+    parsed = layouts.PipelineParallelLayerLayout(layout_string(by_layers), 3)
+    parsed.validate_layer_layout(num_layers=6, mtp_num_layers=None)
+    names = [[layer.name for (stage,) in [rank] for layer in stage] for rank in parsed.layout]
+    assert names == [
+        ["embedding", "decoder", "decoder"],
+        ["decoder", "decoder"],
+        ["decoder", "decoder", "loss"],
+    ]
+
+
+def test_vllm_variable(by_layers: ModuleLayout) -> None:
+    text = vllm_text(by_layers, NOTES)
+    assert text.splitlines()[2:] == ["export VLLM_PP_LAYER_PARTITION=2,2,2"]
+
+
+def test_torchtitan_options(decoder: CapturedModel, tmp_path: Path) -> None:
+    units = units_of(decoder.task.module, decoder.graph, torchtitan.CONTAINERS)
+    write_torchtitan(laid_out(decoder, units), 8, NOTES, tmp_path / "titan")
+    text = (tmp_path / "titan" / "parallelism.toml").read_text()
+    assert text.startswith(f"# {NOTES[0]}\n# {NOTES[1]}\n")
+    found = tomllib.loads(text)
+    assert found["training"] == {"local_batch_size": 16}
+    options = found["parallelism"]
+    assert options["module_fqns_per_model_part"] == [
+        ["tok_embeddings", "layers.0", "layers.1"],
+        ["layers.2", "layers.3"],
+        ["layers.4", "layers.5", "norm", "output"],
+    ]
+    assert options["pipeline_parallel_microbatch_size"] == 2
+    rows = Path(options["pipeline_parallel_schedule_csv"]).read_text().splitlines()
+    assert rows[2].split(",") == [f"2{kind}{part}" for part in range(8) for kind in "FB"]
+
+
+def test_torchtitan_makes_the_same_stages(decoder: CapturedModel, tmp_path: Path) -> None:
+    theirs = pytest.importorskip(
+        "torchtitan.distributed.pipeline_parallel", reason="needs torchtitan"
+    )
+    from torch.distributed.pipelining.schedules import get_schedule_class
+    from torchtitan.config import ParallelismConfig
+
+    units = units_of(decoder.task.module, decoder.graph, torchtitan.CONTAINERS)
+    layout = laid_out(decoder, units)
+    write_torchtitan(layout, 8, (), tmp_path)
+    found = tomllib.loads((tmp_path / "parallelism.toml").read_text())["parallelism"]
+    options = ParallelismConfig(**found)
+    assert get_schedule_class(options.pipeline_parallel_schedule)
+    value, names = decoder.task.inputs[0], []
+    for part in options.module_fqns_per_model_part:
+        stage = theirs._split_module(decoder.task.module, part)
+        value = stage(value)
+        names.append(set(dict(stage.named_parameters())))
+    torch.testing.assert_close(value, decoder.task.module(*decoder.task.inputs))
+    operators = layout.nearest.candidate.placement.stages
+    for stage, own in zip(operators, names, strict=True):
+        modules = {decoder.graph.operators[k].module for k in stage.operators}
+        assert {name.rpartition(".")[0] for name in own} <= modules
+
+
+class _PipelineModule:
+    """What ``Placed`` uses of DeepSpeed's, on one of three ranks."""
+
+    def __init__(self, layers: list[str], rank: int) -> None:
+        self._layer_specs, self.global_rank = layers, rank
+        self._topo = SimpleNamespace(get_coord=lambda rank: SimpleNamespace(pipe=rank))
+        self._partition_layers(method="uniform")
+
+    def _set_bounds(self, start: int, stop: int) -> None:
+        self.own = self._layer_specs[start:stop]
+
+
+def test_deepspeeds_parts(decoder: CapturedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
+    text = deepspeed_text(laid_out(decoder, units), "decoder", NOTES)
+    assert f"- {NOTES[0]}\n- {NOTES[1]}\n" in text
+    pipe = ModuleType("deepspeed.pipe")
+    pipe.PipelineModule = _PipelineModule
+    monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
+    monkeypatch.setitem(sys.modules, "deepspeed.pipe", pipe)
+    written: dict[str, object] = {}
+    exec(compile(text, "placed.py", "exec"), written)
+    layers = list(written["LAYERS"])
+    stages = [written["Placed"](layers, rank) for rank in range(3)]
+    assert stages[0].parts == [0, 3, 5, 9]
+    assert [stage.own for stage in stages] == [
+        ["tok_embeddings", "layers.0", "layers.1"],
+        ["layers.2", "layers.3"],
+        ["layers.4", "layers.5", "norm", "output"],
+    ]
+    with pytest.raises(ValueError, match="8 layers; PARTS are of 9"):
+        written["Placed"](layers[1:], 0)
+
+
+_ON_THREE_RANKS = """
+import torch
+import deepspeed
+from torch import nn
+
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # It would be compiled.
+deepspeed.init_distributed("gloo")
+import placed
+
+torch.manual_seed(0)
+layers = [nn.Linear(number + 1, number + 2) for number in range(len(placed.LAYERS))]
+stage = placed.Placed(layers, num_stages=3, loss_fn=nn.functional.mse_loss)
+shapes = [tuple(weight.shape) for weight in stage.parameters() if weight.dim() == 2]
+print("OWN", stage.global_rank, stage.parts, shapes)
+"""
+
+
+@pytest.mark.system
+def test_deepspeed_builds_the_parts(decoder: CapturedModel, tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed", reason="needs deepspeed")
+    units = units_of(decoder.task.module, decoder.graph, deepspeed.CONTAINERS)
+    text = deepspeed_text(laid_out(decoder, units), "decoder", ())
+    (tmp_path / "placed.py").write_text(text)
+    (tmp_path / "program.py").write_text(_ON_THREE_RANKS)
+    done = torchrun(3, "program.py", folder=tmp_path)
+    for rank, (begin, end) in enumerate([(0, 3), (3, 5), (5, 9)]):
+        shapes = [(number + 2, number + 1) for number in range(begin, end)]
+        assert f"OWN {rank} [0, 3, 5, 9] {shapes}" in done.stdout

@@ -1,0 +1,152 @@
+"""The nearest layout by whole modules, against all layouts there are."""
+
+import random
+from itertools import combinations
+
+import pytest
+from torch import nn
+
+from drlpp.capturing.capture import capture
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.errors import InvalidInput
+from drlpp.exporting.deepspeed import CONTAINERS
+from drlpp.exporting.flushing import flushing
+from drlpp.exporting.module_layout import Unit, layers_of, nearest_layout, units_of
+from drlpp.exporting.nearest import Nearest, nearest_chain
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
+from tests.support.pipelines import in_a_row
+from tests.support.tiny_models import tiny
+
+GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
+
+
+def chain_of(placement: Placement, method: Method = GPIPE) -> Nearest:
+    return Nearest(Candidate(placement, method), ())
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return capture(ModelReference.named("tests.exporting.decoder:decoder"))
+
+
+@pytest.fixture(scope="module")
+def forked():
+    return capture(ModelReference.named("tests.support.models:forked"))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_layout_moves_fewer_seconds(decoder, seed: int) -> None:
+    draw = random.Random(seed)
+    graph, stages = decoder.graph, draw.choice([1, 2, 3, 4])
+    cuts = sorted(draw.sample(range(1, len(graph)), stages - 1))
+    before = [sum(operator >= cut for cut in cuts) for operator in range(len(graph))]
+    seconds = [draw.random() for _ in range(len(graph))]
+    units = units_of(decoder.task.module, graph, CONTAINERS)
+    placement = Placement.from_assignment(before, range(stages))
+    layout = nearest_layout(chain_of(placement), graph, units, seconds)
+    after = layout.nearest.candidate.placement.stage_of_operator(len(graph))
+
+    def moved(stage_of) -> float:
+        return sum(t for t, a, b in zip(seconds, before, stage_of, strict=True) if a != b)
+
+    def assigned(borders: tuple[int, ...]) -> list[int]:
+        found = [0] * len(graph)
+        for number, unit in enumerate(units):
+            for operator in unit.operators:
+                found[operator] = sum(number >= border for border in borders)
+        return found
+
+    choices = combinations(range(1, len(units)), stages - 1)
+    least = min(moved(assigned(borders)) for borders in choices)
+    assert moved(after) == pytest.approx(least)
+    assert sum(layout.units, ()) == units
+
+
+def test_a_cut_between_modules_stays(decoder) -> None:
+    graph = decoder.graph
+    border = next(op.id for op in graph.operators if op.module.startswith("layers.3"))
+    placement = Placement.from_assignment([int(k >= border) for k in range(len(graph))], (0, 1))
+    units = units_of(decoder.task.module, graph, CONTAINERS)
+    layout = nearest_layout(chain_of(placement), graph, units, estimate_profile(graph).seconds)
+    assert layout.nearest == chain_of(placement)
+
+
+def test_units_are_modules_in_the_order_in_which_they_run(decoder, forked) -> None:
+    names = [unit.modules for unit in units_of(decoder.task.module, decoder.graph, CONTAINERS)]
+    layers = [(f"layers.{k}",) for k in range(6)]
+    assert names == [("tok_embeddings",), *layers, ("norm",), ("output",)]
+    whole = units_of(decoder.task.module, decoder.graph, (nn.Sequential,))
+    assert [unit.modules for unit in whole][1] == ("layers",)
+    branches = units_of(forked.task.module, forked.graph, CONTAINERS)
+    assert [unit.modules[0] for unit in branches][:4] == ["embedding", "stem", "lstm", "conv"]
+    # What the model itself computes belongs to no unit.
+    owned = {operator for unit in branches for operator in unit.operators}
+    assert [op.name for op in forked.graph.operators if op.id not in owned][:2] == ["tanh", "relu"]
+
+
+def test_what_the_model_computes_goes_with_what_it_reads(forked) -> None:
+    """And a module that was cut inside is named."""
+    graph = forked.graph
+    placement = in_a_row(graph, 0, 1)
+    units = units_of(forked.task.module, graph, CONTAINERS)
+    layout = nearest_layout(chain_of(placement), graph, units, estimate_profile(graph).seconds)
+    stage_of = layout.nearest.candidate.placement.stage_of_operator(len(graph))
+    for operator in graph.operators:
+        if not operator.module:
+            assert stage_of[operator.id] == max(
+                stage_of[p] for p in graph.predecessors[operator.id]
+            )
+    (note,) = layout.nearest.notes
+    assert note.startswith("attention is cut inside, over stages 0 and 1; in the export it is in")
+
+
+def test_more_stages_than_modules_are_refused(decoder) -> None:
+    units = units_of(decoder.task.module, decoder.graph, ())
+    placement = in_a_row(decoder.graph, *range(5))
+    seconds = [1.0] * len(decoder.graph)
+    with pytest.raises(InvalidInput, match="has 4 modules to divide and the placement has 5"):
+        nearest_layout(chain_of(placement), decoder.graph, units, seconds)
+
+
+def test_layers_of_a_decoder_alone_are_divided(decoder, forked) -> None:
+    units = layers_of(decoder.task.module, decoder.graph)
+    assert [unit.modules[0] for unit in units] == [
+        "before",
+        *(f"layers.{k}" for k in range(6)),
+        "behind",
+    ]
+    assert units[0] == Unit(("before",), (0,))
+    with pytest.raises(InvalidInput, match="has no list of equal layers"):
+        layers_of(forked.task.module, forked.graph)
+
+
+def test_layers_in_two_places_are_refused() -> None:
+    translating = capture(tiny("transformer"), check=False)
+    with pytest.raises(InvalidInput, match="layers in encoder and in decoder"):
+        layers_of(translating.task.module, translating.graph)
+
+
+def test_an_asynchronous_method_flushes_there(decoder) -> None:
+    placement = in_a_row(decoder.graph, 0, 1)
+    found = flushing(chain_of(placement, Method(clip_norm=2.0)), 8, always_1f1b=False)
+    wanted = Method(schedule="1f1b-flush", policy="sync", microbatches=4, clip_norm=2.0)
+    assert found.candidate.method == wanted
+    assert found.notes[0].startswith("1f1b, pipeoptim, gradients clipped to 2: the pipeline is")
+    assert flushing(chain_of(placement), 8, always_1f1b=False) == chain_of(placement)
+    other = flushing(chain_of(placement), 8, always_1f1b=True)
+    assert other.candidate.method == GPIPE.model_copy(update={"schedule": "1f1b-flush"})
+    assert other.notes == ("schedule gpipe: the order is 1F1B there",)
+
+
+def test_passes_are_the_other_programs_own(decoder) -> None:
+    method = Method(schedule="gpipe", policy="sync", recompute=True, precision="bfloat16")
+    candidate = Candidate(in_a_row(decoder.graph, 0, 1), method)
+    plan = ExecutionPlan.of(candidate, decoder.graph, 2)
+    assert nearest_chain(plan, trains_itself=True).notes == (
+        "recompute: is to be set there",
+        "precision bfloat16: is to be set there",
+    )

@@ -1,0 +1,288 @@
+"""What torch's runtime makes of a bundle, without drlpp, against the reference executor."""
+
+import json
+import shutil
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidInput, InvalidModel
+from drlpp.exporting.bundle.facts import Facts
+from drlpp.exporting.nearest import nearest_chain
+from drlpp.exporting.torch_bundle import PACKAGE, TorchExport
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement import Placement
+from drlpp.runtime import Minibatches, RunOptions
+from drlpp.runtime.reference.reference import ReferenceExecutor
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.captured_zoo import captured_in_float64
+from tests.support.pipelines import in_a_row, random_order
+from tests.support.without_drlpp import torchrun
+
+schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+if not hasattr(schedules._PipelineScheduleRuntime, "register_custom_function"):
+    pytest.skip("this torch has no custom functions", allow_module_level=True)
+
+SEED = 3
+WINDOW = 8
+STEPS = 2
+
+SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01})
+NESTEROV = OptimizerSpec(name="sgd", options={"lr": 0.05, "nesterov": True})
+ADAM = OptimizerSpec(name="adam", options={"lr": 0.01, "weight_decay": 0.01, "eps": 1e-4})
+ADAMW = OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4, "amsgrad": True})
+NADAM = OptimizerSpec(
+    name="nadam",
+    options={"lr": 0.01, "eps": 1e-4, "weight_decay": 0.1, "decoupled_weight_decay": True},
+)
+
+GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4, clip_norm=0.5)
+FLUSHED = Method(schedule="1f1b-flush", policy="sync", microbatches=2, accumulate=3)
+
+ON_TWO = {
+    "gpipe": (GPIPE, SGD),
+    "flushed": (FLUSHED, ADAM),
+    "pipeoptim": (Method(), SGD),
+    "pipeoptim-adam": (Method(clip_norm=0.3), ADAM),
+    "pipeoptim-amsgrad": (Method(microbatches=2), ADAMW),
+    "pipeoptim-last-step": (Method(in_flight_per_link=1), NESTEROV),
+    "pipeoptim-decoupled": (Method(accumulate=3), NADAM),
+    "vanilla": (Method(policy="vanilla"), SGD),
+    "stash": (Method(policy="stash"), ADAM),
+}
+ON_FOUR = {
+    "gpipe": (GPIPE, ADAM),
+    "pipeoptim": (Method(), ADAM),
+    "stash": (Method(policy="stash", microbatches=2), SGD),
+    "stash-vertical": (Method(policy="stash-vertical"), SGD),
+    "2bw": (Method(policy="2bw", accumulate=4), SGD),
+}
+
+DRIVER = """
+import sys
+import torch
+import torch.distributed as dist
+from importlib import import_module
+
+dist.init_process_group("gloo")
+data = torch.load("data.pt")
+for name in sys.argv[1:]:
+    pipeline = import_module(f"{name}.pipeline").Pipeline(torch.device("cpu"))
+    facts = pipeline.facts
+    for step in range(%d):
+        take = data["order"][step * facts.minibatches:][:facts.minibatches].flatten()
+        pipeline.step([values[take] for values in data["inputs"]], data["targets"][take])
+    state = pipeline.state()
+    if state is not None:
+        torch.save(state, f"{name}.pt")
+assert "drlpp" not in sys.modules
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    """Embedding, LSTM, convolution, batch normalisation, attention, dropout, a skip; float64."""
+    return capture(ModelReference.named("tests.support.models:forked"), seed=1)
+
+
+def order(captured: CapturedModel) -> Tensor:
+    samples = captured.task.batch_size
+    return random_order(samples, STEPS * WINDOW, samples)
+
+
+def exporting(
+    captured: CapturedModel, placement: Placement, method: Method, optimizer: OptimizerSpec
+) -> TorchExport:
+    workers = 1 + max(placement.accelerators)
+    plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, workers)
+    return TorchExport(captured, nearest_chain(plan), optimizer, SEED, WINDOW)
+
+
+def reference_state(captured: CapturedModel, export: TorchExport) -> dict[str, Tensor]:
+    """What our reference has after the same minibatches, the pipeline empty in between."""
+    candidate, task = export.nearest.candidate, captured.task
+    together = candidate.method.accumulate if candidate.method.flushes else WINDOW
+    minibatches = Minibatches(task.inputs, task.targets)
+    executor = ReferenceExecutor(
+        captured, candidate.placement, minibatches, candidate.method, export.optimizer, SEED
+    )
+    for step in range(STEPS):
+        first = step * together
+        executor.run(together, RunOptions(order=order(captured)[first:], first_minibatch=first))
+    return executor.state()
+
+
+def check_trainings(
+    captured: CapturedModel,
+    placement: Placement,
+    trainings: dict[str, tuple[Method, OptimizerSpec]],
+    folder: Path,
+) -> None:
+    """Train all of them in one start of the ranks."""
+    exports = {
+        name.replace("-", "_"): exporting(captured, placement, method, optimizer)
+        for name, (method, optimizer) in trainings.items()
+    }
+    for name, export in exports.items():
+        export.write(folder / f"{name}-folder")
+        shutil.move(folder / f"{name}-folder" / PACKAGE, folder / name)
+    task = captured.task
+    data = {"inputs": task.inputs, "targets": task.targets, "order": order(captured)}
+    torch.save(data, folder / "data.pt")
+    (folder / "driver.py").write_text(DRIVER % STEPS)
+    torchrun(len(placement.stages), "driver.py", *exports, folder=folder)
+    for name, export in exports.items():
+        found, wanted = torch.load(folder / f"{name}.pt"), reference_state(captured, export)
+        assert found.keys() == wanted.keys()
+        for key, value in wanted.items():
+            torch.testing.assert_close(
+                found[key],
+                value,
+                rtol=1e-10,
+                atol=1e-12,
+                msg=lambda text, at=f"{name}, {key}": f"{at}: {text}",
+            )
+        moved = next(key for key, value in wanted.items() if value.dim() > 1)
+        assert not torch.equal(found[moved], captured.state[moved]), name
+
+
+def test_trained_on_two_ranks_without_drlpp_as_by_our_reference(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    check_trainings(captured, in_a_row(captured.graph, 0, 1), ON_TWO, tmp_path)
+
+
+@pytest.mark.system
+def test_trained_on_four_ranks_without_drlpp_as_by_our_reference(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """A skip passes through two stages."""
+    check_trainings(captured, in_a_row(captured.graph, 0, 1, 2, 3), ON_FOUR, tmp_path)
+
+
+@pytest.mark.system
+def test_later_stages_read_inputs_of_the_model(tmp_path: Path) -> None:
+    """The Transformer's decoder reads target tokens, and positions that no state_dict holds."""
+    translating = captured_in_float64("transformer")
+    placement = in_a_row(translating.graph, 0, 1, 2)
+    assert translating.constants
+    trainings = {
+        "gpipe": (GPIPE.model_copy(update={"microbatches": 2}), SGD),
+        "stash": ON_TWO["stash"],
+    }
+    check_trainings(translating, placement, trainings, tmp_path)
+
+
+@pytest.mark.system
+def test_branches_become_a_chain(captured: CapturedModel, tmp_path: Path) -> None:
+    """Stages 1 and 2, the LSTM and the convolution, read stage 0; stage 3 reads all of them."""
+    operators = [0, 0, 0, 1, 2, 2, 2, *[3] * 9]
+    branching = Placement.from_assignment(operators, (0, 1, 2, 3))
+    notes = exporting(captured, branching, GPIPE, SGD).nearest.notes
+    assert "stages 1 and 2 compute side by side; in the export they follow each other" in notes
+    check_trainings(captured, branching, {"gpipe": (GPIPE, SGD)}, tmp_path)
+    with pytest.raises(InvalidInput, match=r"stages 1 and 2 compute side by side.*--policy sync"):
+        exporting(captured, branching, Method(), SGD)
+
+
+def test_the_program_of_a_bundle_trains_on_a_users_data(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    export = exporting(captured, in_a_row(captured.graph, 0, 1), FLUSHED, SGD)
+    export.write(tmp_path / "out")
+    facts = tmp_path / "out" / PACKAGE / "facts.json"
+    facts.write_text(json.dumps(json.loads(facts.read_text()) | {"torch": "2.99.0"}))
+    task = captured.task
+    torch.save((task.inputs, task.targets, order(captured)), tmp_path / "data.pt")
+    (tmp_path / "own_data.py").write_text(
+        "import torch\n"
+        "def minibatches():\n"
+        "    inputs, targets, order = torch.load('data.pt')\n"
+        "    for take in order:\n"
+        "        yield tuple(values[take] for values in inputs), targets[take]\n"
+    )
+    options = ["--minibatches", "6", "--data", "own_data:minibatches", "--save", "weights.pt"]
+    done = torchrun(2, "out/run.py", *options, folder=tmp_path)
+    assert "minibatch 3: loss" in done.stdout
+    assert f"made for torch 2.99.0, and this is torch {torch.__version__}" in done.stderr
+    found, wanted = torch.load(tmp_path / "weights.pt"), reference_state(captured, export)
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12)
+    done = torchrun(2, "out/run.py", "--minibatches", "4", folder=tmp_path, check=False)
+    assert done.returncode
+    assert "a step takes 3, so give a multiple of it" in done.stderr
+
+
+def test_stages_have_the_names_and_values_of_the_model(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporting(captured, in_a_row(captured.graph, 0, 1, 2), GPIPE, SGD).write(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / PACKAGE).rename(tmp_path / "three_stages")
+    stages = import_module("three_stages.stages").STAGES
+    names = [name for stage in stages for name in stage().state_dict()]
+    # The weights of attention's projections are read by two stages' operators of one module.
+    assert set(names) == set(captured.module.state_dict())
+    stored = torch.load(tmp_path / "three_stages" / "weights.pt")["model"]
+    assert all(torch.equal(stored[name], captured.state[name]) for name in names)
+
+
+def test_it_says_nothing_about_its_own_torch(captured: CapturedModel, tmp_path: Path) -> None:
+    exporting(captured, in_a_row(captured.graph, 0, 1), GPIPE, SGD).write(tmp_path)
+    facts = Facts.read(tmp_path / PACKAGE)
+    assert facts.version_note is None
+    other = replace(facts, torch="2.7.1").version_note
+    assert other is not None
+    assert "made for torch 2.7.1" in other
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer", "message"),
+    [
+        (Method(policy="spectrain"), SGD, "policy spectrain cannot be exported for torch"),
+        (Method(policy="pipemare", correction_decay=0.2), SGD, "pipemare cannot be exported"),
+        (
+            Method(),
+            OptimizerSpec.parse("benchmarks.methods_table.models:Lion", lr=0.003),
+            "is not torch's",
+        ),
+    ],
+)
+def test_what_a_bundle_cannot_do_is_named(
+    captured: CapturedModel,
+    tmp_path: Path,
+    method: Method,
+    optimizer: OptimizerSpec,
+    message: str,
+) -> None:
+    export = exporting(captured, in_a_row(captured.graph, 0, 1), method, optimizer)
+    with pytest.raises(InvalidInput, match=message):
+        export.write(tmp_path)
+
+
+def test_replicas_recomputation_and_16_bits_are_left_out_in_words(captured: CapturedModel) -> None:
+    method = Method(schedule="gpipe", policy="sync", recompute=True, precision="bfloat16")
+    nearest = exporting(captured, in_a_row(captured.graph, 0, 0, 1), method, SGD).nearest
+    assert [note.partition(";")[0].partition(":")[0] for note in nearest.notes] == [
+        "stage 0 has 2 replicas",
+        "recompute",
+        "precision bfloat16",
+    ]
+    assert nearest.candidate.configuration == "1-1"
+    assert nearest.candidate.method == Method(schedule="gpipe", policy="sync")
+
+
+def test_a_function_with_its_own_backward_is_refused(tmp_path: Path) -> None:
+    odd = capture(ModelReference.named("tests.exporting.own_function:task"))
+    export = exporting(odd, in_a_row(odd.graph, 0, 1), GPIPE, SGD)
+    with pytest.raises(InvalidModel, match=r"torch.autograd.Function .*Doubled"):
+        export.write(tmp_path)
