@@ -19,10 +19,10 @@ from drlpp.exporting.stage_source import loss_tensors, stages_source
 from drlpp.exporting.torch_schedule import chain_schedule, computations, csv_text, with_messages
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.schedule.actions import Update
+from drlpp.schedule.analysis.weight_versions import weight_uses
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.weight_policies import PIPEOPTIM, WEIGHT_POLICIES
-from drlpp.schedule.weight_versions import weight_uses
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 PACKAGE = "pipelined"
