@@ -73,6 +73,16 @@ def copy_where_a_view_does_not_fit(graph: fx.Graph) -> None:
         node.target = torch.ops.aten.reshape.default
 
 
+def pipelines_take_functions() -> bool:
+    """Return whether actions of torch's pipeline runtime can be given functions of one's own.
+
+    In torch 2.13 they can; which older versions can was not tried.
+    """
+    from torch.distributed.pipelining import schedules
+
+    return hasattr(schedules._PipelineScheduleRuntime, "register_custom_function")
+
+
 def forget_keys(store: dist.Store) -> None:
     """Delete what a store holds.
 

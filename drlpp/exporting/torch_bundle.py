@@ -24,6 +24,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.weight_policies import PIPEOPTIM, WEIGHT_POLICIES
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.torch_versions import pipelines_take_functions
 
 PACKAGE = "pipelined"
 """The name of the package in the folder."""
@@ -85,6 +86,11 @@ class TorchExport:
         Raises:
             InvalidInput: it cannot be expressed, with what would be right.
         """
+        if not pipelines_take_functions():
+            raise InvalidInput(
+                f"torch {torch.__version__} has another pipeline runtime than the bundle is "
+                "written for; export with torch 2.13"
+            )
         method, captured = self.nearest.candidate.method, self.captured
         part = captured.microbatch(method.microbatches)
         links = chained(cut_stages(part, self.nearest.candidate.placement), part)

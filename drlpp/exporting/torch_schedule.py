@@ -65,18 +65,9 @@ def _cell(action: Action, stage: int, microbatches: int, updates: bool) -> str |
 
 
 def with_messages(rows: Rows) -> Rows:
-    """Return the rows with sends and receives where torch places them.
-
-    Raises:
-        InvalidInput: this torch has no updates between the passes of a step.
-    """
+    """Return the rows with sends and receives where torch places them."""
     from torch.distributed.pipelining import schedules
 
-    if not hasattr(schedules._PipelineScheduleRuntime, "register_custom_function"):
-        raise InvalidInput(
-            "this torch cannot update weights while its pipeline is full; install torch 2.13, or "
-            "export a schedule that flushes (--policy sync)"
-        )
     actions = {
         rank: [action for cell in row if (action := schedules._Action.from_str(cell))]
         for rank, row in enumerate(rows)

@@ -13,10 +13,15 @@ from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
+from drlpp.torch_versions import pipelines_take_functions
 from tests.support.pipelines import in_a_row
 from tests.support.placement_files import file_of
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=2)
+
+for_torch = pytest.mark.skipif(
+    not pipelines_take_functions(), reason="this torch has another pipeline runtime"
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +47,7 @@ def export(placement: Path, *options: str) -> str:
     return result.output
 
 
+@for_torch
 def test_a_bundle_of_an_asynchronous_placement(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     text = export(folder / "decoder.json", "--to", "torch", "-o", str(out), "--window", "6")
@@ -54,6 +60,7 @@ def test_a_bundle_of_an_asynchronous_placement(folder: Path, tmp_path: Path) -> 
         export(folder / "decoder.json", "--to", "torch", "-o", str(out))
 
 
+@for_torch
 def test_another_method_and_optimizer(folder: Path, tmp_path: Path) -> None:
     options = ["--policy", "sync", "--method-option", "microbatches=4", "--optimizer", "sgd"]
     export(folder / "decoder.json", "--to", "torch", "-o", str(tmp_path / "out"), *options)
@@ -61,6 +68,7 @@ def test_another_method_and_optimizer(folder: Path, tmp_path: Path) -> None:
     assert (facts.microbatches, facts.optimizer, facts.schedule) == (4, "SGD", "compute_only")
 
 
+@for_torch
 def test_what_torch_cannot_express_is_said_with_what_it_costs(folder: Path, tmp_path: Path) -> None:
     text = export(folder / "forked.json", "--to", "torch", "-o", str(tmp_path / "out"))
     assert "note: stages 1 and 2 compute side by side; in the export they follow each other" in text

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.pipelining import schedules
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput, InvalidModel
@@ -23,12 +24,12 @@ from drlpp.runtime import Minibatches, RunOptions
 from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.torch_versions import pipelines_take_functions
 from tests.support.captured_zoo import captured_in_float64
 from tests.support.pipelines import in_a_row, random_order
 from tests.support.without_drlpp import torchrun
 
-schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-if not hasattr(schedules._PipelineScheduleRuntime, "register_custom_function"):
+if not pipelines_take_functions():
     pytest.skip("this torch has no custom functions", allow_module_level=True)
 
 SEED = 3
@@ -234,6 +235,15 @@ def test_stages_have_the_names_and_values_of_the_model(
     assert set(names) == set(captured.module.state_dict())
     stored = torch.load(tmp_path / "three_stages" / "weights.pt")["model"]
     assert all(torch.equal(stored[name], captured.state[name]) for name in names)
+
+
+def test_an_older_torch_is_refused(
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(schedules._PipelineScheduleRuntime, "register_custom_function")
+    export = exporting(captured, in_a_row(captured.graph, 0, 1), GPIPE, SGD)
+    with pytest.raises(InvalidInput, match=r"export with torch 2\.13"):
+        export.write(tmp_path)
 
 
 def test_it_says_nothing_about_its_own_torch(captured: CapturedModel, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections import deque
 from itertools import product
 
 import pytest
+from torch.distributed.pipelining import schedules
 
 from drlpp.errors import InvalidInput
 from drlpp.exporting.torch_schedule import (
@@ -17,9 +18,9 @@ from drlpp.exporting.torch_schedule import (
 from drlpp.schedule.actions import Pass
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
+from drlpp.torch_versions import pipelines_take_functions
 
-schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-if not hasattr(schedules._PipelineScheduleRuntime, "register_custom_function"):
+if not pipelines_take_functions():
     pytest.skip("this torch has no custom functions", allow_module_level=True)
 
 FLUSHED = [
