@@ -102,7 +102,7 @@ def every_document() -> dict[str, Document]:
         ),
         MicrobatchChoice(
             configuration="2-2",
-            trials=(MicrobatchTrial(microbatches=2, seconds=0.1, staleness=1, samples=1.1),),
+            trials=(MicrobatchTrial(microbatches=2, seconds=0.1, staleness=1.0, samples=1.1),),
         ),
         _race(contender),
         EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),

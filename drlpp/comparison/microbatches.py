@@ -25,8 +25,7 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.planners import PlanningProblem, gpipe
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.schedule.analysis.staleness import samples_needed
-from drlpp.schedule.analysis.weight_versions import steady_delay
+from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
 from drlpp.schedule.method import Method, choose_method
 from drlpp.specs.cluster import Cluster
 
@@ -42,14 +41,14 @@ class MicrobatchTrial(Record):
     Attributes:
         microbatches: of a minibatch.
         seconds: per minibatch, the median of a few runs in turns with the others.
-        staleness: updates between forward and backward, on the stage that has most.
+        staleness: updates between forward and backward, in the mean of the latest stage.
         samples: how many times plain PyTorch's that costs, roughly.
     """
 
     microbatches: Count
     seconds: float = Field(gt=0, allow_inf_nan=False)
-    staleness: Count
-    samples: float
+    staleness: float = Field(ge=0, allow_inf_nan=False)
+    samples: float = Field(gt=0, allow_inf_nan=False)
 
     @property
     def cost(self) -> float:
@@ -168,7 +167,7 @@ def _trial(
 ) -> MicrobatchTrial:
     method = _with(session.method, number)
     pipeline = session.plan(placement, method).pipeline
-    staleness = max(steady_delay(pipeline, s, method) for s in range(len(pipeline.stages)))
+    staleness = mean_staleness(pipeline, method)
     return MicrobatchTrial(
         microbatches=number,
         seconds=seconds,

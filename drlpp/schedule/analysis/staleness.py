@@ -10,16 +10,26 @@ from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 
-_SAMPLES = ((0.0, 1.0), (1.0, 1.10), (3.0, 1.63), (7.0, 2.76))
-"""Times the minibatches of plain PyTorch to its loss, by the largest s: docs/methods.md."""
+_SAMPLES = ((0.0, 1.0), (0.5, 1.04), (0.75, 1.14), (1.0, 1.18), (3.0, 1.48), (7.0, 2.17))
+"""Times the minibatches of plain PyTorch to its loss, by staleness: docs/methods.md."""
+
+
+def mean_staleness(pipeline: Pipeline, method: Method) -> float:
+    """Return s in steady state, in the mean over the parts of an update, of the latest stage."""
+    if method.flushes:
+        return 0.0
+    return max(
+        parts / method.parts_of_update(len(workers))
+        for parts, workers in zip(method.parts_in_between(pipeline), pipeline.stages, strict=True)
+    )
 
 
 def samples_needed(staleness: float) -> float:
     """Return how many times plain PyTorch's samples training takes to the same loss, roughly.
 
     Args:
-        staleness: the largest s of a stage in steady state. Between those that were tried, and
-            beyond them, lies a straight line.
+        staleness: as :func:`mean_staleness` gives it. Between those that were tried, and beyond
+            them, lies a straight line.
     """
     pairs = list(pairwise(_SAMPLES))
     (begin, before), (end, after) = next((p for p in pairs if staleness <= p[1][0]), pairs[-1])
@@ -52,7 +62,7 @@ def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str |
     if mean != most:
         text += f" at most, {_series(round(one, 2) for one in mean)} on average"
     text += (
-        f", which takes some {samples_needed(max(most)):.1f} times the samples of plain PyTorch to "
+        f", which takes some {samples_needed(max(mean)):.1f} times the samples of plain PyTorch to "
         "the same loss (a small decoder's: docs/methods.md)"
     )
     fewer = _microbatches_for_one(max(apart), method, batch_size)

@@ -17,7 +17,7 @@ FOUR = Pipeline.straight(1, 1, 1, 1)
 def test_whole_minibatches_are_late_by_eq_4() -> None:
     assert staleness_text(FOUR, Method(), 16) == (
         "between the forward and the backward of a minibatch on stages 0 to 3 come 3, 2, 1 and 0 "
-        "updates, which takes some 1.6 times the samples of plain PyTorch to the same loss (a "
+        "updates, which takes some 1.5 times the samples of plain PyTorch to the same loss (a "
         "small decoder's: docs/methods.md); with microbatches=4 it would be one at most; with "
         "schedule=1f1b-flush none, as in plain PyTorch"
     )
