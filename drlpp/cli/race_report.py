@@ -31,9 +31,9 @@ def race_table(race: TrainingRace, end: RaceEnd) -> Table:
         box=SIMPLE_HEAD,
     )
     table.add_column("candidate", no_wrap=True)
-    table.add_column("method")
-    for column in ("rate", "minibatches/s", to_goal, "minibatches"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("method", no_wrap=True)
+    for column in ("rate", "mini-batches /s", to_goal, "mini-batches"):
+        table.add_column(column, justify="right")
     table.add_column("ended")
     for number in _ranked(race, end):
         candidate, rate = race.candidates[number], end.result.rates[number]
@@ -66,7 +66,7 @@ def _median(end: RaceEnd, candidate: int) -> float:
 
 def _method_text(candidate: Contender) -> str:
     """Return the schedule and the policy; what else a method has is everybody's."""
-    return f"{candidate.method.schedule}, {candidate.method.policy}"
+    return f"{candidate.method.schedule} {candidate.method.policy}"
 
 
 def _speed(curve: Curve | None) -> str:

@@ -201,7 +201,7 @@ class Race:
                 result.costs[candidate] = cost
             else:
                 at = curves[candidate].seconds
-                why = curves[candidate].failure or "not reached"
+                why = curves[candidate].failure or "not there"
                 result.ended[candidate] = f"{why} in {at:.3g} s"
         return {candidate: curves[candidate] for candidate in running}
 
