@@ -295,7 +295,7 @@ def test_the_winner_of_a_race_trains_on(session: ClusterSession, tmp_path: Path)
         candidates(session),
         RaceData(session.captured, f"{NAME}:points", seed=3),
         tmp_path,
-        RaceOptions(epochs=1, finals=1),
+        RaceOptions(epochs=1, finals=1, halving=False),
     )
     _, cluster = session.profile(repeats=2)
     for winner in (0, 1):
@@ -336,9 +336,11 @@ def test_a_race_continues_with_more_finals_and_candidates(
 ) -> None:
     data = RaceData(session.captured, f"{NAME}:points")
     *three, fourth = candidates(session)
-    course, _ = race_to_loss(session, three, data, tmp_path, OPTIONS)
+    # A loss that all reach, whatever their time: so all of them are there in the end.
+    options = replace(OPTIONS, target_loss=1.05, halving=False)
+    course, _ = race_to_loss(session, three, data, tmp_path, options)
     known = course.race.curves
-    more = replace(OPTIONS, finals=3)
+    more = replace(options, finals=3)
     course, end = race_to_loss(session, [*three, fourth], data, tmp_path, more)
     for training, curve in known.items():
         assert course.race.curves[training].points[: len(curve.points)] == curve.points
