@@ -52,4 +52,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .typecheck build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) $(OLDEST) .typecheck build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs races
