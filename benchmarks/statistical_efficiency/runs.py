@@ -12,16 +12,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from benchmarks.deep_models import even_stages
+from benchmarks.results_file import read_results_of
 from benchmarks.statistical_efficiency.methods import METHODS
 from benchmarks.statistical_efficiency.tasks import BATCH_SIZE, TASKS
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.errors import InvalidFile
-from drlpp.io.documents import Record, first_problem
-from drlpp.io.json_lines import append, cut_off, read_lines
+from drlpp.io.documents import Record
+from drlpp.io.json_lines import append
 from drlpp.runtime import Minibatches, run_reference
 from drlpp.specs.data import Data
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -239,22 +238,5 @@ def run_jobs(
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return all results in ``path``, none if there is no such file.
-
-    A last line that was cut off while it was written is removed from the file.
-
-    Raises:
-        InvalidFile: if a line is no result.
-    """
-    lines, rest = read_lines(path)
-    cut_off(path, rest)
-    results = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            results.append(Result.model_validate_json(line))
-        except ValidationError as error:
-            raise InvalidFile(
-                f"{path}, line {number}: {first_problem(error)}; expected a result that "
-                "benchmarks.statistical_efficiency wrote"
-            ) from None
-    return results
+    """Return all results in ``path``, as :func:`benchmarks.results_file.read_results_of` does."""
+    return read_results_of("benchmarks.statistical_efficiency", Result, path)

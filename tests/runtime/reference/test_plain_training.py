@@ -67,6 +67,21 @@ def _inputs() -> Tensor:
     return torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(5)).double()
 
 
+def _trained_plainly(build: Callable[..., torch.optim.Optimizer], together: int) -> nn.Module:
+    """Train the module in an ordinary loop, with an update for so many minibatches together."""
+    module = (
+        ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
+    )
+    plain = build([weight for weight in module.parameters() if weight.requires_grad])
+    for step in range(0, MINIBATCHES, together):
+        # Data parallelism updates once for the minibatches of all replicas.
+        indices = _order()[step : step + together].flatten()
+        plain.zero_grad()
+        F.cross_entropy(module(_inputs()[indices]), _targets(SAMPLES)[indices]).backward()
+        plain.step()
+    return module
+
+
 def _order() -> Tensor:
     generator = torch.Generator().manual_seed(6)
     return torch.randint(0, SAMPLES, (MINIBATCHES, BATCH), generator=generator)
@@ -124,17 +139,7 @@ def test_methods_without_staleness_equal_a_plain_loop(
     deployment = session.deploy(placement, method, spec)
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
-
-    module = (
-        ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
-    )
-    plain = build([weight for weight in module.parameters() if weight.requires_grad])
-    for step in range(0, MINIBATCHES, together):
-        # Data parallelism updates once for the minibatches of all replicas.
-        indices = _order()[step : step + together].flatten()
-        plain.zero_grad()
-        F.cross_entropy(module(_inputs()[indices]), _targets(SAMPLES)[indices]).backward()
-        plain.step()
+    module = _trained_plainly(build, together)
     _assert_equal(state, module)
 
 
@@ -160,15 +165,7 @@ def test_two_stages_on_an_accelerator_train_as_a_plain_loop(
     deployment = session.deploy(placement, method, spec)
     session.run(deployment, MINIBATCHES, RunOptions(order=_order()))
     state, _ = session.collect(deployment)
-    module = (
-        ModelReference.named("tests.runtime.reference.test_plain_training:unusual").build().module
-    )
-    plain = build([weight for weight in module.parameters() if weight.requires_grad])
-    for step in range(0, MINIBATCHES, together):
-        indices = _order()[step : step + together].flatten()
-        plain.zero_grad()
-        F.cross_entropy(module(_inputs()[indices]), _targets(SAMPLES)[indices]).backward()
-        plain.step()
+    module = _trained_plainly(build, together)
     _assert_equal(state, module)
     found = session.evaluate(deployment, 3, RunOptions(order=_order()))
     with torch.no_grad():
