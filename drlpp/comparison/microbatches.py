@@ -14,9 +14,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
-from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, Record, read_document, write_document
 from drlpp.io.formatting import seconds_text
@@ -136,10 +134,9 @@ def _even_split(session: ClusterSession, profile: Profile, cluster: Cluster) -> 
     if session.method.flushes or stages < 2:
         return None
     chosen = sorted(cluster.least_crowded[:stages])
-    memory = MemoryModel.of(session.method, session.optimizer)
-    workload = Workload.of(profile, session.method)
+    method, optimizer = session.method, session.optimizer
     try:
-        problem = PlanningProblem(workload, cluster.part(chosen), memory=memory)
+        problem = PlanningProblem.profiled(profile, cluster.part(chosen), method, optimizer)
         placement = gpipe(problem).placement
     except InvalidInput:
         # Such as a model that does not fit into so few.

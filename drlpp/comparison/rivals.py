@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from drlpp.comparison.contenders import PLAIN, Contender, Heat
-from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
-from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.planners import PLANNERS, PlanningProblem
@@ -131,8 +129,7 @@ class _Rivals:
                 yield Contender.of(Candidate(placement, method), planner)
 
     def _problem(self, method: Method, cluster: Cluster) -> PlanningProblem:
-        memory = MemoryModel.of(method, self._session.optimizer)
-        return PlanningProblem(Workload.of(self._profile, method), cluster, memory=memory)
+        return PlanningProblem.profiled(self._profile, cluster, method, self._session.optimizer)
 
     def _ranked(self, candidates: Iterator[Contender]) -> list[Contender]:
         """Return the most promising by the simulator, the fastest first; all if they are few."""

@@ -16,9 +16,7 @@ from drlpp.comparison.microbatches import numbers_to_try
 from drlpp.comparison.plain import PlainPyTorch
 from drlpp.comparison.race import heat
 from drlpp.comparison.rivals import plain_threads
-from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
-from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
@@ -158,5 +156,4 @@ def _best_flushed(
 def _problem(
     session: ClusterSession, profile: Profile, cluster: Cluster, method: Method
 ) -> PlanningProblem:
-    memory = MemoryModel.of(method, session.optimizer)
-    return PlanningProblem(Workload.of(profile, method), cluster, memory=memory)
+    return PlanningProblem.profiled(profile, cluster, method, session.optimizer)

@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 
 from drlpp.costs.analytic_model import Prediction, predict
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.profile import Profile
 from drlpp.costs.stage_cost import CostModel
 from drlpp.costs.workload import Workload
 from drlpp.errors import NothingFits
 from drlpp.placement.placement import Placement
+from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,14 @@ class PlanningProblem:
     memory: MemoryModel = DEFAULT_MEMORY
     seed: int = 0
     time_limit_seconds: float = 60.0
+
+    @classmethod
+    def profiled(
+        cls, profile: Profile, cluster: Cluster, method: Method, optimizer: OptimizerSpec
+    ) -> PlanningProblem:
+        """Return the problem of a profile on a cluster, with the memory of a method."""
+        memory = MemoryModel.of(method, optimizer)
+        return cls(Workload.of(profile, method), cluster, memory=memory)
 
     def with_seed(self, seed: int) -> PlanningProblem:
         """Return a copy with another seed."""
