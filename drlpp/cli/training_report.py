@@ -123,6 +123,8 @@ def train_and_report(
             **options,
         )
         result = trainer.fit(data, epochs=epochs, minibatches=minibatches)
+    if outcome := trainer.outcome(result):
+        console.print(outcome, soft_wrap=True)
     if result.module_score is not None:
         console.print(
             f"the weights loaded into {document.model.name}'s own module: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_data import LoadedData, TrainingData
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import EpochReport, TrainerCallbacks
-from drlpp.schedule.analysis.staleness import staleness_text
+from drlpp.schedule.analysis.staleness import outcome_text, staleness_text
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
 from drlpp.specs.data import Data, Loaders, check_data, load_data
@@ -173,6 +174,17 @@ class PipelineTrainer:
     def staleness(self) -> str | None:
         """How late gradients will be, in one line; None where training is as plain PyTorch's."""
         return staleness_text(self._plan.pipeline, self.method, self.captured.task.batch_size)
+
+    def outcome(self, result: TrainingResult) -> str | None:
+        """Return what the speed of asynchronous epochs was worth, in a line; None without any."""
+        speeds = [
+            report.minibatches_per_second
+            for report in result.epochs
+            if report.epoch > self.synchronous_epochs
+        ]
+        if not speeds:
+            return None
+        return outcome_text(self._plan.pipeline, self.method, statistics.harmonic_mean(speeds))
 
     def fit(
         self,

@@ -71,6 +71,30 @@ def staleness_text(pipeline: Pipeline, method: Method, batch_size: int) -> str |
     return f"{text}; with schedule={FLUSHED_1F1B.name} none, as in plain PyTorch"
 
 
+def outcome_text(pipeline: Pipeline, method: Method, minibatches_per_second: float) -> str | None:
+    """Say what a speed was worth, with gradients as late as this.
+
+    Args:
+        pipeline: the stages.
+        method: that it trained with.
+        minibatches_per_second: its speed.
+
+    Returns:
+        One line; None if no update came between, so that a minibatch was worth one of plain
+        PyTorch's.
+    """
+    late = mean_staleness(pipeline, method)
+    if not late:
+        return None
+    worth = minibatches_per_second / samples_needed(late)
+    return (
+        f"{minibatches_per_second:.1f} minibatches/s, the gradients of the latest stage being "
+        f"{late:.3g} updates late, are worth some {worth:.1f} of plain "
+        "PyTorch (by a small decoder's samples: docs/methods.md); drlpp race measures both on "
+        "your data"
+    )
+
+
 def _microbatches_for_one(apart: int, method: Method, batch_size: int) -> int | None:
     """Return the fewest that make s one at most, ``apart`` parts from forward to backward."""
     enough = range(-(-apart // method.accumulate), batch_size + 1)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from drlpp.schedule.analysis.staleness import staleness_text
+from drlpp.schedule.analysis.staleness import outcome_text, samples_needed, staleness_text
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -42,6 +42,17 @@ def test_microbatches_are_late_by_a_part_of_an_update() -> None:
 )
 def test_nothing_is_said_where_nothing_is_late(pipeline: Pipeline, method: Method) -> None:
     assert staleness_text(pipeline, method, 16) is None
+    assert outcome_text(pipeline, method, 10.0) is None
+
+
+def test_a_speed_is_worth_less_by_the_samples_that_staleness_costs() -> None:
+    text = outcome_text(FOUR, Method(microbatches=4), 10.0)
+    assert text is not None
+    worth = f"{10.0 / samples_needed(0.75):.1f}"
+    assert text.startswith(
+        "10.0 minibatches/s, the gradients of the latest stage being 0.75 updates late, are worth "
+        f"some {worth} of plain PyTorch"
+    )
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
