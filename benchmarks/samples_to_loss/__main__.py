@@ -92,7 +92,7 @@ def report(
     """Write the tables of all results into the document."""
     found = read_results(results)
     chosen = studies(*_chosen(task, rate, depth, method), minibatches)
-    known = [progress for study in chosen if (progress := Progress(study, found)).target]
+    known = [progress for study in chosen if (progress := Progress(study, found)).target()]
     write_between(document, BEGIN, END, "\n".join(section(progress) for progress in known))
 
 

@@ -33,6 +33,11 @@ class StudyMethod:
     optimizer: str = "adamw"
     plain: bool = False
 
+    @property
+    def keeps_rate_of_plain(self) -> bool:
+        """Whether a user of the baseline may take it without another optimizer."""
+        return self.optimizer == METHODS[BASELINE].optimizer
+
     def spec(self, learning_rate: float) -> OptimizerSpec:
         """Return its optimizer with a learning rate."""
         return OptimizerSpec.parse(self.optimizer, lr=learning_rate, **_OPTIMIZERS[self.optimizer])

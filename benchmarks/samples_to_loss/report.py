@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from pandas import DataFrame
@@ -16,52 +17,77 @@ END = "<!-- end of results -->"
 
 
 def section(progress: Progress) -> str:
-    """Return the heading and the table of one study."""
+    """Return the heading and the tables of one study."""
     study = progress.study
     rate = "a decaying rate" if study.decays else "a constant rate"
-    target = progress.target
-    reached = "" if target is None else f" to the loss {target:.3f}"
-    return "\n".join(
-        [
-            f"### {TASKS[study.task].title}, {rate}\n",
-            f"Samples{reached}, relative to the {study.minibatches} minibatches of {BASELINE}; in "
-            "brackets the best rate in thousandths, and the held-out loss after these minibatches "
-            "(± standard deviation over three seeds).\n",
-            markdown(_table(progress)),
+    target, power = progress.target(), progress.plain_power
+    reached = "" if target is None else f" (with seed 0: {target:.3f})"
+    parts = [
+        f"### {TASKS[study.task].title}, {rate}\n",
+        f"Samples to the loss of {BASELINE} after {study.minibatches} minibatches{reached}, "
+        "relative to these; in brackets the best rate in thousandths, and the held-out loss after "
+        "as many minibatches. With ±, mean and standard deviation over three seeds.\n",
+        markdown(_table(progress, None)),
+        "",
+    ]
+    if power is not None:
+        parts += [
+            f"The same with the rate that suits {BASELINE}, {2.0**power:g} thousandths:\n",
+            markdown(_table(progress, power)),
             "",
         ]
-    )
+    return "\n".join(parts)
 
 
-def _table(progress: Progress) -> DataFrame:
+def _table(progress: Progress, power: int | None) -> DataFrame:
     study = progress.study
+    methods = dict.fromkeys(method for method, _ in study.rows)
     return DataFrame(
         {
             "method": method,
             **{
-                f"depth {depth}": cell(progress, method, None if METHODS[method].plain else depth)
+                f"depth {depth}": cell(
+                    progress, method, None if METHODS[method].plain else depth, power
+                )
                 for depth in study.depths
             },
         }
-        for method in dict.fromkeys(method for method, _ in study.rows)
+        for method in methods
+        if power is None or METHODS[method].keeps_rate_of_plain
     )
 
 
-def cell(progress: Progress, method: str, depth: int | None) -> str:
-    """Return what came out of a row, such as ``1.10 (2: 1.808 ± 0.021)``."""
-    power, best = progress.best_power(method, depth), progress.result(method, depth)
-    if power is None or best is None:
+def cell(progress: Progress, method: str, depth: int | None, power: int | None = None) -> str:
+    """Return what came out of a row, such as ``1.10 ± 0.03 (2: 1.808 ± 0.021)``.
+
+    Args:
+        progress: what is known.
+        method, depth: the row.
+        power: of a rate, which is then not shown; by default that of its best.
+    """
+    used = progress.best_power(method, depth) if power is None else power
+    if used is None or (first := progress.result(method, depth, power=used)) is None:
         return "–"
-    if best.losses[-1] is None:
+    if math.isinf(first.final_loss):
         return "diverged"
-    others = [progress.result(method, depth, seed) for seed in MORE_SEEDS]
-    losses = [best.final_loss, *(one.final_loss for one in others if one is not None)]
-    loss = f"{statistics.mean(losses):.3f}"
-    if len(losses) > 1:
-        loss += f" ± {statistics.stdev(losses):.3f}"
-    ratio = progress.samples_ratio(method, depth)
-    text = f"{ratio:.2f}" if ratio is not None else f"> {LONGEST:g}"
-    return f"{text} ({2.0**power:g}: {loss})"
+    found, ratios = [], []
+    for seed in (0, *MORE_SEEDS):
+        one = progress.result(method, depth, seed, used)
+        if one is not None:
+            found.append(one.final_loss)
+            ratios.append(progress.samples_ratio(method, depth, seed, used))
+    reached = [ratio for ratio in ratios if ratio is not None]
+    if len(reached) == len(ratios):
+        text = _mean(reached, 2)
+    else:
+        text = f"> {LONGEST:g}" + (f" ({len(reached)} of {len(ratios)} less)" if reached else "")
+    loss = _mean(found, 3)
+    return f"{text} ({2.0**used:g}: {loss})" if power is None else f"{text} ({loss})"
+
+
+def _mean(values: list[float], digits: int) -> str:
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
 
 
 def studies(

@@ -3,7 +3,9 @@
 The rule is the same for all. Rates are 2^k thousandths. A walk begins at the same rate for all
 methods of an optimizer, and goes on until both neighbours of the best one are worse, at as many
 minibatches as plain training has, with seed 0. Then the best run is made longer until it reaches
-plain training's loss. What ends within a margin of the best of its depth is run with more seeds.
+plain training's loss; so is, with the same optimizer, the run with plain training's rate, which is
+what a user has. What ends within a margin of the best of its depth and optimizer is run with more
+seeds, each against plain training with that seed.
 """
 
 from __future__ import annotations
@@ -100,50 +102,59 @@ class Progress:
             return None
         return min(losses, key=losses.__getitem__)
 
-    def result(self, method: str, depth: int | None, seed: int = 0) -> Result | None:
-        """Return a row's run at its best rate."""
-        power = self.best_power(method, depth)
-        return (
-            None
-            if power is None
-            else self._found.get(self.study.job(method, depth, power, seed=seed))
-        )
-
     @property
-    def target(self) -> float | None:
-        """The loss that plain training reaches, None as long as its walk is not at its end."""
-        plain = self.result(BASELINE, None)
+    def plain_power(self) -> int | None:
+        """The power of plain training's best rate, None as long as its walk is not at its end."""
+        return self.best_power(BASELINE, None)
+
+    def result(
+        self, method: str, depth: int | None, seed: int = 0, power: int | None = None
+    ) -> Result | None:
+        """Return a row's run at its best rate, or at that of ``power``."""
+        power = self.best_power(method, depth) if power is None else power
+        if power is None:
+            return None
+        return self._found.get(self.study.job(method, depth, power, seed=seed))
+
+    def target(self, seed: int = 0) -> float | None:
+        """Return the loss that plain training reaches with that seed, None if it has not run."""
+        plain = self.result(BASELINE, None, seed)
         return None if plain is None else plain.final_loss
 
-    def longer(self, method: str, depth: int | None) -> list[Job]:
-        """Return the runs at the best rate that may reach the target, the shortest first."""
-        power, study = self.best_power(method, depth), self.study
-        if power is None or self.target is None:
+    def longer(
+        self, method: str, depth: int | None, seed: int = 0, power: int | None = None
+    ) -> list[Job]:
+        """Return the runs at such a rate that may reach the target, the shortest first."""
+        power, study = self.best_power(method, depth) if power is None else power, self.study
+        target = self.target(seed)
+        if power is None or target is None:
             return []
-        stretches = STRETCHES if study.decays else (LONGEST,)
-        # A rate that decays has to reach its end.
-        target = None if study.decays else self.target
         return [
             study.job(
                 method,
                 depth,
                 power,
                 minibatches=round(stretch * study.minibatches),
-                target=target,
+                # A rate that decays has to reach its end.
+                target=None if study.decays else target,
+                seed=seed,
             )
-            for stretch in stretches
+            for stretch in (STRETCHES if study.decays else (LONGEST,))
         ]
 
-    def samples_ratio(self, method: str, depth: int | None) -> float | None:
-        """Return how many times plain training's samples a row needs to the target.
+    def samples_ratio(
+        self, method: str, depth: int | None, seed: int = 0, power: int | None = None
+    ) -> float | None:
+        """Return how many times plain training's samples a row needs to the target of its seed.
 
         None if it was not reached, or not run yet. With a decaying rate it is between the longest
         run that ended above the target and the shortest that ended below.
         """
-        best, target = self.result(method, depth), self.target
+        best, target = self.result(method, depth, seed, power), self.target(seed)
         if best is None or target is None:
             return None
-        runs = [best, *(self._found[j] for j in self.longer(method, depth) if j in self._found)]
+        longer = self.longer(method, depth, seed, power)
+        runs = [best, *(self._found[job] for job in longer if job in self._found)]
         if not self.study.decays:
             reached = (run.minibatches_to(target) for run in runs)
             found = next((minibatches for minibatches in reached if minibatches is not None), None)
@@ -168,18 +179,35 @@ class Progress:
                 self.walked(method, depth), FIRST_POWERS[METHODS[method].optimizer]
             )
             wanted += [self.study.job(method, depth, power) for power in powers]
-            best = self.result(method, depth)
-            if best is None or math.isinf(best.final_loss):
-                continue
-            if self.samples_ratio(method, depth) is None:
-                wanted += [j for j in self.longer(method, depth) if j not in self._found][:1]
+            wanted += self._runs_to_target(method, depth, seed=0)
         if not wanted:
             wanted = self._more_seeds()
         return [job for job in wanted if job not in self._found]
 
-    def _more_seeds(self) -> list[Job]:
-        """Return runs of other seeds: of plain training, and of what is nearly the best."""
+    def _runs_to_target(self, method: str, depth: int | None, seed: int) -> list[Job]:
+        """Return the next runs of a row with its own best rate, and with plain training's."""
+        powers = {self.best_power(method, depth)}
+        if METHODS[method].keeps_rate_of_plain:
+            powers.add(self.plain_power)
         jobs = []
+        for power in powers - {None}:
+            usual = self.result(method, depth, seed, power)
+            if usual is None:
+                jobs.append(self.study.job(method, depth, power, seed=seed))
+            elif (
+                math.isfinite(usual.final_loss)
+                and self.samples_ratio(method, depth, seed, power) is None
+            ):
+                longer = self.longer(method, depth, seed, power)
+                jobs += [job for job in longer if job not in self._found][:1]
+        return jobs
+
+    def _more_seeds(self) -> list[Job]:
+        """Return runs of other seeds: of plain training, and of what is nearly the best.
+
+        The best is that of the same depth and optimizer.
+        """
+        jobs: list[Job] = []
         for depth in (None, *self.study.depths):
             losses = {
                 method: found.final_loss
@@ -187,7 +215,9 @@ class Progress:
                 if other == depth and (found := self.result(method, depth)) is not None
             }
             for method, loss in losses.items():
-                power = self.best_power(method, depth)
-                if power is not None and loss <= min(losses.values()) + MARGIN:
-                    jobs += [self.study.job(method, depth, power, seed=seed) for seed in MORE_SEEDS]
+                optimizer = METHODS[method].optimizer
+                alike = (losses[other] for other in losses if METHODS[other].optimizer == optimizer)
+                if loss <= min(alike) + MARGIN:
+                    for seed in MORE_SEEDS:
+                        jobs += self._runs_to_target(method, depth, seed)
         return jobs

@@ -132,16 +132,43 @@ def test_a_walk_ends_where_both_neighbours_are_worse(
 def test_every_method_gets_its_best_rate_and_the_samples_that_it_needs() -> None:
     chosen = study(["PipeOptim"])
     progress = Progress(chosen, complete(chosen))
-    assert progress.target == 1.0
+    assert progress.target() == 1.0
     assert progress.samples_ratio(BASELINE, None) == 1.0
     for depth, handicap in ((2, 1.2), (4, 1.4)):
         assert progress.best_power("PipeOptim", depth) == 2
         # The longer run ends where it reaches the target, and between evaluations is a line.
         assert progress.samples_ratio("PipeOptim", depth) == pytest.approx(handicap, abs=0.01)
-    assert cell(progress, "PipeOptim", 4) == "1.40 (4: 1.401 ± 0.001)"
+        for seed in (1, 2):
+            # Against plain training with the same seed, which ends a little higher.
+            ratio = progress.samples_ratio("PipeOptim", depth, seed)
+            assert ratio == pytest.approx(handicap, abs=0.01)
+    assert cell(progress, "PipeOptim", 4) == "1.40 ± 0.00 (4: 1.401 ± 0.001)"
     table = section(progress)
-    assert f"| {BASELINE} | 1.00 (4: 1.001 ± 0.001) | 1.00 (4: 1.001 ± 0.001) |" in table
-    assert "Samples to the loss 1.000, relative to the 160 minibatches" in table
+    plain = "1.00 ± 0.00 (4: 1.001 ± 0.001)"
+    assert f"| {BASELINE} | {plain} | {plain} |" in table
+    assert "after 160 minibatches (with seed 0: 1.000), relative to these" in table
+
+
+def test_a_method_with_the_users_optimizer_is_tried_at_the_users_rate() -> None:
+    """PipeOptim's best rate is half of plain training's here."""
+    chosen = study(["PipeOptim", "Muon, 2BW"])
+
+    def shifted(job: Job) -> Result:
+        rate = job.learning_rate * (1 if job.depth is None else 2)
+        result = made_up(job.model_copy(update={"learning_rate": rate}))
+        return result.model_copy(update={"job": job})
+
+    results: list[Result] = []
+    while jobs := Progress(chosen, results).next_jobs():
+        results += [shifted(job) for job in jobs]
+    progress = Progress(chosen, results)
+    assert progress.plain_power == 2
+    assert progress.best_power("PipeOptim", 2) == 1
+    # 1.2 · 160 / minibatches + 1 is never 1: given up after three times the minibatches.
+    assert progress.samples_ratio("PipeOptim", 2, power=2) is None
+    assert cell(progress, "PipeOptim", 2, 2).startswith("> 3 (2.2")
+    tables = section(progress).split("The same with the rate that suits plain AdamW, 4 thousandths")
+    assert ["Muon" in table for table in tables] == [True, False]
 
 
 def test_a_rate_that_decays_needs_whole_runs() -> None:
