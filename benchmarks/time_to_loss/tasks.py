@@ -8,81 +8,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.deep_models import VOCABULARY, DigitsCNN, topics_text
+from benchmarks.deep_models import DigitsCNN, topics_text
 from drlpp.models.task import Task
 from drlpp.models.zoo.classification import is_correct
 from drlpp.specs.data import Data, Samples
 from drlpp.specs.data import digits as digits_data
 from examples.translation import dates
 
-LENGTH = 32
-SEQUENCES = 3200
-HELD_OUT = 320
-
-
-class Block(nn.Module):
-    """A decoder's block: masked self-attention and a perceptron, each on normalised inputs.
-
-    Shapes:
-        ``(batch, length, width)`` to the same.
-    """
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add what each position attends to, then what the perceptron makes of it."""
-        query, key, value = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.mix(self.norm(x)).chunk(3, -1)
-        )
-        seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
-        return x + self.narrow(F.gelu(self.wide(self.second_norm(x))))
-
-
-class Decoder(nn.Module):
-    """A language model of characters.
-
-    Shapes:
-        ``(batch, length)`` of indices to ``(batch, length, vocabulary)``.
-    """
-
-    def __init__(self, blocks: int = 6, width: int = 64, heads: int = 4) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(len(VOCABULARY), width)
-        self.position = nn.Parameter(0.02 * torch.randn(LENGTH, width))
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, len(VOCABULARY))
-
-    def forward(self, characters: Tensor) -> Tensor:
-        """Return scores of the character that comes next, at every position."""
-        x = self.embedding(characters) + self.position
-        return self.head(self.norm(self.blocks(x)))
-
-
-def decoder(batch_size: int = 16, blocks: int = 6, width: int = 64) -> Task:
-    """Return the task of the next character; its loss is in nats a character."""
-    characters = torch.zeros(batch_size, LENGTH, dtype=torch.long)
-    return Task(Decoder(blocks, width), (characters,), characters.clone(), _character_loss)
-
-
-def _character_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+_LENGTH = 32
+_SEQUENCES = 3200
+_HELD_OUT = 320
 
 
 def text(inputs: object = None) -> Data:
     """Return sequences of Python's documentation: the first ones of each part."""
-    train, held_out = topics_text(LENGTH)
-    return Data(_first(train, SEQUENCES), _first(held_out, HELD_OUT))
+    train, held_out = topics_text(_LENGTH)
+    return Data(_first(train, _SEQUENCES), _first(held_out, _HELD_OUT))
 
 
 def _first(samples: Samples, count: int) -> Samples:
@@ -141,7 +85,7 @@ class RaceTask:
 _HERE = "benchmarks.time_to_loss.tasks"
 
 TASKS = {
-    "decoder": RaceTask(f"{_HERE}:decoder", f"{_HERE}:text", 0.003),
+    "decoder": RaceTask("benchmarks.deep_models:decoder", f"{_HERE}:text", 0.003),
     "cnn": RaceTask(f"{_HERE}:cnn", f"{_HERE}:digits", 0.003),
     "dates": RaceTask("examples.translation:translator", f"{_HERE}:date_sentences", 0.003),
     "mlp": RaceTask(f"{_HERE}:mlp", f"{_HERE}:table", 0.003),
