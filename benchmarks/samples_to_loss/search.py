@@ -11,6 +11,7 @@ seeds, each against plain training with that seed.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -170,6 +171,20 @@ class Progress:
                 return before + share * (ratio - before)
             last = run
         return None
+
+    def mean_ratio(
+        self, method: str, depth: int | None, power: int | None = None
+    ) -> tuple[float, float] | None:
+        """Return the mean of the ratios of all seeds that were run, and their deviation.
+
+        None if one of them never reached the target; the deviation of a single seed is 0.
+        """
+        seeds = [s for s in (0, *MORE_SEEDS) if self.result(method, depth, s, power) is not None]
+        ratios = [self.samples_ratio(method, depth, seed, power) for seed in seeds]
+        reached = [ratio for ratio in ratios if ratio is not None]
+        if not reached or len(reached) < len(ratios):
+            return None
+        return statistics.mean(reached), statistics.stdev(reached) if len(reached) > 1 else 0.0
 
     def next_jobs(self) -> list[Job]:
         """Return the runs that are to be made next; none if the study is complete."""

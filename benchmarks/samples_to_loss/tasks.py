@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.deep_models import digits_cnn, encode, sequences
+from benchmarks.time_to_loss.tasks import TASKS as RACE_TASKS
+from benchmarks.time_to_loss.tasks import RaceTask
 from drlpp.models.model_reference import ModelReference
-from drlpp.specs.data import Data, Samples, digits
+from drlpp.specs.data import Data, Samples, digits, load_data
 
 _HELD_OUT_FILES = 10
 """Every tenth file is held out."""
@@ -79,6 +81,25 @@ def _decoder_task(title: str, width: int, length: int, minibatches: int) -> Stud
     )
 
 
+def race_name(task: str) -> str:
+    """Return the name here of a task of :mod:`benchmarks.time_to_loss`."""
+    return f"race-{task}"
+
+
+def _of_race(task: RaceTask) -> StudyTask:
+    """Return that task, with the loss of plain training after three epochs to reach."""
+    model = ModelReference.named(task.model)
+
+    def load() -> Data:
+        built = model.build()
+        assert built.targets is not None
+        data = load_data(task.data, built.inputs, built.targets)
+        assert isinstance(data, Data)
+        return data
+
+    return StudyTask(f"{task.title}, three epochs", model, load, task.batch_size, 3 * task.epoch)
+
+
 TASKS: dict[str, StudyTask] = {
     "text": _decoder_task("Decoder of 2.8 million weights, text", 192, 64, 1000),
     "text-small": _decoder_task("Decoder of 0.3 million weights, text", 64, 32, 400),
@@ -89,4 +110,5 @@ TASKS: dict[str, StudyTask] = {
         batch_size=32,
         minibatches=400,
     ),
+    **{race_name(name): _of_race(task) for name, task in RACE_TASKS.items()},
 }

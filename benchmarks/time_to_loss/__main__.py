@@ -1,36 +1,65 @@
-"""``python -m benchmarks.time_to_loss TASK``: a race on emulated accelerators."""
+"""``python -m benchmarks.time_to_loss``: races, or their parts, on emulated accelerators.
+
+python -m benchmarks.time_to_loss race decoder          # live, to the loss
+python -m benchmarks.time_to_loss seconds decoder       # seconds per minibatch alone
+python -m benchmarks.time_to_loss report                # times minibatches of the replays
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarks.time_to_loss.tasks import TASKS
+from benchmarks.report import write_between
+from benchmarks.results_file import read_results_of
+from benchmarks.samples_to_loss.__main__ import DEFAULT_RESULTS as REPLAYS
+from benchmarks.samples_to_loss.runs import read_results
+from benchmarks.samples_to_loss.search import Progress, Study
+from benchmarks.samples_to_loss.tasks import TASKS as STUDY_TASKS
+from benchmarks.samples_to_loss.tasks import race_name
+from benchmarks.time_to_loss.report import BEGIN, END, table
+from benchmarks.time_to_loss.seconds import DIVIDED, WHOLE, Speed, measure
+from benchmarks.time_to_loss.tasks import TASKS, RaceTask
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.cli.race_command import run_and_report
 from drlpp.errors import InvalidInput
+from drlpp.io.json_lines import append
 from drlpp.io.run_folder import open_run_folder
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.training_race.candidates import usual_candidates
 from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.race_to_loss import RaceOptions
 
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
-def race_task(
-    task: Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")],
-    workers: Annotated[int, typer.Option(min=1, help="Emulated accelerators.")] = 4,
-    speed: Annotated[
-        float | None,
-        typer.Option(
-            help="Of each, as a part of a core; else 0.9 of the two cores is divided among them. "
-            "1 in a cluster that is emulated already."
-        ),
-    ] = None,
+TaskArgument = Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")]
+Workers = Annotated[int, typer.Option(min=1, help="Emulated accelerators.")]
+SpeedOption = Annotated[
+    float | None,
+    typer.Option(
+        "--speed",
+        help="Of each, as a part of a core; else 0.9 of the two cores is divided among them. "
+        "1 in a cluster that is emulated already.",
+    ),
+]
+Speeds = Annotated[Path, typer.Option(help="File of seconds, one contender in a line.")]
+DEFAULT_SPEEDS = Path("runs/seconds.jsonl")
+README = Path(__file__).with_name("README.md")
+
+
+@app.command()
+def race(
+    task: TaskArgument,
+    workers: Workers = 4,
+    speed: SpeedOption = None,
     epochs: Annotated[int, typer.Option(min=1, help="Of plain PyTorch, to the target.")] = 3,
     finals: Annotated[int, typer.Option(min=1, help="Trainings of a finalist.")] = 3,
     halving: Annotated[
@@ -41,37 +70,99 @@ def race_task(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the race in --out.")] = False,
 ) -> None:
     """Race on one task, as ``drlpp race`` does, with workers that emulate slower accelerators."""
-    if task not in TASKS:
-        raise InvalidInput(f"task {task!r} is unknown; there are {', '.join(TASKS)}")
-    of = TASKS[task]
-    speed = min(0.9, 1.8 / workers) if speed is None else speed
-    spec = OptimizerSpec.parse(optimizer, lr=of.rate)
-    captured = capture(ModelReference.named(of.model))
-    data = RaceData(captured, of.data)
+    of = _task(task)
     folder = out or Path("races") / f"{task}-{workers}"
+    spec = OptimizerSpec.parse(optimizer, lr=of.rate)
     settings = {"task": task, "workers": workers, "speed": speed, "optimizer": spec.settings}
-    console = build_console()
     with (
         open_run_folder(folder, "time to loss", settings, resume=resume),
-        ClusterSession(
-            captured,
-            workers,
-            method=Method(clip_norm=1.0),
-            optimizer=spec,
-            speeds=[speed] * workers if speed < 1 else None,
-            device="cpu",
-        ) as session,
+        _session(of, workers, speed, spec) as session,
     ):
+        data = RaceData(session.captured, of.data)
         options = RaceOptions(epochs=epochs, finals=finals, halving=halving)
-        run_and_report(console, session, [], data, folder, options)
+        run_and_report(build_console(), session, [], data, folder, options)
 
 
-def main() -> None:
-    """Run the study."""
-    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    app.command()(race_task)
-    run_program(app, "python -m benchmarks.time_to_loss")
+@app.command()
+def seconds(
+    task: TaskArgument,
+    workers: Workers = 4,
+    speed: SpeedOption = None,
+    links: Annotated[str, typer.Option(help="What lies between the workers, in words.")] = "fast",
+    rounds: Annotated[int, typer.Option(min=1, help="In which all take turns.")] = 3,
+    minibatches: Annotated[int, typer.Option(min=4, help="Of a measurement.")] = 30,
+    results: Speeds = DEFAULT_SPEEDS,
+) -> None:
+    """Measure seconds per minibatch of everybody who would take part in the race."""
+    of, console = _task(task), build_console()
+    spec = OptimizerSpec.parse("adamw", lr=of.rate)
+    with _session(of, workers, speed, spec) as session:
+        profile, cluster = session.profile()
+        # The exact planner's may have replicas, for which there is no replay.
+        contenders = [
+            one for one in usual_candidates(session, profile, cluster) if one.found_by != "exact"
+        ]
+        found = measure(session, contenders, rounds, minibatches, console.print)
+    where = {"task": task, "workers": workers, "links": links}
+    for contender, taken in zip(contenders, found, strict=True):
+        if taken:
+            measured = Speed.of(contender, taken, **where)
+            append(results, measured)
+            console.print(
+                f"{measured.kind} on {measured.accelerators}, M = {measured.microbatches}: "
+                f"{1e3 * measured.median:.1f} ms",
+                highlight=False,
+            )
+
+
+@app.command()
+def report(
+    results: Speeds = DEFAULT_SPEEDS,
+    replays: Annotated[Path, typer.Option(help="Results of benchmarks.samples_to_loss.")] = REPLAYS,
+    document: Annotated[
+        Path, typer.Option(help="Markdown file with the marks between which the tables go.")
+    ] = README,
+) -> None:
+    """Write the time to plain PyTorch's loss of everybody into the document."""
+    speeds = read_results_of("benchmarks.time_to_loss", Speed, results)
+    found, parts = read_results(replays), []
+    for task in TASKS:
+        own = [speed for speed in speeds if speed.task == task]
+        study = STUDY_TASKS[race_name(task)]
+        depths = sorted({speed.accelerators for speed in own if speed.accelerators > 1})
+        progress = Progress(
+            Study(race_name(task), False, study.minibatches, depths, [WHOLE, DIVIDED]), found
+        )
+        target = progress.target()
+        if own and target is not None:
+            parts.append(
+                f"### {study.title}\n\nSeconds to the held-out loss {target:.3f}, which plain "
+                f"PyTorch has after {study.minibatches} minibatches\n\n{table(own, progress)}\n"
+            )
+    write_between(document, BEGIN, END, "\n".join(parts))
+
+
+def _task(name: str) -> RaceTask:
+    if name not in TASKS:
+        raise InvalidInput(f"task {name!r} is unknown; there are {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+@contextmanager
+def _session(
+    task: RaceTask, workers: int, speed: float | None, optimizer: OptimizerSpec
+) -> Iterator[ClusterSession]:
+    speed = min(0.9, 1.8 / workers) if speed is None else speed
+    with ClusterSession(
+        capture(ModelReference.named(task.model)),
+        workers,
+        method=Method(clip_norm=1.0),
+        optimizer=optimizer,
+        speeds=[speed] * workers if speed < 1 else None,
+        device="cpu",
+    ) as session:
+        yield session
 
 
 if __name__ == "__main__":
-    main()
+    run_program(app, "benchmarks.time_to_loss")

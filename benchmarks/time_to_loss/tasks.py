@@ -75,18 +75,57 @@ def table(inputs: object = None) -> Data:
 
 @dataclass(frozen=True)
 class RaceTask:
-    """A task of the study: the names of its model and data, and a rate to try others around."""
+    """A task of the study.
 
+    Attributes:
+        title: what it is.
+        model, data: their names.
+        rate: a learning rate to try others around.
+        batch_size: samples of a minibatch.
+        epoch: minibatches of one.
+    """
+
+    title: str
     model: str
     data: str
     rate: float
+    batch_size: int
+    epoch: int
 
 
 _HERE = "benchmarks.time_to_loss.tasks"
 
 TASKS = {
-    "decoder": RaceTask("benchmarks.deep_models:decoder", f"{_HERE}:text", 0.003),
-    "cnn": RaceTask(f"{_HERE}:cnn", f"{_HERE}:digits", 0.003),
-    "dates": RaceTask("examples.translation:translator", f"{_HERE}:date_sentences", 0.003),
-    "mlp": RaceTask(f"{_HERE}:mlp", f"{_HERE}:table", 0.003),
+    "decoder": RaceTask(
+        "Decoder on text",
+        "benchmarks.deep_models:decoder",
+        f"{_HERE}:text",
+        rate=0.003,
+        batch_size=16,
+        epoch=200,
+    ),
+    "cnn": RaceTask(
+        "Residual CNN on digits",
+        f"{_HERE}:cnn",
+        f"{_HERE}:digits",
+        rate=0.003,
+        batch_size=32,
+        epoch=44,
+    ),
+    "dates": RaceTask(
+        "Translator of dates",
+        "examples.translation:translator",
+        f"{_HERE}:date_sentences",
+        rate=0.003,
+        batch_size=32,
+        epoch=100,
+    ),
+    "mlp": RaceTask(
+        "Perceptron on a table",
+        f"{_HERE}:mlp",
+        f"{_HERE}:table",
+        rate=0.003,
+        batch_size=32,
+        epoch=14,
+    ),
 }

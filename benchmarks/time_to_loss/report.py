@@ -1,0 +1,83 @@
+"""Time to a loss as a table: measured seconds per minibatch times replayed minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pandas import DataFrame
+
+from benchmarks.report import markdown
+from benchmarks.samples_to_loss.search import Progress
+from benchmarks.time_to_loss.seconds import DIVIDED, KINDS, WHOLE, Speed
+
+BEGIN = "<!-- results: written by benchmarks.time_to_loss -->"
+END = "<!-- end of results -->"
+
+
+class TimeToLoss(NamedTuple):
+    """What a contender takes to plain PyTorch's loss.
+
+    Attributes:
+        speed: who, and how fast.
+        seconds: to the loss.
+        low, high: by the standard deviation of the minibatches over seeds.
+    """
+
+    speed: Speed
+    seconds: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        spread = "" if self.low == self.high else f" ({self.low:.1f}–{self.high:.1f})"
+        return f"{self.seconds:.1f}{spread}"
+
+
+def time_to_loss(speed: Speed, progress: Progress) -> TimeToLoss | None:
+    """Return what a contender takes, None if it never got there, or was not replayed."""
+    ratio, deviation = 1.0, 0.0
+    if speed.kind in (WHOLE, DIVIDED):
+        found = progress.mean_ratio(speed.kind, speed.accelerators)
+        if found is None:
+            return None
+        ratio, deviation = found
+    unit = speed.median * progress.study.minibatches
+    return TimeToLoss(speed, unit * ratio, unit * (ratio - deviation), unit * (ratio + deviation))
+
+
+def table(speeds: Iterable[Speed], progress: Progress) -> str:
+    """Return a task's table in Markdown: a row for each number of workers and kind of links.
+
+    A cell is of all workers, and in brackets what the best takes that uses fewer, if it is sooner.
+    """
+    cells: dict[tuple[int, str], list[Speed]] = {}
+    for speed in speeds:
+        if speed.seconds:
+            cells.setdefault((speed.workers, speed.links), []).append(speed)
+    rows = []
+    for (workers, links), found in sorted(cells.items()):
+        times = [time for one in found if (time := time_to_loss(one, progress)) is not None]
+        soonest = min(times, key=lambda time: time.seconds)
+        rows.append(
+            {
+                "workers": str(workers),
+                "links": links,
+                **{kind: _cell(kind, workers, found, times) for kind in KINDS},
+                "soonest": f"{soonest.speed.kind}, {soonest.speed.accelerators}",
+            }
+        )
+    return markdown(DataFrame(rows))
+
+
+def _cell(kind: str, workers: int, found: Sequence[Speed], times: Sequence[TimeToLoss]) -> str:
+    of_kind = [time for time in times if time.speed.kind == kind]
+    if not of_kind:
+        return "never" if any(speed.kind == kind for speed in found) else "–"
+    whole = [time for time in of_kind if time.speed.accelerators == workers]
+    best = min(of_kind, key=lambda time: time.seconds)
+    if not whole:
+        return f"{best}" if best.speed.accelerators == 1 else f"{best} on {best.speed.accelerators}"
+    if best is whole[0]:
+        return str(best)
+    return f"{whole[0]}; {best} on {best.speed.accelerators}"
