@@ -10,6 +10,8 @@ from drlpp.schedule.weight_policies import SUGGESTED_CORRECTION_DECAY
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _CLIP = 1.0
+_SMALLEST_MINIBATCH = 16
+"""Samples, of all tasks."""
 _OPTIMIZERS: dict[str, dict[str, object]] = {
     "adamw": {"weight_decay": 0.01},
     # As AsyncPP has it.
@@ -61,11 +63,12 @@ def _whole(
     return StudyMethod(build, optimizer)
 
 
-def _divided(policy: str, optimizer: str = "adamw") -> StudyMethod:
-    """Return a method on minibatches of as many parts as there are stages."""
+def _divided(policy: str, optimizer: str = "adamw", *, parts_of_stage: int = 1) -> StudyMethod:
+    """Return a method on minibatches of as many parts as there are stages, or a multiple."""
 
     def build(depth: int, minibatches: int) -> Method:
-        return Method(policy=policy, microbatches=depth, clip_norm=_CLIP)
+        parts = min(parts_of_stage * depth, _SMALLEST_MINIBATCH)
+        return Method(policy=policy, microbatches=parts, clip_norm=_CLIP)
 
     return StudyMethod(build, optimizer)
 
@@ -105,6 +108,7 @@ METHODS: dict[str, StudyMethod] = {
     "Muon, 2BW with error feedback": _divided("2bw-ef", "muon"),
     "PACI": _divided("vanilla"),
     "PipeOptim, M = D": _divided("pipeoptim"),
+    "PipeOptim, M = 2D": _divided("pipeoptim", parts_of_stage=2),
     "last step, M = D": _divided("last-step"),
     "NAG, M = D": _divided("stash", "nadam"),
     "Muon, last step, M = D": _divided("last-step", "muon"),
