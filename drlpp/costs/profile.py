@@ -38,6 +38,8 @@ class Profile(Document):
         operators: costs, by operator id.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
+        fixed_share: the part of an operator's seconds that a microbatch takes as well, however few
+            samples it has: it takes t·(f + (1 − f)/M) of t.
         split_seconds: what the halves of a backward take beyond the whole one, in addition to
             another ``backward_overhead_seconds``, for every operator with weights.
         weight_share: the part of the backward of operators with weights that its half for weights
@@ -60,6 +62,7 @@ class Profile(Document):
     operators: tuple[OperatorProfile, ...]
     forward_overhead_seconds: Seconds = 0.0
     backward_overhead_seconds: Seconds = 0.0
+    fixed_share: float = Field(default=0.0, ge=0, le=1)
     split_seconds: Seconds = 0.0
     weight_share: float = Field(default=0.5, ge=0, le=1)
     update_overhead_seconds: Seconds = 0.0

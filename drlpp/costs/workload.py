@@ -49,7 +49,7 @@ class Workload:
     Attributes:
         model: what it is.
         names: of the operators.
-        forward_seconds, backward_seconds: on an accelerator of speed 1.
+        forward_seconds, backward_seconds: of a minibatch, on an accelerator of speed 1.
         update_seconds: of the optimizer.
         parameter_bytes: of the weights.
         kept_bytes: from the forward to the backward pass of a minibatch.
@@ -114,11 +114,13 @@ class Workload:
             )
         parameter_bytes = numpy.array([op.parameter_bytes for op in graph.operators], dtype=float)
         costs = profile.operators
+        # What all microbatches of a minibatch take together, as a multiple of a whole one.
+        dearer = 1 + profile.fixed_share * (method.microbatches - 1)
         return cls(
             model=graph.model,
             names=tuple(operator.name for operator in graph.operators),
-            forward_seconds=numpy.array([op.forward_seconds for op in costs]),
-            backward_seconds=numpy.array([op.backward_seconds for op in costs]),
+            forward_seconds=dearer * numpy.array([op.forward_seconds for op in costs]),
+            backward_seconds=dearer * numpy.array([op.backward_seconds for op in costs]),
             update_seconds=parameter_bytes * profile.update_seconds_per_byte,
             parameter_bytes=parameter_bytes,
             kept_bytes=numpy.array([op.kept_bytes for op in costs], dtype=float),

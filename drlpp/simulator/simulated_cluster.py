@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
 
 import numpy
 from rich.filesize import decimal
@@ -48,7 +49,7 @@ class SimulatedCluster:
         self.cluster = cluster if speeds is None else cluster.with_speeds(speeds)
         self.method = method
         self.memory = memory
-        self.workload = Workload.of(profile)
+        self._workload = lru_cache(partial(Workload.of, profile))
 
     @property
     def graph(self) -> OpGraph:
@@ -71,10 +72,11 @@ class SimulatedCluster:
             InvalidInput: if it cannot run on this cluster.
         """
         plan = ExecutionPlan.taken(placement, self.graph, self.accelerators, self.method)
+        workload = self._workload(plan.method)
         simulation = simulate(
-            self.workload, self.cluster, plan.placement, plan.method, minibatches, self.memory
+            workload, self.cluster, plan.placement, plan.method, minibatches, self.memory
         )
-        links = link_times(simulation, self.workload, self.cluster)
+        links = link_times(simulation, workload, self.cluster)
         return self._failure(simulation) or measurement_of(simulation, links)
 
     def close(self) -> None:

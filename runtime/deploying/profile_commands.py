@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.errors import InvalidModel
 from drlpp.placement.placement import Placement, Stage
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.devices import DeviceFacts
@@ -20,10 +22,13 @@ from drlpp.runtime.ipc.commands import (
 )
 from drlpp.runtime.ipc.transport_choice import Transport
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
+from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _PARTS = 8
+_MICROBATCHES = (4, 2)
+"""One of so many equal parts of a minibatch is timed, too."""
 
 
 def measuring_workers(
@@ -70,8 +75,24 @@ def profile_command(
     each = cut_stages(captured, _even_cut(count, count))
     parts = cut_stages(captured, _even_cut(count, min(_PARTS, count)))
     (whole,) = cut_stages(captured, _even_cut(count, 1))
-    programs = pickle.dumps((each, parts, whole, portable(captured.loss)))
-    return ProfileOperators(programs, method, optimizer, repeats, name, tuple(workers), transport)
+    small, microbatches = _microbatch(captured)
+    programs = pickle.dumps((each, parts, whole, small, portable(captured.loss)))
+    return ProfileOperators(
+        programs, microbatches, method, optimizer, repeats, name, tuple(workers), transport
+    )
+
+
+def _microbatch(captured: CapturedModel) -> tuple[StageProgram | None, int]:
+    """Return the model as one stage for a part of a minibatch, and how many such parts there are.
+
+    None if minibatches cannot be divided.
+    """
+    for parts in _MICROBATCHES:
+        if captured.task.batch_size % parts == 0:
+            with suppress(InvalidModel):
+                divided = captured.microbatch(parts)
+                return cut_stages(divided, _even_cut(len(divided.graph), 1))[0], parts
+    return None, 1
 
 
 def _even_cut(operators: int, stages: int) -> Placement:
@@ -108,6 +129,7 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
         )
     )
     weighted = [[op for op in part.operators if operators[op].parameter_bytes] for part in parts]
+    fixed_share = _fixed_share(times, forward_overhead + backward_overhead)
     split_seconds, weight_share = _halves(times, weighted, backward, backward_overhead)
     predictions = [value for t in times for value in t.prediction_seconds]
     prediction = statistics.median(predictions) if predictions else 0.0
@@ -132,6 +154,7 @@ def profile_of(captured: CapturedModel, times: Sequence[OperatorTimes]) -> Profi
         ),
         forward_overhead_seconds=forward_overhead,
         backward_overhead_seconds=backward_overhead,
+        fixed_share=fixed_share,
         split_seconds=split_seconds,
         weight_share=weight_share,
         update_overhead_seconds=update_overhead,
@@ -166,6 +189,33 @@ def _divided(
     shares = [max(seconds - too_long, 0.0) for seconds in alone]
     scale = left / sum(shares) if sum(shares) else 0.0
     return [share * scale for share in shares], overhead
+
+
+def _fixed_share(times: Sequence[OperatorTimes], overhead: float) -> float:
+    """Return the part of a minibatch's passes that a microbatch takes as well, see the profile.
+
+    With it, one of M microbatches takes T·(f + (1 − f)/M) of a minibatch's T seconds.
+
+    Args:
+        times: of the whole model on minibatches, and on microbatches.
+        overhead: of a forward and a backward, whatever is computed.
+    """
+    if times[0].microbatch is None:
+        return 0.0
+    found = [(time.microbatch, time) for time in times if time.microbatch is not None]
+
+    def seconds(stages: Sequence[StageTimes]) -> float:
+        passes = [
+            forward + backward
+            for stage in stages
+            for forward, backward in zip(stage.forward[0], stage.backward[0], strict=True)
+        ]
+        return max(statistics.median(passes) - overhead, 0.0)
+
+    whole, part = seconds([t.whole for _, t in found]), seconds([small for small, _ in found])
+    parts = times[0].microbatches
+    share = (parts * part / whole - 1) / (parts - 1) if whole else 0.0
+    return min(max(share, 0.0), 1.0)
 
 
 def _halves(

@@ -138,7 +138,8 @@ class ProfileOperators:
 
     Attributes:
         programs: pickled: those of a cut with one operator in each stage, of a cut into a few
-            parts, that of a single stage, and the loss.
+            parts, that of a single stage, the same for a microbatch or None, and the loss.
+        microbatches: of which that one is for.
         method, optimizer: what updates and predictions are timed for.
         repeats: timed passes, after some that warm up.
         name: of the group of ``workers``, which measure at the same time; never used twice.
@@ -146,6 +147,7 @@ class ProfileOperators:
     """
 
     programs: bytes
+    microbatches: int
     method: Method
     optimizer: OptimizerSpec
     repeats: int
@@ -322,6 +324,8 @@ class OperatorTimes:
         parts: when the model is cut into a few stages.
         halves: the same parts, with backwards in halves.
         whole: when it is one stage.
+        microbatch: when it is one stage, and gets one of ``microbatches`` equal parts of a
+            minibatch; None if minibatches cannot be divided.
         shared: when the model is one stage, with gradients summed over replicas.
         kept_bytes: what the forward of every operator keeps for the backward.
         prediction_seconds: of lending predicted weights, all of them; none if the method does not.
@@ -335,6 +339,8 @@ class OperatorTimes:
     shared: StageTimes
     kept_bytes: list[int]
     prediction_seconds: list[float]
+    microbatch: StageTimes | None = None
+    microbatches: int = 1
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Timing operators on the workers, for planners and the simulator.
 
 Every operator runs as a stage of its own, then the model in a few parts, then the whole. The first
-says how the time is divided among operators, the last how much it is. A model in n parts takes
+says how the time is divided among operators, the last how much it is. The whole runs again on a
+microbatch, which takes more than its share of a minibatch's time. A model in n parts takes
 longer than the whole: what a stage's passes and updates cost besides their operators is found by
 comparing the two, what splitting backwards costs by training the parts with backwards in halves,
 and what sharing gradients costs by training the whole as a replica does.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -66,14 +67,15 @@ def time_operators(
         tell: called now and then, between what is timed.
     """
     with discarded_fx_sources():
-        each, parts, whole, loss = pickle.loads(command.programs)
+        each, parts, whole, small, loss = pickle.loads(command.programs)
     device = accelerator.device
-    for graph in (*(program.function for program in (*each, *parts, whole)), loss):
+    smaller = [] if small is None else [small]
+    for graph in (*(program.function for program in (*each, *parts, whole, *smaller)), loss):
         move_graph_to_device(graph, device)
     minibatches = minibatches.on(device)
     clock = _clock(accelerator)
     on_pass = SignsOfLife(tell).now_and_then
-    build = partial(_runners, command, state, minibatches, loss, device)
+    build = partial(_runners, command, state, loss, device, minibatches=minibatches)
 
     def train(
         programs: Sequence[StageProgram],
@@ -81,8 +83,10 @@ def time_operators(
         group: dist.ProcessGroup | None = None,
         *,
         in_halves: bool = False,
+        microbatches: int = 1,
     ) -> StageTimes:
-        runners = build(programs, replicas=group)
+        data = replace(minibatches, microbatches=microbatches)
+        runners = build(programs, replicas=group, minibatches=data)
         return _train(runners, command, _Stopwatch(clock, rest, on_pass), in_halves=in_halves)
 
     runners = build(each)
@@ -96,6 +100,8 @@ def time_operators(
         parts=train(parts, speed),
         halves=train(parts, speed, in_halves=True),
         whole=together,
+        microbatch=train(smaller, speed, microbatches=command.microbatches) if smaller else None,
+        microbatches=command.microbatches,
         shared=together if replicas is None else train([whole], speed, replicas),
         kept_bytes=kept.bytes_,
         prediction_seconds=_time_predictions(
@@ -151,12 +157,13 @@ def _clock(accelerator: Accelerator) -> Clock:
 def _runners(
     command: ProfileOperators,
     state: Mapping[str, Tensor],
-    minibatches: Minibatches,
     loss: Loss | None,
     device: torch.device,
     programs: Sequence[StageProgram],
     method: Method | None = None,
     replicas: dist.ProcessGroup | None = None,
+    *,
+    minibatches: Minibatches,
 ) -> list[StageRunner]:
     """Build runners of stages; those of ``replicas`` sum their gradients."""
     runners = [

@@ -127,6 +127,33 @@ def test_what_splitting_a_backward_costs_is_found_in_the_parts_with_weights() ->
     assert profile.weight_share == 2.5 / 8
 
 
+def test_a_microbatch_takes_more_than_its_share() -> None:
+    """Of 27 s, 3 s are an overhead: a quarter of the samples would take 6 of 24 s, and takes 9 s.
+
+    So 4 s do not depend on samples: 4 + (24 − 4) / 4 = 9.
+    """
+    times = replace(
+        operator_times([3.0, 2.0, 5.0, 2.0]),
+        microbatch=stage_times([4.0], [4.0]),
+        microbatches=4,
+    )
+    profile = profile_of(capture(WIDE), [times])
+    assert profile.fixed_share == pytest.approx(4 / 24)
+    whole, four = (Workload.of(profile, Method(microbatches=count)) for count in (1, 4))
+    assert four.seconds.sum() == pytest.approx(4 * 9)
+    assert whole.seconds.sum() == pytest.approx(24)
+    quick = replace(times, microbatch=stage_times([1.0], [4.0]))
+    assert profile_of(capture(WIDE), [quick]).fixed_share == 0
+
+
+def test_workers_time_a_microbatch(profile: Profile) -> None:
+    """A few samples of a linear layer are read with all of its weights."""
+    assert 0 < profile.fixed_share < 1
+    odd = ModelReference.named("tests.runtime.worker.test_profiling:wide", batch_size=3)
+    with ClusterSession(capture(odd), workers=1) as session:
+        assert session.profile(repeats=2)[0].fixed_share == 0
+
+
 def test_what_a_stage_costs_besides_is_never_more_than_the_whole_took() -> None:
     """Parts whose updates were disturbed took 50 s instead of 5 s."""
     disturbed = replace(
