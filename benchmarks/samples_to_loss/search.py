@@ -201,11 +201,10 @@ class Progress:
 
     def _runs_to_target(self, method: str, depth: int | None, seed: int) -> list[Job]:
         """Return the next runs of a row with its own best rate, and with plain training's."""
-        powers = {self.best_power(method, depth)}
-        if METHODS[method].keeps_rate_of_plain:
-            powers.add(self.plain_power)
+        own = self.best_power(method, depth)
+        plain = self.plain_power if METHODS[method].keeps_rate_of_plain else own
         jobs = []
-        for power in powers - {None}:
+        for power in {power for power in (own, plain) if power is not None}:
             usual = self.result(method, depth, seed, power)
             if usual is None:
                 jobs.append(self.study.job(method, depth, power, seed=seed))
