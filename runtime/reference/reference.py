@@ -30,9 +30,9 @@ from drlpp.runtime.reference.reference_weights import (
     with_stage_momentum,
 )
 from drlpp.runtime.stage.minibatches import Minibatches
-from drlpp.runtime.stage.passes import as_sent
-from drlpp.runtime.stage.precision import passes_in
-from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.passes.passes import as_sent
+from drlpp.runtime.stage.passes.precision import passes_in
+from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.schedule.actions import (
     AllReduce,

@@ -19,7 +19,7 @@ from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, Simulation, simulate
 from drlpp.simulator.cores import CoreGroup
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.random_graphs import chain_of, cluster_of, graph_of, profile_of
+from tests.support.strategies.graphs import chain_of, cluster_of, graph_of, profile_of
 
 FAST = 1e300
 """Bytes per second at which no message takes time."""

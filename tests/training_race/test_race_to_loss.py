@@ -37,7 +37,7 @@ from drlpp.training_race.race_data import RaceData
 from drlpp.training_race.race_to_loss import RaceOptions, race_to_loss
 from drlpp.training_race.training_race_file import TrainingRace
 from drlpp.training_race.winner import keep_winner
-from tests.support.pipelines import in_a_row
+from tests.support.training.pipelines import in_a_row
 
 NAME = "tests.training_race.test_race_to_loss"
 BATCH = 8

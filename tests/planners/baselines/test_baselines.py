@@ -16,7 +16,7 @@ from drlpp.planners import PLANNERS, PlanningProblem, plan
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import gpipe
 from drlpp.schedule.method import Method
-from tests.support.random_graphs import chain_of, cluster_of, graphs, profiles
+from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles
 
 
 def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:

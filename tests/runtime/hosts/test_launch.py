@@ -28,12 +28,12 @@ from drlpp.runtime.hosts.launch import (
 )
 from drlpp.runtime.hosts.session_hosts import hosts_for
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from tests.support.launched import connect, launched
+from tests.support.programs.launched import connect, launched
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:forked"))
+    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 def test_strangers_are_turned_away(captured: CapturedModel) -> None:
