@@ -31,7 +31,7 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers on the controller's host, two on another; a file for every minibatch."""
-    monkeypatch.setattr("drlpp.runtime.session.worker_group.chunk_minibatches", lambda bytes_: 1)
+    monkeypatch.setattr("drlpp.runtime.session.worker_session.chunk_minibatches", lambda bytes_: 1)
     captured = capture(ModelReference.named("tests.support.models.small:forked"))
     written: list[Path] = []
     write = host_agent_module.write_file

@@ -22,8 +22,9 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts import launch as launch_module
-from drlpp.runtime.hosts.launch import Controller, Launch, serve_host
+from drlpp.runtime.hosts.launch import Controller, serve_host
 from drlpp.runtime.hosts.launch_store import tell_port
+from drlpp.runtime.hosts.launched_process import Launch
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from tests.support.programs.launched import connect, launched
 

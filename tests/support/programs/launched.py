@@ -9,7 +9,8 @@ from dataclasses import replace
 import torch.distributed as dist
 
 from drlpp.runtime.hosts import launch
-from drlpp.runtime.hosts.launch import Controller, Launch, serve_host
+from drlpp.runtime.hosts.launch import Controller, serve_host
+from drlpp.runtime.hosts.launched_process import Launch
 from drlpp.runtime.ipc.time_limits import TimeLimits
 
 TOKEN = b"a secret of at least sixteen bytes"
