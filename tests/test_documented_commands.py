@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documented_commands import (
+from tests.support.programs.documented_commands import (
     DOCUMENTS,
     Block,
     blocks_of,
@@ -71,7 +71,7 @@ def test_a_command_that_fails_fails_the_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(
-        "tests.support.documented_commands.blocks_of", lambda _: [_block("sh", text)]
+        "tests.support.programs.documented_commands.blocks_of", lambda _: [_block("sh", text)]
     )
     with pytest.raises(AssertionError, match=r"here.md:1"):
         play("here.md", tmp_path)

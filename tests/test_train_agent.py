@@ -25,12 +25,12 @@ from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, RIVALS
 from drlpp.io.documents import read_document
 from drlpp.placement.placement_file import PlacementFile
-from tests.support import shell
-from tests.support.shell import Finished
+from tests.support.programs import shell
+from tests.support.programs.shell import Finished
 
 Result = TypeVar("Result")
 ROOT = Path(__file__).parent.parent
-MODEL = ["--model", "tests.support.models:perceptron", "--workers", "2", "--minibatches", "4"]
+MODEL = ["--model", "tests.support.models.small:perceptron", "--workers", "2", "--minibatches", "4"]
 
 
 def arguments(out: Path, budget: int, *more: str) -> list[str]:
@@ -165,12 +165,12 @@ def test_the_model_that_was_named_is_trusted_in_the_runs_folder(
     complete: tuple[Path, str], tmp_path: Path
 ) -> None:
     def train(placement: Path) -> Finished:
-        data = ["--data", "tests.support.models:separable", "--epochs", "1"]
+        data = ["--data", "tests.support.models.small:separable", "--epochs", "1"]
         return shell.finish(drlpp_command.main, "drlpp", "train", placement, *data)
 
     done = train(complete[0] / "placement.json")
     assert done.code == 0, done.err
-    assert "imports tests.support.models:perceptron (model), as" in done.out
+    assert "imports tests.support.models.small:perceptron (model), as" in done.out
     # As somebody else would get it, or send it back.
     copy = shutil.copytree(complete[0], tmp_path / "copy")
     done = train(copy / "placement.json")
@@ -289,7 +289,7 @@ def test_a_time_limit_holds_from_the_beginning(tmp_path: Path) -> None:
         (["--policy", "hope"], "policy 'hope' is unknown"),
         (["--timeout", "-3"], "a time limit of -3.0 s was given"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown; there are adadelta"),
-        (["--model", "tests.support.models:nothing"], "no function 'nothing'"),
+        (["--model", "tests.support.models.small:nothing"], "no function 'nothing'"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_folder(

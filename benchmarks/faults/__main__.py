@@ -7,9 +7,9 @@ Every fault has to end with a readable reason of the right kind; no process, fil
 memory may be left. A training has to continue from its last checkpoint and end with the bits of
 one that nothing happened to. After a measurement the next one has to succeed. An agent's run has to
 lose no measurement and make none twice. The model is small
-(`tests.support.models:perceptron`, 2-1), so what is timed is how long it takes until a fault is
-noticed, with a patience of 10 s for workers that say nothing. The exit code is 1 if anything went
-otherwise.
+(`tests.support.models.small:perceptron`, 2-1), so what is timed is how long it takes until a fault
+is noticed, with a patience of 10 s for workers that say nothing. The exit code is 1 if anything
+went otherwise.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def table_of(trials: Sequence[Trial]) -> DataFrame:
 
 
 def _trials(folder: str, count: int) -> Iterator[Trial]:
-    model = ModelReference.named("tests.support.models:perceptron")
+    model = ModelReference.named("tests.support.models.small:perceptron")
     trials = FaultTrials(model, "benchmarks.faults.strikes:samples", _EPOCHS, Path(folder))
     yield from trials_of(trials, AgentTrials(Path(folder)), count)
 

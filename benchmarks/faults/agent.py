@@ -88,7 +88,7 @@ def is_kept(before: list[Entry], after: list[Entry]) -> bool:
 def _running(out: Path, temporary: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start the program, and kill it at the end of the block if it still runs."""
     arguments = {
-        "--model": "tests.support.models:perceptron",
+        "--model": "tests.support.models.small:perceptron",
         "--workers": 2,
         "--minibatches": 4,
         "--repetitions": 1,

@@ -56,7 +56,7 @@ class NetworkTrials:
         self._emulated = emulated
         self._folder = folder
         self._epochs = epochs
-        captured = capture(ModelReference.named("tests.support.models:perceptron"))
+        captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
         count = len(captured.graph)
         document = PlacementFile.create(
             captured.reference,

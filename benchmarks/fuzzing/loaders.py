@@ -66,7 +66,7 @@ class Loader:
 
 def loaders(folder: Path) -> Mapping[str, Loader]:
     """Return every loader by its name, with valid files that are made in ``folder``."""
-    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
     cluster = local_cluster(2, Link(bandwidth_bytes_per_second=1e9))
     half = len(captured.graph) // 2
     placement = Placement.from_assignment(

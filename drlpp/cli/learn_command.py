@@ -5,11 +5,9 @@ The main job, which ``train_agent.py`` at the top of the repository runs too.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -29,25 +27,11 @@ from drlpp.cli.command_line import (
     read_options,
     resume_hint_on_interrupt,
     run_program,
-    shown,
 )
+from drlpp.cli.learning_job import Job, run_job
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from drlpp.agents import AgentHyperparameters
-    from drlpp.comparison.comparison_file import Comparison
-    from drlpp.costs.profile import Profile
-    from drlpp.envs import CostPrior, MeasurementMemory
-    from drlpp.placement.candidate import Candidate
-    from drlpp.placement.measurement import Measurement, Outcome
-    from drlpp.runtime import ClusterSession
-    from drlpp.specs.cluster import Cluster
-    from drlpp.timeline.timeline import TimedAction
-    from drlpp.training_race.race_data import RaceData
 
 console = build_console()
 
@@ -57,24 +41,6 @@ class Objective(StrEnum):
 
     TIME_PER_MINIBATCH = "time-per-minibatch"
     TIME_TO_LOSS = "time-to-loss"
-
-
-@dataclass(frozen=True)
-class Job:
-    """The job that is asked for."""
-
-    out: Path
-    agent: str
-    hyperparameters: AgentHyperparameters
-    budget: int
-    minibatches: int
-    repetitions: int
-    finalists: int
-    rounds: int
-    seed: int
-    chooses_microbatches: bool
-    race_data: RaceData | None
-    target_loss: float | None
 
 
 def learn(
@@ -220,213 +186,11 @@ def learn(
             device=device,
             note=_tell,
         ) as session:
-            _run(job, session)
+            run_job(job, session)
 
 
 def _tell(note: str) -> None:
     console.print(note, markup=False)
-
-
-def _run(job: Job, session: ClusterSession) -> None:
-    from drlpp.costs.memory import MemoryModel
-    from drlpp.envs import CostPrior, MeasurementMemory
-    from drlpp.errors import HostLost
-    from drlpp.runtime import load_or_measure_profile
-
-    with shown(console, "profiling operators and links"):
-        profile, cluster = load_or_measure_profile(session, job.out)
-    path = job.out / "measurements.jsonl"
-    if job.chooses_microbatches:
-        _choose_microbatches(job, session, profile, cluster, measured=path.exists())
-    memory = MeasurementMemory(session, job.minibatches, path, job.repetitions)
-    memory_model = MemoryModel.of(session.method, session.optimizer)
-    declared = CostPrior.of(profile, cluster, session.method, memory_model)
-    try:
-        comparison = None
-        if _learn(job, session, memory, declared):
-            comparison = _compare(job, session, memory, profile, cluster)
-    except HostLost:
-        _export_best_so_far(job, session, memory, cluster)
-        raise
-    if comparison is None:
-        _export_best_so_far(job, session, memory, cluster)
-    else:
-        _export_best(job, session, comparison, cluster)
-        if job.race_data is not None:
-            _race_to_loss(job, session, memory, job.race_data)
-
-
-def _race_to_loss(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, data: RaceData
-) -> None:
-    """Race the fastest placements of each kind with what a user has anyway, on the user's data."""
-    from drlpp.cli.race_command import run_and_report
-    from drlpp.comparison.contenders import Contender
-    from drlpp.training_race.race_to_loss import RaceOptions
-
-    fastest: dict[tuple[int, bool], Contender] = {}
-    for candidate, _ in memory.fastest(memory.distinct):
-        stages = candidate.placement.stages
-        kind = len(stages), any(len(stage.accelerators) > 1 for stage in stages)
-        fastest.setdefault(kind, Contender.of(candidate, job.agent))
-    named = list(fastest.values())[: job.finalists]
-    folder = job.out / "race"
-    folder.mkdir(exist_ok=True)
-    options = RaceOptions(target_loss=job.target_loss)
-    run_and_report(console, session, named, data, folder, options)
-
-
-def _choose_microbatches(
-    job: Job, session: ClusterSession, profile: Profile, cluster: Cluster, *, measured: bool
-) -> None:
-    """Let the session's method have the microbatches that suit the model here."""
-    from drlpp.comparison.microbatches import FILE_NAME, choose_microbatches
-    from drlpp.schedule.method import choose_method
-
-    if measured and not (job.out / FILE_NAME).exists():
-        # A run of an older drlpp, whose placements were measured with whole minibatches.
-        return
-    with shown(console, "choosing microbatches") as tell:
-        choice = choose_microbatches(session, profile, cluster, job.out, tell)
-    if choice is not None:
-        options = {"microbatches": choice.best.microbatches}
-        session.method = choose_method(None, options, session.method)
-        console.print(str(choice), soft_wrap=True)
-
-
-def _learn(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, declared: CostPrior
-) -> bool:
-    """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
-    from drlpp.agents import learn_placement
-    from drlpp.timeline.figure import draw
-
-    if memory.distinct >= job.budget:
-        return True
-
-    timelines: dict[Candidate, tuple[TimedAction, ...]] = {}
-
-    def keep_timeline(candidate: Candidate, outcome: Outcome) -> None:
-        timelines[candidate] = session.steady_timeline()
-
-    def picture(candidate: Candidate, measurement: Measurement) -> Figure | None:
-        if candidate not in timelines:
-            return None
-        title = f"{candidate.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        return draw(timelines[candidate], title, session.plan(candidate).pipeline)
-
-    # When a placement is drawn, others of its rollout may have been measured after it.
-    memory.observers.append(keep_timeline)
-    measured_before = memory.distinct
-    begin = time.perf_counter()
-    finished = learn_placement(
-        memory,
-        job.out,
-        hyperparameters=job.hyperparameters,
-        budget=job.budget,
-        seed=job.seed,
-        declared=declared,
-        picture=picture,
-        console=console,
-    )
-    _print_split(session, time.perf_counter() - begin, memory.distinct - measured_before)
-    return finished
-
-
-def _print_split(session: ClusterSession, wall_seconds: float, measured: int) -> None:
-    spent = session.spent
-    agent_seconds = wall_seconds - spent.running_seconds - spent.deploying_seconds
-    outside = wall_seconds - spent.running_seconds
-    console.print(
-        f"learning took {wall_seconds:.0f} s for {measured} placements: "
-        f"measuring {spent.running_seconds / wall_seconds:.1%}, "
-        f"outside of it {outside / wall_seconds:.1%} "
-        f"(deploying {spent.deploying_seconds / wall_seconds:.1%}, "
-        f"policy, PPO and logging {agent_seconds / wall_seconds:.1%})"
-    )
-
-
-def _compare(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
-) -> Comparison | None:
-    """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
-    from drlpp.cli.tables import describe
-    from drlpp.comparison.compare import compare
-    from drlpp.comparison.contenders import Contender
-    from drlpp.comparison.race import RaceRules
-    from drlpp.comparison.rivals import rival_heats
-    from drlpp.errors import RunFailure
-
-    if memory.best() is None:
-        reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
-        raise RunFailure(f"none of {memory.distinct} placements could be measured: {reasons[-1]}")
-    finalists = [
-        Contender.of(candidate, job.agent) for candidate, _ in memory.fastest(job.finalists)
-    ]
-    begin = time.perf_counter()
-    try:
-        with shown(console, "planning what a user has without an agent") as tell:
-            comparison = compare(
-                session,
-                finalists,
-                rival_heats(session, profile, cluster),
-                rules=RaceRules(rounds=job.rounds),
-                minibatches=job.minibatches,
-                path=job.out / "comparison.json",
-                on_progress=tell,
-            )
-    except KeyboardInterrupt:
-        return None
-    console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
-    console.print(describe(comparison))
-    return comparison
-
-
-def _export_best(
-    job: Job, session: ClusterSession, comparison: Comparison, cluster: Cluster
-) -> None:
-    """Write the simplest of the placements that are as good as the best one."""
-    from drlpp.comparison.placement_export import export
-    from drlpp.errors import RunFailure
-
-    verdict = comparison.verdict
-    if verdict is None or verdict.placement is None:
-        raise RunFailure("none of the placements compared could be measured")
-    chosen = comparison.contender(verdict.placement)
-    path = export(session, chosen, cluster, job.out)
-    # Plain PyTorch may be better, but it has no placement.
-    best = "" if verdict.placement in verdict.equals else "the best placement, "
-    console.print(f"exported to {path}: {best}{chosen.configuration}, found by {chosen.found_by}")
-    if session.captured.task.loss is not None:
-        console.print(f"train with it: drlpp train {path} --data digits")
-
-
-def _export_best_so_far(
-    job: Job, session: ClusterSession, memory: MeasurementMemory, cluster: Cluster
-) -> None:
-    """Write the fastest placement that has been measured.
-
-    This is done after Ctrl-C, or without a host.
-    """
-    from drlpp.comparison.contenders import Contender
-    from drlpp.comparison.placement_export import export
-
-    best = memory.best()
-    if best is None:
-        console.print("stopped before any placement was measured")
-        return
-    contender = Contender.of(best[0], job.agent).with_outcome(best[1])
-    path = export(session, contender, cluster, job.out)
-    stopped = (
-        f"after {memory.distinct} of {job.budget} placements"
-        if memory.distinct < job.budget
-        else f"in the final comparison, after all {memory.distinct} placements"
-    )
-    console.print(
-        f"stopped {stopped}; the fastest so far is in {path} ({contender.configuration}, "
-        f"{best[1].seconds_per_minibatch * 1e3:.1f} ms per minibatch, not compared with what a "
-        "user has without an agent). Continue with --resume"
-    )
 
 
 def main() -> None:

@@ -15,13 +15,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from drlpp.costs.profile import Profile
-from drlpp.errors import InvalidInput
 from drlpp.io.documents import Document, Record, read_document, write_document
 from drlpp.io.formatting import seconds_text
 from drlpp.io.quantities import Count
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.planners import PlanningProblem, gpipe
+from drlpp.planners import PlanningProblem, even_split
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.analysis.staleness import mean_staleness, samples_needed
 from drlpp.schedule.method import Method, choose_method
@@ -106,9 +105,11 @@ def choose_microbatches(
     path = folder / FILE_NAME
     if path.exists():
         return read_document(path, MicrobatchChoice)
-    placement = _even_split(session, profile, cluster)
-    if placement is None:
+    stages = min(cluster.accelerators, len(session.graph))
+    if session.method.flushes or stages < 2:
         return None
+    problem = PlanningProblem.profiled(profile, cluster, session.method, session.optimizer)
+    placement = even_split(problem, stages)
     numbers = numbers_to_try(len(placement.stages), session.captured.task.batch_size)
     seconds: dict[int, list[float]] = {number: [] for number in numbers}
     for _ in range(_ROUNDS):
@@ -127,21 +128,6 @@ def choose_microbatches(
     choice = MicrobatchChoice(configuration=placement.configuration, trials=tuple(trials))
     write_document(path, choice)
     return choice
-
-
-def _even_split(session: ClusterSession, profile: Profile, cluster: Cluster) -> Placement | None:
-    stages = min(cluster.accelerators, len(session.graph))
-    if session.method.flushes or stages < 2:
-        return None
-    chosen = sorted(cluster.least_crowded[:stages])
-    method, optimizer = session.method, session.optimizer
-    try:
-        problem = PlanningProblem.profiled(profile, cluster.part(chosen), method, optimizer)
-        placement = gpipe(problem).placement
-    except InvalidInput:
-        # Such as a model that does not fit into so few.
-        return None
-    return placement.on(chosen) if len(placement.stages) > 1 else None
 
 
 def numbers_to_try(stages: int, batch_size: int) -> list[int]:

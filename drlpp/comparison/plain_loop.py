@@ -11,7 +11,7 @@ from drlpp.capturing.capture import mean_square
 from drlpp.models.task import Task
 from drlpp.runtime.device.devices import Accelerator, to_device
 from drlpp.runtime.device.emulation import EmulatedAccelerator
-from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec

@@ -113,12 +113,7 @@ def race(
     seconds: list[list[float]] = [[] for _ in range(contenders)]
     running = list(range(contenders))
     for number in range(rules.rounds):
-        for index in running if number % 2 == 0 else running[::-1]:
-            outcome = measure(index)
-            if isinstance(outcome, FailedMeasurement):
-                seconds[index].clear()
-            else:
-                seconds[index].append(outcome.seconds_per_minibatch)
+        _measure_round(running if number % 2 == 0 else running[::-1], measure, seconds)
         running = [index for index in running if seconds[index]]
         decided = not running
         if running and number + 1 >= rules.least_rounds:
@@ -156,12 +151,7 @@ def heat(
     for number in count():
         if len(running) < 2 or (len(running) == 2 and number >= _HEAT_ROUNDS):
             break
-        for index in running if number % 2 == 0 else running[::-1]:
-            outcome = measure(index)
-            if isinstance(outcome, FailedMeasurement):
-                seconds[index].clear()
-            else:
-                seconds[index].append(outcome.seconds_per_minibatch)
+        _measure_round(running if number % 2 == 0 else running[::-1], measure, seconds)
         ranked = sorted(
             (index for index in running if seconds[index]),
             key=lambda index: _median(seconds[index]),
@@ -169,6 +159,18 @@ def heat(
         running = sorted(ranked[: max(-(-len(running) // 2), 2)])
         on_round(len(running))
     return min(running, key=lambda index: _median(seconds[index]), default=None)
+
+
+def _measure_round(
+    order: Sequence[int], measure: Callable[[int], Outcome], seconds: Sequence[list[float]]
+) -> None:
+    """Add a measurement of each; one that fails has no seconds any more."""
+    for index in order:
+        outcome = measure(index)
+        if isinstance(outcome, FailedMeasurement):
+            seconds[index].clear()
+        else:
+            seconds[index].append(outcome.seconds_per_minibatch)
 
 
 def _median(seconds: Sequence[float]) -> float:

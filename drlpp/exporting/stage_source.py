@@ -13,8 +13,8 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import InvalidModel
 from drlpp.exporting.bundle import randomness
 from drlpp.exporting.chain import Link
-from drlpp.runtime.stage.precision import without_autocast
-from drlpp.runtime.stage.randomness import seeded
+from drlpp.runtime.stage.passes.precision import without_autocast
+from drlpp.runtime.stage.passes.randomness import seeded
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 
 _HEAD = '''"""The stages of {model}, each a module with its weights under their own names.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drlpp.planners.baselines.data_parallel import data_parallel
-from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.baselines.gpipe import even_split, gpipe
 from drlpp.planners.exact.exact import Tractability, exact, tractability
 from drlpp.planners.plan import Plan, plan
 from drlpp.planners.problem.problem import PlanningProblem, Solution
@@ -19,6 +19,7 @@ __all__ = [
     "plan",
     "data_parallel",
     "gpipe",
+    "even_split",
     "exact",
     "Tractability",
     "tractability",

@@ -20,7 +20,7 @@ from drlpp.costs.profile import Profile
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement, Stage
-from drlpp.planners import PLANNERS, PlanningProblem, gpipe
+from drlpp.planners import PLANNERS, PlanningProblem, even_split
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.gpipe import GPIPE
@@ -81,19 +81,15 @@ def _data_parallel(session: ClusterSession, cluster: Cluster) -> Iterator[Conten
 
 
 def _pipelines(session: ClusterSession, profile: Profile, cluster: Cluster) -> Iterator[Contender]:
-    order = sorted(cluster.least_crowded, key=lambda a: -cluster.speeds[a])
     for stages in sorted({2, cluster.accelerators}):
         if not 2 <= stages <= min(cluster.accelerators, len(session.graph)):
             continue
-        chosen = sorted(order[:stages])
         for method in _methods(session, stages):
-            problem = _problem(session, profile, cluster.part(chosen), method)
+            problem = _problem(session, profile, cluster, method)
             try:
-                placement = gpipe(problem).placement
+                placement = even_split(problem, stages)
             except InvalidInput:
-                # Such as one that does not fit into the memory of so few.
-                continue
-            placement = placement.on(chosen)
+                continue  # Such as two stages on each accelerator, for fewer than four operators.
             if method.flushes:
                 method = _best_flushed(session, profile, cluster, placement, method.schedule)
             yield Contender.of(Candidate(placement, method), "even split")

@@ -1,8 +1,9 @@
-"""The connections of a worker to the others of its placement."""
+"""The connections of a worker to others: those of its placement, and passing ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -10,8 +11,59 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drlpp.runtime.comm.transport import BuildGroup, Links, build_links, build_sum_group
-from drlpp.runtime.ipc.commands import Deploy
+from drlpp.runtime.comm.mailbox import build_group
+from drlpp.runtime.comm.transport import (
+    BuildGroup,
+    Links,
+    build_links,
+    build_nccl_group,
+    build_sum_group,
+)
+from drlpp.runtime.ipc.commands import Deploy, ProfileOperators, TimeLink
+from drlpp.runtime.ipc.transport_choice import Backend
+
+
+def group_builder(
+    store: dist.Store, worker: int, address: str, timeout_seconds: float
+) -> BuildGroup:
+    """Return what makes ``worker``, at ``address``, a member of a group that meets in ``store``."""
+
+    def build(name: str, workers: Sequence[int], backend: Backend) -> dist.ProcessGroup:
+        if backend == "nccl":
+            return build_nccl_group(store, name, workers, worker, timeout_seconds)
+        return build_group(store, name, workers, worker, address, timeout_seconds)
+
+    return build
+
+
+@contextmanager
+def links_of_two(
+    command: TimeLink, name: str, worker: int, device: torch.device, build: BuildGroup
+) -> Iterator[Links]:
+    """Connect the two workers of a link for a while."""
+    ends = (command.sender, command.receiver)
+    everyone = build(name, ends, "gloo")
+    ways = (ends, ends[::-1])
+    links = build_links(command.transport, name, everyone, ends, ways, worker, device, build)
+    try:
+        yield links
+    finally:
+        links.close()
+
+
+@contextmanager
+def replicas_of_profile(
+    command: ProfileOperators, device: torch.device, build: BuildGroup
+) -> Iterator[dist.ProcessGroup | None]:
+    """Connect the workers that profile together for a while; None if there is one alone."""
+    if len(command.workers) == 1:
+        yield None
+        return
+    group = build_sum_group(command.transport, command.name, command.workers, device, build)
+    try:
+        yield group
+    finally:
+        group.abort()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 
 from drlpp.capturing.graph import TensorSpec
 from drlpp.runtime.comm.transport import Links
-from drlpp.runtime.ipc.commands import LinkTimes, RunResult
+from drlpp.runtime.ipc.commands import Done, LinkTimes, RunResult, TimeLink
 from drlpp.schedule.pipeline import Pipeline
 
 _WARM_UPS = 1
@@ -42,6 +42,14 @@ def routes_of(pipeline: Pipeline, results: Mapping[int, RunResult]) -> Iterator[
         if len(ring) > 1 and bytes_:
             for sender, receiver in pairwise((*ring, ring[0])):
                 yield Route(sender, receiver, -(-bytes_ // len(ring)))
+
+
+def exchange(links: Links, worker: int, command: TimeLink) -> LinkTimes | Done:
+    """Do this worker's part of timing a link: time messages, or answer them."""
+    if worker == command.sender:
+        return time_messages(links, command.receiver, command.sizes_bytes, command.repeats)
+    answer_messages(links, command.sender, command.sizes_bytes)
+    return Done()
 
 
 def time_messages(

@@ -16,8 +16,8 @@ from drlpp.capturing.autograd_functions import CapturedFunction
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
 from drlpp.placement.placement import Placement
-from drlpp.runtime.stage.precision import exempt_operators
-from drlpp.runtime.stage.randomness import with_seeded_operators
+from drlpp.runtime.stage.passes.precision import exempt_operators
+from drlpp.runtime.stage.passes.randomness import with_seeded_operators
 from drlpp.runtime.stage.retracing import Retracer
 from drlpp.runtime.stage.stages import (
     Argument,

@@ -8,7 +8,6 @@ connect to the controller, and both sides prove that they know the token in ``DR
 from __future__ import annotations
 
 import atexit
-import os
 import queue
 import signal
 import socket
@@ -16,17 +15,14 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from importlib import metadata
+from dataclasses import replace
 from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import FrameType
 
 import torch.distributed as dist
 
 from drlpp.errors import HostLost, InvalidInput
-from drlpp.runtime.device.emulation import available_cores
 from drlpp.runtime.hosts.host_agent import HostAgent
 from drlpp.runtime.hosts.host_protocol import (
     Handshake,
@@ -45,85 +41,16 @@ from drlpp.runtime.hosts.launch_store import (
     tell_end,
     tell_port,
 )
+from drlpp.runtime.hosts.launched_process import TOKEN_VARIABLE, Launch, versions
 from drlpp.runtime.hosts.local_host import warm_up
 from drlpp.runtime.ipc.handshake import SignedConnection, greet_controller, welcome_host_agent
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.schedule.method import checked_timeout
 
-TOKEN_VARIABLE = "DRLPP_TOKEN"
-
 _RETRY_SECONDS = 0.2
 _MOST_HANDSHAKES = 64
 """Handshakes at a time; a flood of strangers must not take all files that this process may open."""
 _LONGEST_VERSIONS_BYTES = 1000
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What ``torchrun`` tells a process.
-
-    Attributes:
-        rank: of the process among all; 0 is the controller.
-        size: number of processes.
-        node: number of its host.
-        controller: address of the host of rank 0.
-        token: the secret of the session.
-        limits: how long to wait for the other processes.
-    """
-
-    rank: int
-    size: int
-    node: int
-    controller: str
-    token: bytes = field(repr=False)
-    limits: TimeLimits = DEFAULT_TIME_LIMITS
-
-    @classmethod
-    def from_environment(cls, limits: TimeLimits = DEFAULT_TIME_LIMITS) -> Launch | None:
-        """Return the launch, None if this process was not started by ``torchrun``.
-
-        Raises:
-            InvalidInput: there is no token.
-        """
-        if "TORCHELASTIC_RUN_ID" not in os.environ:
-            return None
-        token = os.environ.get(TOKEN_VARIABLE, "")
-        if len(token) < 16:
-            raise InvalidInput(
-                f"{TOKEN_VARIABLE} is {'too short' if token else 'not set'}: processes of torchrun "
-                "accept only each other, by a secret in the environment that is the same on every "
-                "host, such as what `openssl rand -hex 16` prints"
-            )
-        return cls(
-            rank=int(os.environ["RANK"]),
-            size=int(os.environ["WORLD_SIZE"]),
-            node=int(os.environ["GROUP_RANK"]),
-            controller=os.environ["MASTER_ADDR"],
-            token=os.fsencode(token),
-            limits=limits,
-        )
-
-    def hello(self, address: str) -> Handshake:
-        """Return who this process is."""
-        return Handshake(
-            rank=self.rank,
-            node=self.node,
-            host_name=socket.gethostname(),
-            address=address,
-            machine=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-            cores=tuple(available_cores()),
-        )
-
-
-def versions() -> str:
-    """Return what has to be equal on all hosts, whose processes send each other pickled objects.
-
-    The devices for which torch was built are not part of it, since they may differ.
-    """
-    found = [
-        f"{package} {metadata.version(package).partition('+')[0]}" for package in ("drlpp", "torch")
-    ]
-    return ", ".join([*found, f"Python {sys.version_info.major}.{sys.version_info.minor}"])
 
 
 class Controller:

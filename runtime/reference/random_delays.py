@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from drlpp.runtime.reference.reference_weights import Weights
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,22 @@ class DelaySampler:
         below = 1 - math.exp(-(self._longest + 1) / self._scale)
         delay = -self._scale * math.log(1 - self._random.random() * below)
         return min(int(delay), self._longest)
+
+
+class DelayedGradients:
+    """The gradients of a stage on their way to its weights."""
+
+    def __init__(self, delays: RandomDelays, stage: int) -> None:
+        self._delays = delays
+        self._stage = stage
+        self._sampler = delays.sampler(stage)
+        self._computed: deque[Weights] = deque(maxlen=delays.longest + 1)
+        self._updates = 0
+
+    def next(self, computed: Weights) -> tuple[Weights, float]:
+        """Return the gradient that arrives when ``computed`` is sent off, and its T1 factor."""
+        self._computed.append(computed)
+        delay = min(self._sampler.draw(), len(self._computed) - 1)
+        factor = self._delays.rate_factor(self._stage, self._updates)
+        self._updates += 1
+        return self._computed[-1 - delay], factor

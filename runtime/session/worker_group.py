@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection as mp_connection
 from pathlib import Path
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.errors import HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
-from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.device.emulation import cores_for
 from drlpp.runtime.hosts.host import Answered, Ended, Event, Interrupted, WorkerHost
@@ -30,8 +29,6 @@ from drlpp.runtime.ipc.commands import (
     LoadSamples,
     Progress,
     Reading,
-    Ready,
-    Stream,
     Working,
 )
 from drlpp.runtime.ipc.session_folder import SessionFolder
@@ -39,8 +36,7 @@ from drlpp.runtime.ipc.store import new_token, open_store
 from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.ipc.transport_choice import Transport, transport_of
 from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
-from drlpp.runtime.loading.loaders import suspended_sigchld_handler
-from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer, chunk_minibatches
+from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.pipeline import Pipeline
@@ -182,8 +178,7 @@ class WorkerGroup:
             load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
             patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
             answers = self._carry_out(dict.fromkeys(range(self.size), load), patience)
-            ready = (answers[worker] for worker in range(self.size))
-            self.devices = [answer.device for answer in ready if isinstance(answer, Ready)]
+            self.devices = [answers[worker].device for worker in range(self.size)]
             self._informed_generation = self.generation
 
     def close(self) -> None:
@@ -403,25 +398,3 @@ class WorkerGroup:
         """The order that makes minibatches out of the samples; None if they are one minibatch."""
         batch = self._captured.task.batch_size
         return None if len(self._samples[0][0]) == batch else torch.arange(batch).unsqueeze(0)
-
-    @contextmanager
-    def feeding(
-        self, options: RunOptions, pipeline: Pipeline, minibatches: int, first: int
-    ) -> Iterator[MinibatchStreamer | None]:
-        """Provide the feed of a run whose minibatches are loaded during the run."""
-        if options.loaded is None:
-            yield None
-            return
-        task = self._captured.task
-        assert task.targets is not None
-        bytes_ = sum(tensor.nbytes for tensor in (*task.inputs, task.targets))
-        stream = Stream(self.new_name("stream"), chunk_minibatches(bytes_), first)
-        feed = MinibatchStreamer(
-            stream,
-            options.loaded,
-            minibatches - first,
-            pipeline.workers,
-            self.files,
-        )
-        with suspended_sigchld_handler(), closing(feed):
-            yield feed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -36,12 +37,16 @@ from drlpp.runtime.ipc.commands import (
     Progress,
     Release,
     RunResult,
+    Stream,
 )
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.loading.loaders import suspended_sigchld_handler
+from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer, chunk_minibatches
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
 from drlpp.schedule.actions import Action
 from drlpp.schedule.method import DeviceChoice, Method
+from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.timeline.timeline import TimedAction
@@ -262,7 +267,7 @@ class WorkerSession:
         results: dict[int, RunResult] = {}
         rate = float(deployment.optimizer.value("lr"))
         performed: dict[int, tuple[Action, ...]] = dict.fromkeys(schedule.actions, ())
-        with self._workers.feeding(options, deployment.pipeline, minibatches, start or 0) as feed:
+        with self._feeding(options, deployment.pipeline, minibatches, start or 0) as feed:
             stream = feed.stream if feed else None
             segments = run_commands(plan, minibatches, rate, options, places, start, stream)
             for number, commands in enumerate(segments):
@@ -285,12 +290,34 @@ class WorkerSession:
             RunFailure: if the workers fail.
         """
         self._check_held(deployment)
-        with self._workers.feeding(options, deployment.pipeline, minibatches, 0) as feed:
+        with self._feeding(options, deployment.pipeline, minibatches, 0) as feed:
             stream = feed.stream if feed else None
             commands = evaluation_commands(
                 self.captured, deployment, minibatches, options.order, stream
             )
             return Evaluation.of(self._workers.execute(commands, feed=feed).values(), minibatches)
+
+    @contextmanager
+    def _feeding(
+        self, options: RunOptions, pipeline: Pipeline, minibatches: int, first: int
+    ) -> Iterator[MinibatchStreamer | None]:
+        """Provide the feed of a run whose minibatches are loaded during the run."""
+        if options.loaded is None:
+            yield None
+            return
+        task = self.captured.task
+        assert task.targets is not None
+        bytes_ = sum(tensor.nbytes for tensor in (*task.inputs, task.targets))
+        stream = Stream(self._workers.new_name("stream"), chunk_minibatches(bytes_), first)
+        feed = MinibatchStreamer(
+            stream,
+            options.loaded,
+            minibatches - first,
+            pipeline.workers,
+            self._workers.files,
+        )
+        with suspended_sigchld_handler(), closing(feed):
+            yield feed
 
     def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
         """Work on these samples from now on; ``order`` in :meth:`run` refers to them."""

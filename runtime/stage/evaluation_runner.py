@@ -10,8 +10,8 @@ from torch import Tensor
 
 from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.minibatches import MinibatchSource
-from drlpp.runtime.stage.passes import Loss, Received, StageValues, as_sent
-from drlpp.runtime.stage.precision import passes_in
+from drlpp.runtime.stage.passes.passes import Loss, Received, StageValues, as_sent
+from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import MicrobatchId

@@ -22,9 +22,9 @@ from drlpp.runtime.stage.gradients import (
 )
 from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.minibatches import MinibatchSource
-from drlpp.runtime.stage.passes import InFlight, Loss, Received, StageValues, as_sent
-from drlpp.runtime.stage.precision import passes_in
-from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.passes.passes import InFlight, Loss, Received, StageValues, as_sent
+from drlpp.runtime.stage.passes.precision import passes_in
+from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.weights.optimizers import (
     OptimizerState,
@@ -258,7 +258,7 @@ class StageRunner:
         Arguments and result are those of :meth:`backward`.
         """
         # Most workers never split a backward, and begin sooner without it.
-        from drlpp.runtime.stage.split_backward import SplitBackward
+        from drlpp.runtime.stage.passes.split_backward import SplitBackward
 
         passed = self._in_flight[part]
         ends, seeds = passed.ends(gradients, self.method.applied_loss_scale)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from drlpp.errors import InvalidFile, InvalidInput, NotFinite, RunFailure
@@ -23,12 +22,14 @@ from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.checkpoint import (
     TrainingCheckpoint,
     check_finite,
+    read_best_weights,
     read_training_checkpoint,
 )
 from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
 from drlpp.runtime.training.part_losses import losses_of, mean_losses, numbered
 from drlpp.runtime.training.training_data import LoaderState, TrainingData, primed
 from drlpp.runtime.training.training_failures import (
+    note_of_skipped_updates,
     notes_of_evaluation,
     reach_of,
     telling_what_is_kept,
@@ -243,19 +244,7 @@ class Trainer:
         return saved
 
     def _read_best(self) -> dict[str, Tensor]:
-        try:
-            state = torch.load(self.best, weights_only=True)
-            expected = self.session.captured.state
-            if {n: v.shape for n, v in state.items()} != {n: v.shape for n, v in expected.items()}:
-                raise InvalidFile("it has other weights than the model")
-        # Whatever a damaged file makes torch say.
-        except Exception as error:
-            raise InvalidFile(
-                f"{self.best}: the weights of the best epoch so far cannot be read "
-                f"({' '.join(str(error).split())[:200]}); put the file back, or train in another "
-                "folder"
-            ) from None
-        return state
+        return read_best_weights(self.best, self.session.captured.state)
 
     @contextmanager
     def _telling_why_and_the_way_on(self, deployment: Deployment) -> Iterator[None]:
@@ -353,7 +342,10 @@ class Trainer:
         self._log(log, epoch, of_parts)
         losses = list(mean_losses(of_parts).values())
         log.workers(epoch, schedule, results)
-        self._tell_of_skipped_updates(epoch, deployment, results)
+        # Asynchronous stages skip updates each on their own; the largest number is reported.
+        if skipped := max(result.skipped_updates for result in results.values()):
+            scale = deployment.method.applied_loss_scale
+            self.observer.on_note(note_of_skipped_updates(epoch, skipped, scale))
         report = EpochReport(
             epoch=epoch,
             loss=sum(losses) / len(losses),
@@ -364,21 +356,6 @@ class Trainer:
         self._progress = _Progress(
             [*self._progress.reports, report], evaluated=not self.data.held_out_samples
         )
-
-    def _tell_of_skipped_updates(
-        self, epoch: int, deployment: Deployment, results: Mapping[int, RunResult]
-    ) -> None:
-        """Report skipped updates.
-
-        Asynchronous stages skip updates each on their own; the largest number is reported.
-        """
-        most = max(result.skipped_updates for result in results.values())
-        if most:
-            scale = deployment.method.applied_loss_scale
-            self.observer.on_note(
-                f"in epoch {epoch} gradients overflowed in float16, and a stage skipped "
-                f"{most} of its updates; a loss_scale below {scale:g} may help"
-            )
 
     def _log(self, log: TrainingLog, epoch: int, losses: Mapping[MicrobatchId, float]) -> None:
         """Write about minibatches of an epoch."""

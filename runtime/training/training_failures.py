@@ -60,6 +60,14 @@ def telling_what_is_kept(epoch: int) -> Iterator[None]:
         ) from error
 
 
+def note_of_skipped_updates(epoch: int, skipped: int, loss_scale: float) -> str:
+    """Return what is said of updates that a stage skipped in an epoch."""
+    return (
+        f"in epoch {epoch} gradients overflowed in float16, and a stage skipped "
+        f"{skipped} of its updates; a loss_scale below {loss_scale:g} may help"
+    )
+
+
 def notes_of_evaluation(
     report: EpochReport, bad: Callable[[], list[NotFiniteValues]]
 ) -> Iterator[str]:

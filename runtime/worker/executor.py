@@ -15,7 +15,7 @@ from drlpp.runtime.device.clocks import Clock
 from drlpp.runtime.device.emulation import EmulatedAccelerator
 from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.minibatches import MinibatchSource
-from drlpp.runtime.stage.passes import Loss, Received
+from drlpp.runtime.stage.passes.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.schedule.actions import (

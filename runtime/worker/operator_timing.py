@@ -29,7 +29,7 @@ from drlpp.runtime.ipc.commands import OperatorTimes, ProfileOperators, StageTim
 from drlpp.runtime.ipc.run_plan import RunPlan
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches
-from drlpp.runtime.stage.passes import Loss, Received
+from drlpp.runtime.stage.passes.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.weights.policies import PredictedWeights

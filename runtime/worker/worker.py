@@ -25,16 +25,15 @@ from drlpp.errors import (
     WorkerLost,
 )
 from drlpp.runtime.comm.agreement import verify_message_plan
-from drlpp.runtime.comm.connections import Connections
-from drlpp.runtime.comm.link_timing import answer_messages, time_messages
-from drlpp.runtime.comm.mailbox import Mailbox, broken_connection, build_group
-from drlpp.runtime.comm.transport import (
-    BuildGroup,
-    Links,
-    build_links,
-    build_nccl_group,
-    build_sum_group,
+from drlpp.runtime.comm.connections import (
+    Connections,
+    group_builder,
+    links_of_two,
+    replicas_of_profile,
 )
+from drlpp.runtime.comm.link_timing import exchange
+from drlpp.runtime.comm.mailbox import Mailbox, broken_connection
+from drlpp.runtime.comm.transport import BuildGroup
 from drlpp.runtime.device.devices import (
     CPU,
     Accelerator,
@@ -66,7 +65,6 @@ from drlpp.runtime.ipc.commands import (
     TimeLink,
 )
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
-from drlpp.runtime.ipc.transport_choice import Backend
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
@@ -158,30 +156,20 @@ class Worker:
         return Done()
 
     def _profile(self, command: ProfileOperators) -> Answer:
-        together = None
-        if len(command.workers) > 1:
-            together = build_sum_group(
-                command.transport,
-                command.name,
-                command.workers,
-                self._accelerator.device,
-                self._group_builder(self._limits.group_seconds),
+        build = self._group_builder(self._limits.group_seconds)
+        with (
+            replicas_of_profile(command, self._accelerator.device, build) as replicas,
+            computing_on(self._core),
+        ):
+            return time_operators(
+                command,
+                self._state,
+                Minibatches(self._samples, self._labels),
+                self._accelerator,
+                self._speed,
+                replicas,
+                self._channel.send,
             )
-        data = Minibatches(self._samples, self._labels)
-        try:
-            with computing_on(self._core):
-                return time_operators(
-                    command,
-                    self._state,
-                    data,
-                    self._accelerator,
-                    self._speed,
-                    together,
-                    self._channel.send,
-                )
-        finally:
-            if together is not None:
-                together.abort()
 
     def _load(self, file: str) -> Any:
         return read_checkpoint(self._folder / file)
@@ -252,14 +240,7 @@ class Worker:
             forget_keys(dist.PrefixStore(self._deployed.name, self._store))
 
     def _group_builder(self, timeout_seconds: float) -> BuildGroup:
-        def build(name: str, workers: Sequence[int], backend: Backend) -> dist.ProcessGroup:
-            if backend == "nccl":
-                return build_nccl_group(self._store, name, workers, self._worker, timeout_seconds)
-            return build_group(
-                self._store, name, workers, self._worker, self._address, timeout_seconds
-            )
-
-        return build
+        return group_builder(self._store, self._worker, self._address, timeout_seconds)
 
     def _train(self, command: Run) -> RunResult:
         assert self._connections is not None
@@ -362,29 +343,11 @@ class Worker:
     def _time_link(self, command: TimeLink) -> Answer:
         if command.name is None:
             assert self._connections is not None
-            return self._exchange(self._connections.links, command)
-        ends = (command.sender, command.receiver)
+            return exchange(self._connections.links, self._worker, command)
         build = self._group_builder(self._limits.link_seconds)
-        links = build_links(
-            command.transport,
-            command.name,
-            build(command.name, ends, "gloo"),
-            ends,
-            (ends, ends[::-1]),
-            self._worker,
-            self._accelerator.device,
-            build,
-        )
-        try:
-            return self._exchange(links, command)
-        finally:
-            links.close()
-
-    def _exchange(self, links: Links, command: TimeLink) -> Answer:
-        if self._worker == command.sender:
-            return time_messages(links, command.receiver, command.sizes_bytes, command.repeats)
-        answer_messages(links, command.sender, command.sizes_bytes)
-        return Done()
+        device = self._accelerator.device
+        with links_of_two(command, command.name, self._worker, device, build) as links:
+            return exchange(links, self._worker, command)
 
     def _begin(self, command: Run) -> None:
         """Prepare the runners for a run, which may resume what is in flight."""

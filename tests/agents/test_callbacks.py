@@ -18,7 +18,7 @@ from drlpp.agents import (
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
-from tests.support.fake_measurer import FakeMeasurer, chain
+from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 
 def agent_and_memory(

@@ -11,7 +11,7 @@ from drlpp.agents import AGENTS, DRLPP, Hyperparameters, hyperparameters_of
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import write_document
-from tests.support.fake_measurer import FakeMeasurer, chain
+from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 ROOT = Path(__file__).parents[2]
 HEADER = "kind: hyperparameters\nversion: 1\n"

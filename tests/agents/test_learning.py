@@ -14,7 +14,7 @@ from drlpp.agents import AGENTS, learn_placement
 from drlpp.envs import MeasurementMemory
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Outcome
-from tests.support.fake_measurer import FakeMeasurer, chain
+from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 
 class Swallowing(FakeMeasurer):

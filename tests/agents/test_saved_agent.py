@@ -20,7 +20,7 @@ from drlpp.agents import AGENTS, learn_placement
 from drlpp.agents.saved_agent import _PARTS, _Unpickler, load_agent
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidFile
-from tests.support.fake_measurer import FakeMeasurer, branching
+from tests.support.planning.fake_measurer import FakeMeasurer, branching
 
 
 def environment() -> PlacementEnv:

@@ -174,7 +174,7 @@ def test_a_row_is_measured_kept_and_taken_up_again(tmp_path: Path) -> None:
     )
     folder = tmp_path / "perceptron"
     quiet = Console(quiet=True)
-    row = measure_row("tests.support.models:perceptron", settings, folder, quiet)
+    row = measure_row("tests.support.models.small:perceptron", settings, folder, quiet)
     assert row.cells.keys() == METHODS.keys() == {*RIVALS, AGENT}
     assert all(cell.seconds and cell.seconds > 0 for cell in row.cells.values())
     assert row.cells[PLAIN].configuration == "1 thread", "an emulated accelerator is one"
@@ -183,5 +183,5 @@ def test_a_row_is_measured_kept_and_taken_up_again(tmp_path: Path) -> None:
     assert row.over_best is not None
     assert len((folder / "measurements.jsonl").read_text().splitlines()) == 1 + 2
     kept = (folder / "comparison.json").read_text()
-    assert measure_row("tests.support.models:perceptron", settings, folder, quiet) == row
+    assert measure_row("tests.support.models.small:perceptron", settings, folder, quiet) == row
     assert (folder / "comparison.json").read_text() == kept

@@ -22,7 +22,7 @@ from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.forked import POLICIES, largest_difference, order, placements, samples
+from tests.support.models.forked import POLICIES, largest_difference, order, placements, samples
 
 MINIBATCHES = 14
 SGD = OptimizerSpec.parse("sgd", lr=0.05, weight_decay=0.01)
@@ -42,7 +42,7 @@ REPLAYED = [
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:forked", dropout=0.0))
+    return capture(ModelReference.named("tests.support.models.small:forked", dropout=0.0))
 
 
 @pytest.mark.parametrize(("method", "optimizer"), REPLAYED, ids=str)

@@ -19,7 +19,7 @@ from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.models.task import Task
 from drlpp.torch_versions import older_than
-from tests.support.captured_modules import (
+from tests.support.models.captured_modules import (
     REFERENCE,
     captured_from,
     check_structure,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from drlpp.errors import InvalidModel, ModelNote
-from tests.support.captured_modules import captured_from, types
+from tests.support.models.captured_modules import captured_from, types
 
 
 class Layer(nn.Module):

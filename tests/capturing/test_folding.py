@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.support.captured_modules import (
+from tests.support.models.captured_modules import (
     captured_from,
     check_structure,
     gradients,

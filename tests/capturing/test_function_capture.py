@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from drlpp.errors import InvalidModel
 from drlpp.runtime.deploying.stage_cutting import portable
-from tests.support.captured_modules import (
+from tests.support.models.captured_modules import (
     captured_from,
     check_structure,
     gradients,

@@ -12,8 +12,8 @@ from drlpp.capturing import module_check
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidModel
 from drlpp.models.task import Task
-from tests.support.captured_modules import REFERENCE, captured_from
-from tests.support.tiny_models import tiny
+from tests.support.models.captured_modules import REFERENCE, captured_from
+from tests.support.models.tiny_models import tiny
 
 
 def _check(captured: CapturedModel, module: nn.Module, loss: Callable[..., Tensor]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from drlpp.errors import ModelNote
-from tests.support.captured_modules import captured_from
+from tests.support.models.captured_modules import captured_from
 
 
 class Tied(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 
 from drlpp.capturing.unlifting import unlift
 from drlpp.errors import ModelNote
-from tests.support.captured_modules import captured_from
+from tests.support.models.captured_modules import captured_from
 
 
 class Model(nn.Module):

@@ -17,9 +17,9 @@ from drlpp.cli.command_line import resume_hint_on_interrupt, run_program
 from drlpp.cli.main import main
 from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
-from tests.support.pipelines import in_a_row
-from tests.support.placement_files import file_of
-from tests.support.tiny_models import TINY
+from tests.support.models.tiny_models import TINY
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -41,7 +41,9 @@ def test_versions_are_shown_for_reports(
 @pytest.fixture
 def graph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     path = tmp_path / "graph.json"
-    assert run(monkeypatch, "capture", "tests.support.models:perceptron", "-o", str(path)) == 0
+    assert (
+        run(monkeypatch, "capture", "tests.support.models.small:perceptron", "-o", str(path)) == 0
+    )
     return path
 
 
@@ -57,7 +59,7 @@ def test_capture_writes_a_graph_that_show_describes(
 
 def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
-    arguments = ["capture", "tests.support.models:perceptron", "-o", str(path)]
+    arguments = ["capture", "tests.support.models.small:perceptron", "-o", str(path)]
     assert run(monkeypatch, *arguments, "--model-option", "layers=2") == 0
     assert len(json.loads(path.read_text())["operators"]) == 5
 
@@ -68,7 +70,7 @@ def test_options_reach_the_factory(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (["capture", "lenet", "-o", "x.json"], "not in the zoo; it has alexnet"),
         (["capture", "no.such:thing", "-o", "x.json"], "importing 'no.such' raised"),
         (
-            ["capture", "tests.support.models:perceptron", "-o", "x", "--model-option", "3"],
+            ["capture", "tests.support.models.small:perceptron", "-o", "x", "--model-option", "3"],
             "KEY=VALUE",
         ),
         (["show", "missing.json"], "missing.json: no such file"),
@@ -96,7 +98,14 @@ def test_bad_input_is_one_line(
     [
         ["train", "PLACEMENT", "--data", "benchmarks.faults.strikes:samples", "--trust", "tests"],
         ["timeline", "PLACEMENT", "--from", "run", "--trust", "tests"],
-        ["profile", "tests.support.models:perceptron", "--workers", "1", "-o", "profile.json"],
+        [
+            "profile",
+            "tests.support.models.small:perceptron",
+            "--workers",
+            "1",
+            "-o",
+            "profile.json",
+        ],
     ],
 )
 def test_a_time_limit_holds_from_the_beginning(
@@ -105,7 +114,7 @@ def test_a_time_limit_holds_from_the_beginning(
     tmp_path: Path,
     command: list[str],
 ) -> None:
-    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
     path = tmp_path / "placement.json"
     write_document(path, file_of(captured, in_a_row(captured.graph, 0, 1)))
     arguments = [str(path) if word == "PLACEMENT" else word for word in command]

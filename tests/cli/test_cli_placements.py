@@ -20,12 +20,12 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.killing import killed_after_saving
+from tests.support.training.killing import killed_after_saving
 
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> str:
-    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
     document = PlacementFile.create(
         captured.reference,
         captured.graph,
@@ -55,7 +55,7 @@ def train(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], p
     """Runs ``drlpp train`` with more options; gives its exit code, and what it told."""
 
     def train(*more: str) -> tuple[int, Any]:
-        data = ["--data", "tests.support.models:separable", "--trust", "tests"]
+        data = ["--data", "tests.support.models.small:separable", "--trust", "tests"]
         monkeypatch.setattr(sys, "argv", ["drlpp", "train", str(path), *data, *more])
         with pytest.raises(SystemExit) as stop:
             main()
@@ -95,7 +95,10 @@ def _change(*path: object, to: object) -> Callable[[dict[str, Any]], None]:
         (_change("stages", 0, "operators", 0, to="0.0.liner"), "did you mean '0.0.linear'?"),
         (_change("configuration", to="2"), "field 'configuration' is 2, but the stages are 1-1"),
         (_change("model", "options", "layers", to=3), "field 'graph_fingerprint' is"),
-        (_change("model", "name", to="tests.support.models:nothing"), "no function 'nothing'"),
+        (
+            _change("model", "name", to="tests.support.models.small:nothing"),
+            "no function 'nothing'",
+        ),
         (
             _change("model", "name", to="no.module:nothing"),
             "and the file: --trust no (in Python",
@@ -142,7 +145,10 @@ def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
     [
         (["--workers", "6"], "6 workers were asked for, but the placement is for 2"),
         (["--minibatches", "0"], "minibatches is 0; at least 1 is needed"),
-        (["--minibatches", "3"], "minibatches belongs to loaders; tests.support.models:separable"),
+        (
+            ["--minibatches", "3"],
+            "minibatches belongs to loaders; tests.support.models.small:separable",
+        ),
         (["--seed", "99999999999999999999"], "seed is 99999999999999999999; a whole number"),
         (["--epochs", "0"], "epochs is 0; at least 1 is needed"),
         (["--optimizer", "lion"], "optimizer 'lion' is unknown"),
@@ -151,7 +157,10 @@ def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
         (["--optimizer-option", "betas=[1"], "'betas=[1': expected KEY=VALUE, like weight_decay"),
         (["--optimizer-option", "beta=1"], "optimizer sgd has no option 'beta'; it has lr"),
         (["--lr", "1", "--optimizer-option", "lr=2"], "the learning rate is given twice: 1 and 2"),
-        (["--data", "tests.support.models:without_loss"], "its factory failed with TypeError"),
+        (
+            ["--data", "tests.support.models.small:without_loss"],
+            "its factory failed with TypeError",
+        ),
         (["--policy", "gpipe"], "policy 'gpipe' is unknown; there are sync, vanilla, stash"),
         (["--policy", "2bw"], "minibatches as are in flight, 2 with this placement; accumulate"),
         (["--policy", "sync", "--method-option", "schedule=1f1b"], "policy sync cannot run a 1-1"),
@@ -204,7 +213,7 @@ def test_bad_options_are_one_line_and_claim_no_folder(
 
 @pytest.mark.timeout(60)
 def test_loaders_of_a_factory_are_trained_with(train: Train, path: Path) -> None:
-    options = ["--data", "tests.support.models:separable_loaders", "--epochs", "2"]
+    options = ["--data", "tests.support.models.small:separable_loaders", "--epochs", "2"]
     status, told = train(*options, "--early-stopping", "2")
     assert status == 0, told.err
     assert told.out.count("held-out loss") == 2
@@ -225,7 +234,7 @@ def test_training_stops_early_by_what_is_asked_for(train: Train) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_loader_without_end_has_epochs_of_a_given_length(train: Train) -> None:
-    options = ["--data", "tests.support.models:separable_without_end", "--epochs", "2"]
+    options = ["--data", "tests.support.models.small:separable_without_end", "--epochs", "2"]
     status, told = train(*options, "--minibatches", "5")
     assert status == 0, told.err
     assert "is read once" not in told.out
@@ -244,7 +253,14 @@ def test_one_command_suits_a_loop_that_restarts_it(
 ) -> None:
     """Killed before its first checkpoint, and between two; it says once that it begins."""
     out = tmp_path / "out"
-    command = ["train", str(path), "--data", "tests.support.models:separable", "--out", str(out)]
+    command = [
+        "train",
+        str(path),
+        "--data",
+        "tests.support.models.small:separable",
+        "--out",
+        str(out),
+    ]
     command += ["--epochs", "3", "--resume", "--trust", "tests"]
     with subprocess.Popen(
         [sys.executable, "-c", "from drlpp.cli.main import main; main()", *command],

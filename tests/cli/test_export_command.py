@@ -14,8 +14,8 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.torch_versions import pipelines_take_functions
-from tests.support.pipelines import in_a_row
-from tests.support.placement_files import file_of
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=2)
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     row = in_a_row(decoder.graph, 0, 1, 2)
     write_document(folder / "decoder.json", file_of(decoder, row))
     write_document(folder / "profile.json", estimate_profile(decoder.graph))
-    forked = capture(ModelReference.named("tests.support.models:forked"))
+    forked = capture(ModelReference.named("tests.support.models.small:forked"))
     branches = Placement.from_assignment([0, 0, 0, 1, 2, 2, 2, *[3] * 9], (0, 3, 2, 1))
     write_document(folder / "forked.json", file_of(forked, branches, GPIPE))
     return folder
@@ -110,5 +110,5 @@ def test_torchtitan_gets_a_folder(folder: Path, tmp_path: Path) -> None:
 
 def test_a_profile_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
     where = ["-o", str(tmp_path / "out"), "--profile", str(folder / "profile.json")]
-    with pytest.raises(ValueError, match=r"but this is tests.support.models:forked"):
+    with pytest.raises(ValueError, match=r"but this is tests.support.models.small:forked"):
         export(folder / "forked.json", "--to", "torch", *where)

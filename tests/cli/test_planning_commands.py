@@ -9,9 +9,9 @@ import pytest
 from drlpp.io.documents import write_document
 from drlpp.placement.placement_file import read_placement
 from drlpp.planners import PLANNERS
-from tests.support.public_data import INSTANCES, PROFILES
-from tests.support.random_graphs import chain_of
-from tests.support.shell import Shell
+from tests.support.planning.public_data import INSTANCES, PROFILES
+from tests.support.programs.shell import Shell
+from tests.support.strategies.graphs import chain_of
 
 CLUSTER = """\
 kind: cluster
@@ -195,7 +195,7 @@ def test_a_published_instance(shell: Shell) -> None:
 
 
 def test_a_model_is_profiled_planned_and_exported(shell: Shell, tmp_path: Path) -> None:
-    model = "tests.support.models:perceptron"
+    model = "tests.support.models.small:perceptron"
     profile, cluster = tmp_path / "profile.json", tmp_path / "cluster.yaml"
     code, out, err = shell(
         "profile", model, "-o", profile, "--cluster", cluster, "--workers", 2, "--repeats", 2

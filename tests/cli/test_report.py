@@ -25,7 +25,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.random_graphs import cluster_of, graph_of, graphs, placements, profile_of
+from tests.support.strategies.graphs import cluster_of, graph_of, graphs, placements, profile_of
 
 GRAPH = graph_of(
     [(0, 1), (0, 2), (1, 3), (2, 3)],

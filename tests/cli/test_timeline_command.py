@@ -17,11 +17,11 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule_file import read_schedule
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.random_graphs import profile_of
-from tests.support.shell import Shell
+from tests.support.programs.shell import Shell
+from tests.support.strategies.graphs import profile_of
 from tests.support.traces import checked
 
-MODEL = ModelReference.named("tests.support.models:perceptron", layers=2)
+MODEL = ModelReference.named("tests.support.models.small:perceptron", layers=2)
 LINK = Link(bandwidth_bytes_per_second=1e6)
 
 
@@ -48,7 +48,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         optimizer=OptimizerSpec(),
         found_by="test",
     )
-    other = capture(ModelReference.named("tests.support.models:perceptron", layers=1)).graph
+    other = capture(ModelReference.named("tests.support.models.small:perceptron", layers=1)).graph
     return {
         "PLACEMENT": write_document(folder / "placement.json", placement),
         "PROFILE": write_document(folder / "profile.json", profile_of(graph, [3e-3] * 5)),

@@ -17,10 +17,10 @@ from drlpp.cli.main import main
 from drlpp.io.documents import write_document
 from drlpp.io.progress_lines import said_while_it_lasts
 from drlpp.models.model_reference import ModelReference
-from tests.support.pipelines import in_a_row
-from tests.support.placement_files import file_of
-from tests.support.public_data import PROFILES
-from tests.support.shell import Shell, finish
+from tests.support.planning.public_data import PROFILES
+from tests.support.programs.shell import Shell, finish
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
 
 ROOT = Path(__file__).parents[2]
 # Tests that run in the background ignore Ctrl-C, and programs inherit that.
@@ -58,7 +58,7 @@ def first_line(process: subprocess.Popen[str], pattern: str) -> str:
 def test_learning_says_what_it_measures(tmp_path: Path) -> None:
     model = [
         "--model",
-        "tests.support.models:perceptron",
+        "tests.support.models.small:perceptron",
         "--workers",
         "2",
         "--out",
@@ -79,12 +79,19 @@ def test_learning_says_what_it_measures(tmp_path: Path) -> None:
 
 
 def test_training_says_where_it_is(tmp_path: Path) -> None:
-    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
     placement = tmp_path / "placement.json"
     write_document(placement, file_of(captured, in_a_row(captured.graph, 0, 1)))
-    data = ["--data", "tests.support.models:separable", "--epochs", "5000", "--trust", "tests"]
+    data = [
+        "--data",
+        "tests.support.models.small:separable",
+        "--epochs",
+        "5000",
+        "--trust",
+        "tests",
+    ]
     with started(*DRLPP, "train", str(placement), *data) as process:
-        first_line(process, "^training tests.support.models:perceptron")
+        first_line(process, "^training tests.support.models.small:perceptron")
         for epoch in (1, 2, 3):
             line = first_line(process, "^epoch ")
             assert re.match(rf"epoch +{epoch}  loss .* minibatches/s  left {CLOCK}", line)

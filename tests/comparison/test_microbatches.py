@@ -22,7 +22,7 @@ from drlpp.schedule.method import Method, choose_method
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[ClusterSession]:
-    captured = capture(ModelReference.named("tests.support.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models.small:forked"))
     with ClusterSession(captured, workers=3) as session:
         yield session
 

@@ -26,11 +26,11 @@ from drlpp.runtime.device.devices import Processor
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method, choose_method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support import pipelines as plain
-from tests.support.models import forked, perceptron
+from tests.support.models.small import forked, perceptron
+from tests.support.training import pipelines as plain
 
 ROOT = Path(__file__).parents[2]
-PERCEPTRON = ModelReference.named("tests.support.models:perceptron")
+PERCEPTRON = ModelReference.named("tests.support.models.small:perceptron")
 
 
 class Picky(nn.Module):
@@ -167,7 +167,7 @@ def test_it_takes_turns_with_workers_and_nobody_computes_meanwhile() -> None:
 
 @pytest.mark.parametrize("factory", ["without_loss", "forked"])
 def test_models_without_a_loss_and_with_branches_are_measured(factory: str) -> None:
-    model = ModelReference.named(f"tests.support.models:{factory}")
+    model = ModelReference.named(f"tests.support.models.small:{factory}")
     with ClusterSession(model, 1) as session, PlainPyTorch(session) as contender:
         assert isinstance(contender.measure(1, 3, session.method), Measurement)
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_pickled_is_built_again_by_its_factory() -> None:
     ("reference", "words"),
     [
         ("nowhere:model", "nor built there"),
-        ("tests.support.models:without_loss", "builds another one"),
+        ("tests.support.models.small:without_loss", "builds another one"),
     ],
 )
 def test_a_model_that_no_other_process_can_have_is_told(reference: str, words: str) -> None:
@@ -225,7 +225,7 @@ import sys, time
 from drlpp.runtime import ClusterSession
 from drlpp.comparison.plain import PlainPyTorch
 
-MODEL = "tests.support.models:perceptron"
+MODEL = "tests.support.models.small:perceptron"
 with ClusterSession(MODEL, 1) as session, PlainPyTorch(session) as contender:
     contender.measure(1, 3, session.method)
     print(contender.process_id, flush=True)

@@ -16,7 +16,7 @@ from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.random_graphs import chain_of
+from tests.support.strategies.graphs import chain_of
 
 FAST = Link(bandwidth_bytes_per_second=1e9)
 

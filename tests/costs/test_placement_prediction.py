@@ -13,7 +13,7 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.random_graphs import (
+from tests.support.strategies.graphs import (
     chain_of,
     cluster_of,
     graph_of,

@@ -20,7 +20,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.schedule.method import DEFAULT_METHOD, Method
-from tests.support.fake_measurer import FakeMeasurer, chain, graphs
+from tests.support.planning.fake_measurer import FakeMeasurer, chain, graphs
 
 FLUSHING = Method(schedule="gpipe", policy="sync", microbatches=2)
 

@@ -15,7 +15,7 @@ from drlpp.runtime import ClusterSession
 
 @pytest.mark.filterwarnings("ignore:.*not within the observation space.*")
 def test_both_checkers_pass_on_live_workers(tmp_path: Path) -> None:
-    reference = ModelReference.named("tests.support.models:perceptron", layers=1)
+    reference = ModelReference.named("tests.support.models.small:perceptron", layers=1)
     with ClusterSession(reference, workers=2) as session:
         env = gym.make(
             "drlpp/PlacementLive-v0",
@@ -42,7 +42,10 @@ def test_both_checkers_pass_on_live_workers(tmp_path: Path) -> None:
 
 def test_an_environment_opens_its_own_session() -> None:
     env = gym.make(
-        "drlpp/PlacementLive-v0", model="tests.support.models:perceptron", workers=2, minibatches=4
+        "drlpp/PlacementLive-v0",
+        model="tests.support.models.small:perceptron",
+        workers=2,
+        minibatches=4,
     )
     operators = len(env.unwrapped.graph)  # type: ignore[attr-defined]
     env.reset()

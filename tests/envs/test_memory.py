@@ -12,7 +12,7 @@ from drlpp.envs import MeasurementMemory
 from drlpp.errors import InvalidFile
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
-from tests.support.fake_measurer import FakeMeasurer, chain, graph_of, of
+from tests.support.planning.fake_measurer import FakeMeasurer, chain, graph_of, of
 
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])

@@ -13,7 +13,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
-from tests.support.fake_measurer import FakeMeasurer, chain, of
+from tests.support.planning.fake_measurer import FakeMeasurer, chain, of
 
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])

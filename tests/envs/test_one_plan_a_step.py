@@ -30,7 +30,7 @@ HALVES = np.array([0, 0, 1, 0, 1])
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[ClusterSession]:
-    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=1))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=1))
     with ClusterSession(captured, workers=2) as session:
         yield session
 

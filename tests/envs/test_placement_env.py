@@ -18,7 +18,7 @@ from drlpp.envs.measuring_env import outcome_in
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
 from drlpp.specs.cluster import Link, local_cluster
-from tests.support.fake_measurer import FakeMeasurer, chain
+from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 OUT_OF_MEMORY = FailedMeasurement(failure="out of memory", reason="worker 0 needs 9 GB")
 

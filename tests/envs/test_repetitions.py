@@ -18,7 +18,7 @@ from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import FailedMeasurement, Measurement, Outcome
 from drlpp.placement.placement import Placement
-from tests.support.fake_measurer import FakeMeasurer, chain, of
+from tests.support.planning.fake_measurer import FakeMeasurer, chain, of
 
 WHOLE = Placement.from_assignment([0] * 6, [0] * 4)
 HALVES = Placement.from_assignment([0, 0, 0, 1, 1, 1], [0, 0, 1, 1])

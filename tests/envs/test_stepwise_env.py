@@ -9,7 +9,7 @@ from sb3_contrib import MaskablePPO
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs import MeasurementMemory, PlacementEnv, StepwisePlacementEnv
-from tests.support.fake_measurer import FakeMeasurer, branching, chain, graphs
+from tests.support.planning.fake_measurer import FakeMeasurer, branching, chain, graphs
 
 
 def environment(graph: OpGraph, accelerators: int = 4) -> StepwisePlacementEnv:

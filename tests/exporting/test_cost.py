@@ -12,7 +12,7 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.simulator.simulation import simulate
 from drlpp.specs.cluster import Link, local_cluster
-from tests.support.pipelines import in_a_row
+from tests.support.training.pipelines import in_a_row
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=2)
 CLUSTER = local_cluster(4, Link(bandwidth_bytes_per_second=1e9))
@@ -20,7 +20,7 @@ CLUSTER = local_cluster(4, Link(bandwidth_bytes_per_second=1e9))
 
 @pytest.fixture(scope="module")
 def profile():
-    captured = capture(ModelReference.named("tests.support.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models.small:forked"))
     return estimate_profile(captured.graph)
 
 

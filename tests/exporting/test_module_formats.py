@@ -20,8 +20,8 @@ from drlpp.exporting.vllm import vllm_text
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.schedule.method import Method
-from tests.support.pipelines import in_a_row
-from tests.support.without_drlpp import torchrun
+from tests.support.programs.without_drlpp import torchrun
+from tests.support.training.pipelines import in_a_row
 
 METHOD = Method(schedule="1f1b-flush", policy="sync", microbatches=4, accumulate=2)
 NOTES = ("stage 0 has 2 replicas", "a second note")

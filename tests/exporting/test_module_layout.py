@@ -18,8 +18,8 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
-from tests.support.pipelines import in_a_row
-from tests.support.tiny_models import tiny
+from tests.support.models.tiny_models import tiny
+from tests.support.training.pipelines import in_a_row
 
 GPIPE = Method(schedule="gpipe", policy="sync", microbatches=4)
 
@@ -35,7 +35,7 @@ def decoder():
 
 @pytest.fixture(scope="module")
 def forked():
-    return capture(ModelReference.named("tests.support.models:forked"))
+    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 @pytest.mark.parametrize("seed", range(20))

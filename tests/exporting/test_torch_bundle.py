@@ -25,9 +25,9 @@ from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.torch_versions import pipelines_take_functions
-from tests.support.captured_zoo import captured_in_float64
-from tests.support.pipelines import in_a_row, random_order
-from tests.support.without_drlpp import torchrun
+from tests.support.models.captured_zoo import captured_in_float64
+from tests.support.programs.without_drlpp import torchrun
+from tests.support.training.pipelines import in_a_row, random_order
 
 if not pipelines_take_functions():
     pytest.skip("this torch has no custom functions", allow_module_level=True)
@@ -92,7 +92,7 @@ dist.destroy_process_group()
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
     """Embedding, LSTM, convolution, batch normalisation, attention, dropout, a skip; float64."""
-    return capture(ModelReference.named("tests.support.models:forked"), seed=1)
+    return capture(ModelReference.named("tests.support.models.small:forked"), seed=1)
 
 
 def order(captured: CapturedModel) -> Tensor:

@@ -11,7 +11,7 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import read_any_document, read_document, write_document
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.random_graphs import cluster_of, graphs
+from tests.support.strategies.graphs import cluster_of, graphs
 
 TWO_HOSTS = Cluster(
     hosts=(Host(name="a", accelerators=2), Host(name="b", accelerators=3, device="cuda")),

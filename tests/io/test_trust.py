@@ -25,14 +25,14 @@ from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.shell import Shell
+from tests.support.programs.shell import Shell
 
 _TRAP = """
 from pathlib import Path
 import torch
 
 Path("trapped").write_text("imported")
-from tests.support.models import perceptron
+from tests.support.models.small import perceptron
 
 
 class Lion(torch.optim.SGD):
@@ -42,13 +42,13 @@ class Lion(torch.optim.SGD):
 def run(command="none", **options):
     Path("trapped").write_text(command)
 """
-_DATA = ["--data", "tests.support.models:separable", "--epochs", "1"]
+_DATA = ["--data", "tests.support.models.small:separable", "--epochs", "1"]
 
 
 @pytest.fixture(scope="module")
 def content() -> dict[str, Any]:
     """A placement file that names a model of a user's own."""
-    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
     document = PlacementFile.create(
         captured.reference,
         captured.graph,
@@ -169,7 +169,7 @@ def test_what_a_user_names_needs_no_flag(shell: Shell, write: Callable[..., Path
     Path("trapped").unlink()
     sys.modules.pop("first_trap")
     # An optimizer of the user's takes the place of the file's, which is not imported.
-    path = write("tests.support.models:perceptron", "second_trap:Lion")
+    path = write("tests.support.models.small:perceptron", "second_trap:Lion")
     code, _, err = shell(
         "train", path, "--trust", "tests", "--optimizer", "first_trap:Lion", "--data", "nothing"
     )

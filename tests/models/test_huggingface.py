@@ -8,7 +8,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.pipelines import assert_state, draw, in_a_row, train
+from tests.support.training.pipelines import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
 MODELS = ["bert", "gpt2", "t5", "resnet"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drlpp.models.zoo import ZOO
-from tests.support.torchvision_logits import CLASSES, KEPT, NAMES, logits, names_and_shapes
+from tests.support.models.torchvision_logits import CLASSES, KEPT, NAMES, logits, names_and_shapes
 
 
 @pytest.mark.parametrize("name", NAMES)

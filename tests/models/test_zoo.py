@@ -20,8 +20,8 @@ from drlpp.models.zoo.bert import masked_accuracy, pretraining_loss
 from drlpp.models.zoo.classification import is_correct
 from drlpp.models.zoo.residual_lstm import ResidualLSTMLayer
 from drlpp.models.zoo.tokens import token_accuracy, token_loss
-from tests.support.captured_zoo import captured_in_float64
-from tests.support.tiny_models import MODELS, TINY, tiny
+from tests.support.models.captured_zoo import captured_in_float64
+from tests.support.models.tiny_models import MODELS, TINY, tiny
 
 ONE_VOCABULARY: dict[str, Option] = {
     "source_vocabulary": 11,

@@ -12,13 +12,13 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, run_reference
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.stage.minibatches import Minibatches
-from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.captured_zoo import captured_in_float64, task_in_float64
-from tests.support.pipelines import assert_state, draw, in_a_row, train
-from tests.support.tiny_models import MODELS, tiny
+from tests.support.models.captured_zoo import captured_in_float64, task_in_float64
+from tests.support.models.tiny_models import MODELS, tiny
+from tests.support.training.pipelines import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
 RANDOM_CUTS, STAGES = 3, 4

@@ -14,7 +14,7 @@ from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
-from tests.support.random_graphs import graph_of
+from tests.support.strategies.graphs import graph_of
 
 GRAPH = graph_of([(0, 1), (1, 2), (2, 3)], parameter_bytes=[1] * 4, output_bytes=[1] * 4)
 OTHER = graph_of([(0, 1), (1, 2)], parameter_bytes=[1] * 3, output_bytes=[1] * 3)

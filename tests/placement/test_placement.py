@@ -10,7 +10,7 @@ from drlpp.capturing.graph import Edge, OpGraph
 from drlpp.errors import InvalidPlacement
 from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.pipeline import Pipeline, StageEdge
-from tests.support.random_graphs import graph_of, graphs, placements
+from tests.support.strategies.graphs import graph_of, graphs, placements
 
 DIAMOND = graph_of(
     [(0, 1), (0, 2), (1, 3), (2, 3)], parameter_bytes=[1, 2, 3, 4], output_bytes=[10, 20, 30, 40]

@@ -17,8 +17,8 @@ from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.runtime.ipc.transport_choice import Backend, Transport
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.forked import SHAPES, largest_difference, order, placements, samples
-from tests.support.pipelines import in_a_row
+from tests.support.models.forked import SHAPES, largest_difference, order, placements, samples
+from tests.support.training.pipelines import in_a_row
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="there is no GPU that PyTorch can use"
@@ -34,7 +34,7 @@ def captured() -> CapturedModel:
 
     In float64: in float32, GPUs round what convolutions and recurrent layers read to ten bits.
     """
-    return capture(ModelReference.named("tests.support.models:forked", dropout=0.0))
+    return capture(ModelReference.named("tests.support.models.small:forked", dropout=0.0))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_four_workers_train_to_the_weights_of_the_reference(
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_chain_of_linear_layers_trains_to_float32_rounding(stages: int) -> None:
-    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
     placement = in_a_row(captured.graph, *range(stages))
     method, spec = Method(policy="pipeoptim"), OptimizerSpec(name="sgd", options={"lr": 0.05})
     minibatches = Minibatches(captured.task.inputs, captured.task.targets)
@@ -110,7 +110,7 @@ def test_a_checkpoint_goes_on_on_the_processor_and_back(
 
 
 def test_dropout_is_the_same_whatever_the_placement() -> None:
-    captured = capture(ModelReference.named("tests.support.models:forked", dropout=0.5))
+    captured = capture(ModelReference.named("tests.support.models.small:forked", dropout=0.5))
     method = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
     states = []
     with ClusterSession(captured, workers=4, device="cuda") as session:
@@ -123,7 +123,7 @@ def test_dropout_is_the_same_whatever_the_placement() -> None:
 
 
 def test_a_measurement_and_a_profile_are_the_gpus() -> None:
-    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
     with ClusterSession(captured, workers=2, device="cuda") as session:
         outcome = session.measure(in_a_row(captured.graph, 0, 1), minibatches=4)
         profile, cluster = session.profile(repeats=2)

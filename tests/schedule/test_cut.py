@@ -11,7 +11,7 @@ from drlpp.schedule.actions import Action, Receive, Send, Update
 from drlpp.schedule.cut import cut_schedule
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule, build_schedule, in_order
-from tests.support.random_graphs import pipelines
+from tests.support.strategies.graphs import pipelines
 
 
 @st.composite

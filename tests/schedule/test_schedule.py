@@ -25,9 +25,9 @@ from drlpp.schedule.actions import (
 )
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import MOST_PASSES, Schedule, build_schedule, check_length, in_order
-from tests.support.random_graphs import pipelines
-from tests.support.random_schedules import any_schedule
 from tests.support.schedule_texts import starts
+from tests.support.strategies.graphs import pipelines
+from tests.support.strategies.schedules import any_schedule
 
 
 def test_the_drawing_in_the_module_is_what_is_built() -> None:

@@ -18,7 +18,7 @@ from drlpp.schedule.schedule_file import (
     schedule_text,
     write_schedule,
 )
-from tests.support.random_schedules import any_schedule
+from tests.support.strategies.schedules import any_schedule
 
 
 @given(any_schedule())

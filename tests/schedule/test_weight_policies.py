@@ -23,7 +23,7 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.weight_policies import WEIGHT_POLICIES, Lookahead, PolicyFacts, WeightUse
 from drlpp.simulator import simulate
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.random_graphs import chain_of, cluster_of
+from tests.support.strategies.graphs import chain_of, cluster_of
 
 MADE_UP = PolicyFacts(
     name="made-up",

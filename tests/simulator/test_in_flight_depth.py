@@ -17,7 +17,7 @@ from drlpp.placement.placement import Placement
 from drlpp.schedule.method import Method
 from drlpp.simulator import Depth, simulate, simulate_depths, smallest_depth
 from drlpp.specs.cluster import Cluster, Link, local_cluster
-from tests.support.random_graphs import cluster_of
+from tests.support.strategies.graphs import cluster_of
 
 times = st.floats(0.1, 6.0)
 

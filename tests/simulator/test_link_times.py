@@ -9,7 +9,7 @@ from drlpp.schedule.actions import BUCKET_BYTES, Send
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.random_graphs import chain_of, cluster_of
+from tests.support.strategies.graphs import chain_of, cluster_of
 
 HOSTS = Cluster(
     hosts=(

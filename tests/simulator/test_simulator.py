@@ -8,66 +8,18 @@ import pytest
 
 from drlpp.costs.analytic_model import predict
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidCluster, InvalidInput, InvalidPlacement
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement, Stage
-from drlpp.schedule.actions import AllReduce, Forward, Pass
+from drlpp.schedule.actions import AllReduce, Pass
 from drlpp.schedule.method import Method
-from drlpp.simulator import SimulatedCluster, Simulation, simulate
+from drlpp.simulator import SimulatedCluster, simulate
 from drlpp.simulator.cores import CoreGroup
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.random_graphs import chain_of, cluster_of, graph_of, profile_of
-
-FAST = 1e300
-"""Bytes per second at which no message takes time."""
-
-MIB = 1024 * 1024
-
-
-def fast_cluster(accelerators: int, **host: float) -> Cluster:
-    return Cluster(
-        hosts=(Host(name="here", accelerators=accelerators, **host),),
-        within_host=Link(bandwidth_bytes_per_second=FAST),
-    )
-
-
-def stages_of(
-    profile: Profile,
-    cluster: Cluster,
-    *replicas: int,
-    method: Method = Method(),  # noqa: B008
-    minibatches: int = 30,
-) -> Simulation:
-    """One operator for each stage, accelerators in order."""
-    accelerators = [stage for stage, count in enumerate(replicas) for _ in range(count)]
-    placement = Placement.from_assignment(range(len(replicas)), accelerators)
-    return simulate(Workload.of(profile), cluster, placement, method, minibatches)
-
-
-def chain(
-    *seconds: float, parameter_bytes: int = 0, output_bytes: int = 1, kept_bytes: int = 0
-) -> Profile:
-    """A third of the seconds forward, the rest backward."""
-    _, profile = chain_of(
-        seconds=seconds,
-        parameter_bytes=[parameter_bytes] * len(seconds),
-        output_bytes=[output_bytes] * len(seconds),
-    )
-    operators = tuple(
-        operator.model_copy(update={"kept_bytes": kept_bytes}) for operator in profile.operators
-    )
-    return profile.model_copy(update={"operators": operators})
-
-
-def one_way(*, seconds: float, bytes_: int) -> Profile:
-    """Two operators; what the first makes are integers, for which no gradient comes back."""
-    graph = graph_of(
-        [(0, 1)], parameter_bytes=[0, 0], output_bytes=[bytes_, 1], dtypes=["int64", "float32"]
-    )
-    return profile_of(graph, [seconds, seconds])
+from tests.support.simulated_chains import chain, fast_cluster, stages_of
+from tests.support.strategies.graphs import chain_of, cluster_of
 
 
 def test_the_slowest_stage_sets_the_pace() -> None:
@@ -82,139 +34,6 @@ def test_the_speed_of_accelerators_and_the_time_of_updates() -> None:
     profile = chain(6, 3, parameter_bytes=2).model_copy(update={"update_seconds_per_byte": 0.5})
     cluster = fast_cluster(2).with_speeds([1, 0.25])
     assert stages_of(profile, cluster, 1, 1).seconds_per_minibatch == pytest.approx((3 + 1) / 0.25)
-
-
-def test_a_slow_link_carries_both_directions_at_once() -> None:
-    # Five minibatches in flight hide the 26 s that one takes from its forward to its update.
-    found = stages_of(chain(3, 3, output_bytes=10), cluster_of(5, bandwidth=1), 1, 4)
-    assert found.seconds_per_minibatch == pytest.approx(10)
-
-
-def test_on_slow_links_the_minibatches_in_flight_are_too_few() -> None:
-    # F 1 s, 10 s there, F and B 3 s, 10 s back, B 2 s: two in flight make one every 26 / 2 s.
-    found = stages_of(chain(3, 3, output_bytes=10), cluster_of(2, bandwidth=1), 1, 1)
-    assert found.seconds_per_minibatch == pytest.approx(13)
-    # Three are enough: the link is busy all the time.
-    deeper = Method(in_flight_per_link=1)
-    found = stages_of(chain(3, 3, output_bytes=10), cluster_of(2, bandwidth=1), 1, 1, method=deeper)
-    assert found.plan.program.in_flight == (3, 1)
-    assert found.seconds_per_minibatch == pytest.approx(10)
-
-
-def test_senders_share_the_port_of_a_receiver() -> None:
-    profile = one_way(seconds=3, bytes_=10)
-    assert stages_of(profile, cluster_of(3), 2, 1).seconds_per_minibatch == pytest.approx(10)
-    # Where the receiver has a replica too, each port has half of it.
-    assert stages_of(profile, cluster_of(4), 2, 2).seconds_per_minibatch == pytest.approx(5)
-
-
-@pytest.mark.parametrize(
-    "hosts",
-    [
-        [Host(name="a", accelerators=2), Host(name="b", accelerators=2)],
-        [
-            Host(name="a", count=2, accelerators=1, rack="A"),
-            Host(name="b", count=2, accelerators=1, rack="B"),
-        ],
-    ],
-    ids=["hosts", "racks"],
-)
-def test_accelerators_share_the_network_of_their_host_and_of_their_rack(hosts: list[Host]) -> None:
-    slow = Link(bandwidth_bytes_per_second=1)
-    cluster = Cluster(
-        hosts=tuple(hosts),
-        within_host=Link(bandwidth_bytes_per_second=FAST),
-        between_hosts=slow if hosts[0].rack is None else Link(bandwidth_bytes_per_second=FAST),
-        between_racks=None if hosts[0].rack is None else slow,
-    )
-    found = stages_of(one_way(seconds=3, bytes_=10), cluster, 2, 2)
-    assert found.seconds_per_minibatch == pytest.approx(10)
-
-
-def test_a_slow_host_does_not_hold_up_the_network_of_another() -> None:
-    """b takes 40 s for a message, c 10 s; every second message goes to each."""
-    slow = Link(bandwidth_bytes_per_second=0.25)
-    cluster = Cluster(
-        hosts=(
-            Host(name="a", accelerators=2),
-            Host(name="b", accelerators=1, network=slow),
-            Host(name="c", accelerators=1),
-        ),
-        within_host=Link(bandwidth_bytes_per_second=FAST),
-        between_hosts=Link(bandwidth_bytes_per_second=1),
-    )
-    found = stages_of(one_way(seconds=3, bytes_=10), cluster, 2, 2)
-    assert found.step_seconds[-1] == pytest.approx(40 / 2)
-    forwards = [t.end for t in found.timeline if t.worker == 3 and isinstance(t.action, Forward)]
-    # The first message to c leaves after 10 s of the first to b, not after 40.
-    assert forwards[0] == pytest.approx(1 + 10 + 10 + 1)
-
-
-def test_a_message_that_queues_at_its_sender_holds_up_nobody_at_its_receiver() -> None:
-    # Worker 0 sends to 1 and, from 11 s on, to 3. Until 15 s there the message of worker 2 is
-    # before it, which left at 5 s; so both are there at 25 s.
-    graph = graph_of(
-        [(0, 1), (0, 3), (2, 3)],
-        parameter_bytes=[0] * 4,
-        output_bytes=[10, 0, 10, 1],
-        dtypes=["int64", "int64", "int64", "float32"],
-    )
-    found = stages_of(profile_of(graph, [3, 3, 15, 3]), cluster_of(4), 1, 1, 1, 1)
-    forwards = [t.start for t in found.timeline if t.worker == 3 and isinstance(t.action, Forward)]
-    assert forwards[0] == pytest.approx(25)
-
-
-def test_latency_delays_but_holds_nobody_up() -> None:
-    link = Link(bandwidth_bytes_per_second=FAST, latency_seconds=50)
-    cluster = Cluster(hosts=(Host(name="a", accelerators=2),), within_host=link)
-    assert stages_of(one_way(seconds=3, bytes_=1), cluster, 1, 1).seconds_per_minibatch == (
-        pytest.approx(3)
-    )
-    # With gradients a minibatch is away for 100 s more, and two are in flight.
-    assert stages_of(chain(3, 3), cluster, 1, 1).seconds_per_minibatch == pytest.approx(106 / 2)
-
-
-def data_parallel(profile: Profile, replicas: int, bandwidth: float) -> Simulation:
-    operators = len(profile.graph)
-    placement = Placement.from_assignment([0] * operators, [0] * replicas)
-    return simulate(Workload.of(profile), cluster_of(replicas, bandwidth), placement)
-
-
-@pytest.mark.parametrize(
-    ("bandwidth", "round_seconds"),
-    [
-        # Two messages of 6 bytes, from 2 s into the backward pass of 6 s: hidden at 2 s each,
-        (3, 3 + 6),
-        # and 8 s too long at 6 s each.
-        (1, 3 + 2 + 12),
-    ],
-)
-def test_gradients_are_summed_during_the_backward(bandwidth: float, round_seconds: float) -> None:
-    _graph, profile = chain_of(
-        seconds=[3, 3, 3], parameter_bytes=[0, 0, 12], output_bytes=[1, 1, 1]
-    )
-    found = data_parallel(profile, 2, bandwidth)
-    assert found.seconds_per_minibatch == pytest.approx(round_seconds / 2)
-    exposed = [t.end - t.start for t in found.timeline if isinstance(t.action, AllReduce)]
-    assert exposed == pytest.approx([round_seconds - 9] * len(exposed))
-
-
-def test_buckets_are_summed_one_after_the_other() -> None:
-    # F 2 s, B 4 s. The last operator's bucket takes 6 s from 2 s on, the first one's then 6 s.
-    profile = chain_of(seconds=[3, 3], parameter_bytes=[8 * MIB] * 2, output_bytes=[1, 1])[1]
-    found = data_parallel(profile, 2, bandwidth=8 * MIB / 6)
-    assert found.seconds_per_minibatch == pytest.approx((2 + 2 + 6 + 6) / 2)
-    # Together in one bucket they would leave at the end of the backward.
-    small = chain_of(seconds=[3, 3], parameter_bytes=[8, 8], output_bytes=[1, 1])[1]
-    found = data_parallel(small, 2, bandwidth=8 / 6)
-    assert found.seconds_per_minibatch == pytest.approx((2 + 4 + 12) / 2)
-
-
-def test_a_ring_pays_latency_for_each_of_its_messages() -> None:
-    link = Link(bandwidth_bytes_per_second=FAST, latency_seconds=100)
-    cluster = Cluster(hosts=(Host(name="a", accelerators=3),), within_host=link)
-    found = stages_of(chain(3, parameter_bytes=1), cluster, 3)
-    assert found.seconds_per_minibatch == pytest.approx((3 + 4 * 100) / 3)
 
 
 def test_later_replicas_wait_for_whole_rounds() -> None:
@@ -431,18 +250,6 @@ def test_peak_memory(method: Method, first: float, last: float) -> None:
     found = stages_of(profile, fast_cluster(3), 1, 1, 1, method=method)
     memory = [usage.peak_memory_bytes for usage in found.workers]
     assert (memory[0], memory[2]) == (round(first), round(last))
-
-
-def test_bytes_that_are_sent() -> None:
-    found = stages_of(chain(3, 3, 3, output_bytes=5), fast_cluster(3), 1, 1, 1)
-    runs = found.plan.window.minibatches
-    assert [usage.bytes_sent for usage in found.workers] == [5 * runs, 10 * runs, 5 * runs]
-
-
-def test_a_tensor_that_two_stages_read_is_sent_to_each() -> None:
-    graph = graph_of([(0, 1), (0, 2)], parameter_bytes=[0] * 3, output_bytes=[9, 0, 0])
-    found = stages_of(profile_of(graph, [3, 3, 3]), fast_cluster(3), 1, 1, 1)
-    assert found.workers[0].bytes_sent == 2 * 9 * found.plan.window.minibatches
 
 
 def test_a_simulated_cluster_measures() -> None:

@@ -39,7 +39,7 @@ from drlpp.simulator.simulation import timeline_of
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.timeline.timeline import play
-from tests.support.random_graphs import graph_of, graphs, placements, profile_of
+from tests.support.strategies.graphs import graph_of, graphs, placements, profile_of
 
 METHODS = [
     Method(),

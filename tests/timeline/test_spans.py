@@ -31,7 +31,7 @@ from drlpp.timeline.spans import (
     time_use,
 )
 from drlpp.timeline.timeline import TimedAction, play
-from tests.support.random_graphs import chain_of, pipelines
+from tests.support.strategies.graphs import chain_of, pipelines
 from tests.support.traces import checked
 
 SECONDS = {Forward: 1.0, Backward: 2.0, Receive: 0.25, AllReduce: 0.5, Update: 0.125}

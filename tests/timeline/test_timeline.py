@@ -14,7 +14,7 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
 from drlpp.timeline.figure import draw
 from drlpp.timeline.timeline import TimedAction, play
-from tests.support.random_graphs import pipelines
+from tests.support.strategies.graphs import pipelines
 
 
 def seconds_of(worker: int, action: Action) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy
@@ -49,6 +50,18 @@ def gpipe(problem: PlanningProblem) -> Solution:
             )
         )
     )
+
+
+def even_split(problem: PlanningProblem, accelerators: int) -> Placement:
+    """Return the split of :func:`gpipe` over some accelerators, the fastest and least crowded.
+
+    Raises:
+        InvalidInput: see :func:`gpipe`.
+    """
+    cluster = problem.cluster
+    order = sorted(cluster.least_crowded, key=lambda accelerator: -cluster.speeds[accelerator])
+    chosen = sorted(order[:accelerators])
+    return gpipe(replace(problem, cluster=cluster.part(chosen))).placement.on(chosen)
 
 
 def _even_cuts(seconds: NDArray[numpy.float64], stages: int) -> list[int]:

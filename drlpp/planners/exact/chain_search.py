@@ -18,6 +18,7 @@ branches have fewer; the program counts them as if they were in a row.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,7 +31,7 @@ from drlpp.costs.workload import Array
 from drlpp.planners.exact.device_groups import Counts, Fleet
 from drlpp.planners.exact.stage_pairs import StagePairs
 
-FEW_CANDIDATES = 20_000
+_FEW_CANDIDATES = 20_000
 """Costs that are looked at one by one, or by halves; of more, the range is halved."""
 
 ROUNDING = 1e-9
@@ -87,27 +88,44 @@ class ChainSearch(ABC):
         best = self.within(numpy.inf)
         if best is None:
             return None
-        low, high = bound * (1 - ROUNDING), best.seconds
+
+        def reached(limit: float) -> float | None:
+            nonlocal best
+            found = self.within(limit)
+            if found is None:
+                return None
+            best = found
+            return found.seconds
+
+        self._bisect(bound * (1 - ROUNDING), best.seconds, reached)
+        return best
+
+    def _bisect(self, low: float, high: float, reached: Callable[[float], float | None]) -> None:
+        """Try limits between two, among them the least seconds of a stage that can be kept to.
+
+        Args:
+            low: cannot be kept to.
+            high: can be.
+            reached: tries a limit; returns the seconds of what keeps to it, None if nothing does.
+        """
         while True:
             candidates = self._distinct[(self._distinct > low) & (self._distinct < high)]
-            if len(candidates) <= FEW_CANDIDATES:
+            if len(candidates) <= _FEW_CANDIDATES:
                 break
             middle = (low + high) / 2
-            found = self.within(middle)
-            if found is None:
+            seconds = reached(middle)
+            if seconds is None:
                 low = middle
             else:
-                best, high = found, found.seconds
+                high = seconds
         values = numpy.unique(candidates)
         first, last = 0, len(values)
         while first < last:
-            middle_index = (first + last) // 2
-            found = self.within(values[middle_index])
-            if found is None:
-                first = middle_index + 1
+            number = (first + last) // 2
+            if reached(values[number]) is None:
+                first = number + 1
             else:
-                best, last = found, middle_index
-        return best
+                last = number
 
     @abstractmethod
     def within(self, limit: float) -> Chain | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.stage_cost import CostModel, StageSeconds
 from drlpp.costs.workload import Array
-from drlpp.planners.exact.chain_search import FEW_CANDIDATES, ROUNDING, Chain, ChainSearch
+from drlpp.planners.exact.chain_search import ROUNDING, Chain, ChainSearch
 from drlpp.planners.exact.device_groups import Fleet
 from drlpp.planners.exact.stage_pairs import StagePairs
 
@@ -59,35 +59,19 @@ class SharedCores(ChainSearch):
             return None
         low, high = bound * (1 - ROUNDING), best.seconds
 
-        def feasible(limit: float) -> bool:
-            nonlocal best, high
+        def reached(limit: float) -> float | None:
+            nonlocal best
             found = self.within(limit)
             if found is None:
-                return False
+                return None
             assert best is not None
             best = min(best, found, key=lambda chain: chain.seconds)
-            if found.seconds > limit:
-                return False
-            high = found.seconds
-            return True
+            return found.seconds if found.seconds <= limit else None
 
         # No stage may be the slowest part: then it is the load of a chain within the bound.
-        feasible(low)
-        while True:
-            candidates = self._distinct[(self._distinct > low) & (self._distinct < high)]
-            if len(candidates) <= FEW_CANDIDATES:
-                break
-            middle = (low + high) / 2
-            if not feasible(middle):
-                low = middle
-        values = numpy.unique(candidates)
-        first, last = 0, len(values)
-        while first < last:
-            number = (first + last) // 2
-            if feasible(values[number]):
-                last = number
-            else:
-                first = number + 1
+        if (seconds := reached(low)) is not None:
+            high = seconds
+        self._bisect(low, high, reached)
         # As fast with fewer accelerators.
         return self.within(best.seconds * (1 + ROUNDING))
 

@@ -17,8 +17,8 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.search.random_search import random_placement
-from tests.support.fake_measurer import branching, graphs
-from tests.support.transfer_contexts import assignment, context_of, problem_of, problems
+from tests.support.planning.fake_measurer import branching, graphs
+from tests.support.planning.transfer_contexts import assignment, context_of, problem_of, problems
 
 NETWORK = TransferNetwork()
 

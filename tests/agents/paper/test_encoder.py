@@ -12,7 +12,7 @@ from torch import Tensor
 from drlpp.agents.paper.encoder import GraphConvolution, GraphEncoder
 from drlpp.agents.paper.features import node_features, undirected_edges
 from drlpp.capturing.graph import OpGraph
-from tests.support.fake_measurer import graphs
+from tests.support.planning.fake_measurer import graphs
 
 
 def equation_1(layer: GraphConvolution, nodes: Tensor, edges: Tensor) -> Tensor:

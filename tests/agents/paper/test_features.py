@@ -5,7 +5,7 @@ from hypothesis import given
 
 from drlpp.agents.paper.features import node_features, undirected_edges
 from drlpp.capturing.graph import OpGraph
-from tests.support.fake_measurer import branching, chain, graphs
+from tests.support.planning.fake_measurer import branching, chain, graphs
 
 
 def test_features_of_a_small_graph() -> None:

@@ -10,7 +10,7 @@ from drlpp.agents.paper.partitioner import RecurrentPartitioner
 from drlpp.agents.paper.recurrence import Recurrence
 from drlpp.agents.paper.walk import CUT, PartitionWalk
 from drlpp.capturing.graph import OpGraph
-from tests.support.fake_measurer import branching, chain, graphs
+from tests.support.planning.fake_measurer import branching, chain, graphs
 
 UNITS = 16
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from drlpp.agents import PlacementPolicy
 from drlpp.capturing.graph import OpGraph
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from tests.support.fake_measurer import FakeMeasurer, branching, chain, graphs
+from tests.support.planning.fake_measurer import FakeMeasurer, branching, chain, graphs
 
 
 def policy_of(graph: OpGraph, accelerators: int = 4, **options: Any) -> PlacementPolicy:

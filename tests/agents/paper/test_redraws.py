@@ -12,7 +12,7 @@ from drlpp.agents import DRLPP
 from drlpp.agents.paper.trajectory import Rewarded
 from drlpp.envs import MeasurementMemory, PlacementEnv
 from drlpp.errors import InvalidInput
-from tests.support.fake_measurer import FakeMeasurer, chain
+from tests.support.planning.fake_measurer import FakeMeasurer, chain
 
 SCHEMES, PLACEMENTS = 4, 3
 

@@ -6,7 +6,7 @@ from torch import nn
 from drlpp.agents import AGENTS, PlacementPolicy
 from drlpp.agents.paper.recurrence import Recurrence
 from drlpp.envs import MeasurementMemory, PlacementEnv
-from tests.support.fake_measurer import FakeMeasurer, branching
+from tests.support.planning.fake_measurer import FakeMeasurer, branching
 
 ACCELERATORS = 3
 

@@ -28,7 +28,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from drlpp.agents import DRLPP
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.specs.cluster import Link, local_cluster
-from tests.support.fake_measurer import chain
+from tests.support.planning.fake_measurer import chain
 
 OBSERVATION = np.zeros(1, np.float32)
 

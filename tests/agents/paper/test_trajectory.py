@@ -6,7 +6,7 @@ import torch
 from drlpp.agents.paper.partitioner import RecurrentPartitioner
 from drlpp.agents.paper.trajectory import Rewarded, Trajectory, TrajectoryBuffer, best_of
 from drlpp.agents.paper.walk import PartitionWalk
-from tests.support.fake_measurer import chain
+from tests.support.planning.fake_measurer import chain
 
 
 @pytest.fixture

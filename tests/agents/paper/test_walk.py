@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drlpp.agents.paper.walk import CUT, PartitionWalk, Walk
 from drlpp.capturing.graph import OpGraph
-from tests.support.fake_measurer import branching, chain, graph_of, graphs
+from tests.support.planning.fake_measurer import branching, chain, graph_of, graphs
 
 
 def walked(graph: OpGraph, partitions: int, choose: Callable[[Walk], int]) -> PartitionWalk:

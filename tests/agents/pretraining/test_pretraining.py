@@ -21,7 +21,7 @@ from drlpp.cli.pretrain import app
 from drlpp.planners import PlanningProblem
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.search.random_search import random_placement
-from tests.support.transfer_contexts import problems
+from tests.support.planning.transfer_contexts import problems
 
 
 @pytest.fixture(scope="module")

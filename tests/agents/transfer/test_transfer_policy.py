@@ -22,7 +22,7 @@ from drlpp.planners import PlanningProblem
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.simulator import SimulatedCluster
 from drlpp.specs.cluster import Link, local_cluster
-from tests.support.transfer_contexts import context_of, problem_of, problems
+from tests.support.planning.transfer_contexts import context_of, problem_of, problems
 
 
 def lively_network() -> TransferNetwork:

@@ -13,7 +13,7 @@ from drlpp.agents.transfer.relative_costs import ideals_by_replicas, replicas_ne
 from drlpp.agents.transfer.walk_record import RecordedWalk, RecordingWalk, recorded
 from drlpp.planners import PlanningProblem
 from drlpp.planners.search.random_search import random_placement
-from tests.support.transfer_contexts import assignment, context_of, problem_of, problems
+from tests.support.planning.transfer_contexts import assignment, context_of, problem_of, problems
 
 
 def ideal_seconds(problem: PlanningProblem) -> float:

@@ -13,7 +13,7 @@ from drlpp.agents.transfer.context_batch import ContextBatch
 from drlpp.agents.transfer.transfer_policy import TransferNetwork
 from drlpp.agents.transfer.weights import load_weights, save_weights
 from drlpp.errors import InvalidFile
-from tests.support.transfer_contexts import context_of, problem_of
+from tests.support.planning.transfer_contexts import context_of, problem_of
 
 
 def test_weights_come_back(tmp_path: Path) -> None:

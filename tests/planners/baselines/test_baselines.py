@@ -14,13 +14,29 @@ from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.planners import PLANNERS, PlanningProblem, plan
 from drlpp.planners.baselines.data_parallel import data_parallel
-from drlpp.planners.baselines.gpipe import gpipe
+from drlpp.planners.baselines.gpipe import even_split, gpipe
 from drlpp.schedule.method import Method
-from tests.support.random_graphs import chain_of, cluster_of, graphs, profiles
+from drlpp.specs.cluster import Cluster, Host
+from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles
 
 
 def problem_of(profile: Profile, accelerators: int) -> PlanningProblem:
     return PlanningProblem(Workload.of(profile), cluster_of(accelerators))
+
+
+def test_an_even_split_is_over_the_fastest_and_then_the_least_crowded() -> None:
+    _, profile = chain_of(
+        seconds=[1.0, 2.0, 3.0, 1.0], parameter_bytes=[0] * 4, output_bytes=[1] * 4
+    )
+    hosts = (
+        Host(name="slow", accelerators=1, speed=0.5),
+        Host(name="crowded", accelerators=3, cores=2),
+    )
+    link = cluster_of(1).within_host
+    cluster = Cluster(hosts=hosts, within_host=link, between_hosts=link)
+    split = even_split(PlanningProblem(Workload.of(profile), cluster), 2)
+    assert [stage.accelerators for stage in split.stages] == [(1,), (2,)]
+    assert [stage.operators for stage in split.stages] == [(0, 1), (2, 3)]
 
 
 @given(data=st.data(), accelerators=st.integers(1, 5))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from drlpp.costs.workload import Workload
 from drlpp.planners.exact.downsets import all_downsets, count_downsets, some_downsets
-from tests.support.random_problems import workloads
+from tests.support.strategies.problems import workloads
 
 
 def every_downset(workload: Workload) -> set[tuple[bool, ...]]:

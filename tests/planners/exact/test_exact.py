@@ -18,10 +18,10 @@ from drlpp.planners.exact.exact import exact, tractability
 from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
-from tests.support.brute_force import every_placement
-from tests.support.public_data import CONTIGUOUS_OPTIMA, INSTANCES
-from tests.support.random_graphs import chain_of, cluster_of, graphs, profiles
-from tests.support.random_problems import check_placement, problems, workloads
+from tests.support.planning.brute_force import every_placement
+from tests.support.planning.public_data import CONTIGUOUS_OPTIMA, INSTANCES
+from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles
+from tests.support.strategies.problems import check_placement, problems, workloads
 
 
 def optimum(problem: PlanningProblem) -> float:

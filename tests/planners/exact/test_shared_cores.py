@@ -17,9 +17,9 @@ from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
-from tests.support.brute_force import every_placement
-from tests.support.random_graphs import chain_of
-from tests.support.random_problems import check_placement, workloads
+from tests.support.planning.brute_force import every_placement
+from tests.support.strategies.graphs import chain_of
+from tests.support.strategies.problems import check_placement, workloads
 
 FAST = Link(bandwidth_bytes_per_second=1e9)
 links = st.builds(

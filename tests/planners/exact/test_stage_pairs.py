@@ -7,7 +7,7 @@ from drlpp.costs.workload import Workload
 from drlpp.planners.exact.contraction import contract_free_operators
 from drlpp.planners.exact.downsets import all_downsets
 from drlpp.planners.exact.stage_pairs import StagePairs
-from tests.support.random_problems import workloads
+from tests.support.strategies.problems import workloads
 
 
 @given(workloads(max_operators=6))

@@ -19,9 +19,9 @@ from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Link, local_cluster
-from tests.support.brute_force import every_assignment
-from tests.support.public_data import INSTANCES
-from tests.support.random_problems import problems
+from tests.support.planning.brute_force import every_assignment
+from tests.support.planning.public_data import INSTANCES
+from tests.support.strategies.problems import problems
 
 # HiGHS keeps constraints to 1e-6 of their units.
 ROUNDING = 1e-5

@@ -13,7 +13,7 @@ from drlpp.costs.workload import Transfer
 from drlpp.errors import InvalidFile
 from drlpp.placement.placement import Placement
 from drlpp.planners.milp.partitioning_instance import PartitioningInstance
-from tests.support.public_data import INSTANCES
+from tests.support.planning.public_data import INSTANCES
 
 
 def node(id_: int, milliseconds: float = 1.0, **fields: Any) -> dict[str, Any]:

@@ -18,8 +18,15 @@ from drlpp.planners.pipedream.levels import levels_of
 from drlpp.planners.pipedream.pipedream import Variant, pipedream
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link
-from tests.support.every_pipeline import Costs, every_pipeline, placement_of, preference
-from tests.support.random_graphs import chain_of, cluster_of, graph_of, graphs, profile_of, profiles
+from tests.support.planning.every_pipeline import Costs, every_pipeline, placement_of, preference
+from tests.support.strategies.graphs import (
+    chain_of,
+    cluster_of,
+    graph_of,
+    graphs,
+    profile_of,
+    profiles,
+)
 
 VARIANTS: tuple[Variant, ...] = ("paper", "printed", "code")
 

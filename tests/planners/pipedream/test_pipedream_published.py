@@ -15,7 +15,7 @@ from drlpp.costs.workload import Workload
 from drlpp.planners.pipedream.pipedream import Cuts, Variant, pipedream
 from drlpp.planners.problem.problem import PlanningProblem, Solution
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
-from tests.support.public_data import PROFILES
+from tests.support.planning.public_data import PROFILES
 
 
 @cache

@@ -14,7 +14,7 @@ from drlpp.capturing.graph import OpGraph
 from drlpp.costs.workload import Transfer, Workload
 from drlpp.planners.pipedream.branch_compression import chain_of_layers
 from drlpp.planners.pipedream.cut_points import States, chain_states, graph_states, released_states
-from tests.support.random_graphs import chain_of, graph_of, graphs, profile_of, profiles
+from tests.support.strategies.graphs import chain_of, graph_of, graphs, profile_of, profiles
 
 
 def workload_of(graph: OpGraph) -> Workload:

@@ -12,7 +12,7 @@ from drlpp.costs.analytic_model import predict
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.planners.search.random_search import random_placement
-from tests.support.random_problems import problems
+from tests.support.strategies.problems import problems
 
 
 @given(

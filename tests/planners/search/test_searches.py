@@ -21,10 +21,10 @@ from drlpp.planners.search.evolution import evolve
 from drlpp.planners.search.local_search import anneal, local_search
 from drlpp.planners.search.random_search import random_run, random_search
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
-from tests.support.brute_force import every_placement
-from tests.support.public_data import CONTIGUOUS_OPTIMA, INSTANCES
-from tests.support.random_graphs import chain_of
-from tests.support.random_problems import check_placement, problems
+from tests.support.planning.brute_force import every_placement
+from tests.support.planning.public_data import CONTIGUOUS_OPTIMA, INSTANCES
+from tests.support.strategies.graphs import chain_of
+from tests.support.strategies.problems import check_placement, problems
 
 Run = Callable[[PlanningProblem, int, Objective | None], SearchRun]
 

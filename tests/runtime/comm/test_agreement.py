@@ -19,14 +19,14 @@ from drlpp.runtime.ipc.commands import Deploy, Run
 from drlpp.runtime.session import worker_session as session
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import Message, Receive
-from tests.support.forked import order, placements, samples
+from tests.support.models.forked import order, placements, samples
 
 Specs = tuple[tuple[int, TensorSpec], ...]
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:forked"))
+    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 @pytest.fixture(scope="module")

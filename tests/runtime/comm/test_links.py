@@ -26,7 +26,7 @@ ACTIVATION = 8 * 16 * 4
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models.small:perceptron"))
 
 
 @pytest.fixture(scope="module")

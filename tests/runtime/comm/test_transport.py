@@ -23,9 +23,9 @@ from drlpp.runtime.ipc.transport_choice import Transport, transport_of
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.forked import SHAPES, largest_difference, order, placements, samples
-from tests.support.pipelines import in_a_row
-from tests.support.random_graphs import pipelines
+from tests.support.models.forked import SHAPES, largest_difference, order, placements, samples
+from tests.support.strategies.graphs import pipelines
+from tests.support.training.pipelines import in_a_row
 
 MINIBATCHES = 8
 PROCESSOR = DeviceFacts()
@@ -59,7 +59,7 @@ def test_nccl_where_every_worker_has_a_gpu_of_its_own(
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:forked"))
+    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_links_are_timed_and_profiled_as_they_are_used(
     use: Callable[[Transport], None], transport: Transport
 ) -> None:
     use(transport)
-    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
     placement = in_a_row(captured.graph, 0, 0, 1)
     with ClusterSession(captured, 3, device="cpu") as session:
         outcome = session.measure(placement, minibatches=4)

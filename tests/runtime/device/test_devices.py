@@ -21,9 +21,9 @@ from drlpp.runtime.device.devices import (
     is_out_of_memory,
     to_device,
 )
-from drlpp.runtime.stage import randomness
+from drlpp.runtime.stage.passes import randomness
 
-PERCEPTRON = ModelReference.named("tests.support.models:perceptron")
+PERCEPTRON = ModelReference.named("tests.support.models.small:perceptron")
 
 
 @dataclass(frozen=True)

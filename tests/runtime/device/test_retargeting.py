@@ -18,10 +18,10 @@ from drlpp.models.task import Task
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.retargeting import move_graph_to_device
-from drlpp.runtime.stage.randomness import begin_pass
+from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.torch_versions import older_than
-from tests.support.tiny_models import MODELS, tiny
+from tests.support.models.tiny_models import MODELS, tiny
 
 GPU = torch.device("cuda", 0)
 contiguous = torch.ops.aten.contiguous.default

@@ -28,7 +28,7 @@ from drlpp.runtime.ipc.commands import Collect, Failed, Release, RunResult
 from drlpp.runtime.ipc.store import open_store
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
-from tests.support.hosted import hosted
+from tests.support.programs.hosted import hosted
 
 
 def test_times_of_another_clock_become_ours(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from drlpp.runtime.hosts import host_agent as host_agent_module
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.forked import largest_difference, order, placements, samples
-from tests.support.launched import launched
+from tests.support.models.forked import largest_difference, order, placements, samples
+from tests.support.programs.launched import launched
 
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 PIPEOPTIM = Method(policy="pipeoptim")
@@ -32,7 +32,7 @@ PIPEOPTIM = Method(policy="pipeoptim")
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:forked"))
+    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 @pytest.fixture(scope="module")

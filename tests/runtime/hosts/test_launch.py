@@ -20,20 +20,20 @@ from drlpp.runtime.hosts import launch as launch_module
 from drlpp.runtime.hosts import launch_store
 from drlpp.runtime.hosts.launch import (
     Controller,
-    Launch,
     default_num_workers,
     init_multihost,
     restarted,
     serve_host,
 )
+from drlpp.runtime.hosts.launched_process import Launch
 from drlpp.runtime.hosts.session_hosts import hosts_for
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from tests.support.launched import connect, launched
+from tests.support.programs.launched import connect, launched
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:forked"))
+    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 def test_strangers_are_turned_away(captured: CapturedModel) -> None:

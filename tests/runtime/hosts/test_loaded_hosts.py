@@ -11,10 +11,10 @@ from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.hosts import host_agent as host_agent_module
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Samples
-from tests.support.forked import order, placements, samples
-from tests.support.launched import launched
-from tests.support.loading import same
-from tests.support.placement_files import ADAM
+from tests.support.models.forked import order, placements, samples
+from tests.support.programs.launched import launched
+from tests.support.training.loading import same
+from tests.support.training.placement_files import ADAM
 
 MINIBATCHES = 60
 
@@ -31,8 +31,8 @@ def test_workers_of_several_hosts_get_the_same_minibatches(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers on the controller's host, two on another; a file for every minibatch."""
-    monkeypatch.setattr("drlpp.runtime.session.worker_group.chunk_minibatches", lambda bytes_: 1)
-    captured = capture(ModelReference.named("tests.support.models:forked"))
+    monkeypatch.setattr("drlpp.runtime.session.worker_session.chunk_minibatches", lambda bytes_: 1)
+    captured = capture(ModelReference.named("tests.support.models.small:forked"))
     written: list[Path] = []
     write = host_agent_module.write_file
 

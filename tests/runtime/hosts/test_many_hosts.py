@@ -28,9 +28,9 @@ from drlpp.planners import PlanningProblem, plan
 from drlpp.runtime import Minibatches, run_reference
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster
-from tests.support.emulated_clusters import SLOW, names_left, needs_kernel, two_hosts
-from tests.support.forked import largest_difference, order, placements, samples
-from tests.support.many_hosts_programs import (
+from tests.support.models.forked import largest_difference, order, placements, samples
+from tests.support.programs.emulated_clusters import SLOW, names_left, needs_kernel, two_hosts
+from tests.support.programs.many_hosts_programs import (
     METHOD,
     MINIBATCHES,
     OPTIMIZER,
@@ -78,7 +78,7 @@ def measured(emulated: EmulatedCluster, tmp_path_factory: pytest.TempPathFactory
 
 
 def program(name: str, folder: Path) -> list[str]:
-    return [sys.executable, "-m", "tests.support.many_hosts_programs", name, str(folder)]
+    return [sys.executable, "-m", "tests.support.programs.many_hosts_programs", name, str(folder)]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
@@ -91,7 +91,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 @pytest.mark.parametrize("shape", SHAPES)
 def test_hosts_train_to_the_references_weights(measured: Measured, shape: str) -> None:
     assert measured.hosts[0] == measured.hosts[1] != measured.hosts[2] == measured.hosts[3]
-    captured = capture(ModelReference.named("tests.support.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models.small:forked"))
     expected = run_reference(
         captured,
         placements(captured)[shape],

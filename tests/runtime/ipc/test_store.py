@@ -48,7 +48,7 @@ def test_a_session_listens_on_this_machine_alone_and_tells_no_token(
         return tokens[-1]
 
     monkeypatch.setattr(secrets, "token_hex", noted)
-    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
     with ClusterSession(captured, workers=2) as session:
         half = len(captured.graph) // 2
         session.measure(

@@ -22,10 +22,11 @@ from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts import launch as launch_module
-from drlpp.runtime.hosts.launch import Controller, Launch, serve_host
+from drlpp.runtime.hosts.launch import Controller, serve_host
 from drlpp.runtime.hosts.launch_store import tell_port
+from drlpp.runtime.hosts.launched_process import Launch
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from tests.support.launched import connect, launched
+from tests.support.programs.launched import connect, launched
 
 TOKEN = b"a secret" * 3
 HOST_AGENT = Launch(rank=1, size=3, node=1, controller="127.0.0.1", token=TOKEN)
@@ -190,7 +191,7 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
 ) -> None:
     """More of them than the controller deals with at a time, and before the host agents."""
     monkeypatch.setattr(launch_module, "_MOST_HANDSHAKES", 2)
-    captured = capture(ModelReference.named("tests.support.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models.small:forked"))
     placement = Placement.from_assignment([0] * len(captured.graph), (0, 0))
     strangers: list[socket.socket] = []
 
@@ -209,7 +210,7 @@ def test_strangers_that_keep_quiet_do_not_keep_a_session_from_its_hosts(
 
 def test_nothing_of_a_session_listens_beyond_this_machine() -> None:
     """Its store, and what every worker has for the others."""
-    captured = capture(ModelReference.named("tests.support.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models.small:forked"))
     with ClusterSession(captured, 2) as session:
         session.measure(Placement.from_assignment([0] * len(captured.graph), (0, 0)), 4)
         own = listening_ports([os.getpid(), *session.process_ids])

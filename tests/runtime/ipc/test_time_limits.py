@@ -9,7 +9,7 @@ import pytest
 from drlpp.errors import InvalidInput
 from drlpp.runtime import TimeLimits
 from drlpp.runtime.hosts.launch import time_limits_of
-from tests.support.launched import launched
+from tests.support.programs.launched import launched
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "hard-to-kill.md"
 

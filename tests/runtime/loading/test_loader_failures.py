@@ -18,15 +18,15 @@ from drlpp.runtime import ClusterSession, PipelineTrainer, RunOptions, TimeLimit
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
-from tests.support.loading import data_for, placement_file
-from tests.support.pipelines import in_a_row
+from tests.support.training.loading import data_for, placement_file
+from tests.support.training.pipelines import in_a_row
 
 STASH = Method(policy="stash")
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 class Breaking(Dataset[tuple[Tensor, Tensor]]):

@@ -23,20 +23,20 @@ from drlpp.runtime import (
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
-from tests.support import gathering
-from tests.support.loading import data_for, loaders_for, placement_file, same
+from tests.support.models import gathering
+from tests.support.training.loading import data_for, loaders_for, placement_file, same
 
 STASH = Method(policy="stash")
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 @pytest.fixture(scope="module")
 def gathered() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.gathering:gathering"))
+    return capture(ModelReference.named("tests.support.models.gathering:gathering"))
 
 
 class Table(Dataset[dict[str, Any]]):
@@ -304,9 +304,9 @@ def test_arguments_that_do_not_go_together_are_refused(
     train, held_out = loaders_for(data_for(captured))
     trainer = PipelineTrainer(placement_file(captured, 0), out=tmp_path / "out")
     with pytest.raises(InvalidInput, match="held_out belongs to a DataLoader"):
-        trainer.fit("tests.support.models:separable", held_out)
+        trainer.fit("tests.support.models.small:separable", held_out)
     with pytest.raises(InvalidInput, match=r"minibatches belongs to loaders; tests\.support"):
-        trainer.fit("tests.support.models:separable", minibatches=3)
+        trainer.fit("tests.support.models.small:separable", minibatches=3)
     with pytest.raises(InvalidInput, match="unpack belongs to loaders; data in memory has samples"):
         trainer.fit(data_for(captured), unpack=_half)
     with pytest.raises(InvalidInput, match="minibatches is 0; at least 1 is needed"):
@@ -319,7 +319,7 @@ def test_few_files_are_there_at_any_time_and_none_at_the_end(
     captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a file for every minibatch, of 150; also what passes between two cuts goes."""
-    monkeypatch.setattr("drlpp.runtime.session.worker_group.chunk_minibatches", lambda bytes_: 1)
+    monkeypatch.setattr("drlpp.runtime.session.worker_session.chunk_minibatches", lambda bytes_: 1)
     folders: list[Path] = []
     counts: list[int] = []
     advance, close = MinibatchStreamer.advance, MinibatchStreamer.close

@@ -11,11 +11,12 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.reference import ReferenceExecutor
-from drlpp.runtime.session import worker_group
+from drlpp.runtime.session import worker_session
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.forked import (
+from tests.support.in_turns import in_turns
+from tests.support.models.forked import (
     POLICIES,
     SHAPES,
     largest_difference,
@@ -23,7 +24,6 @@ from tests.support.forked import (
     placements,
     samples,
 )
-from tests.support.in_turns import in_turns
 
 MINIBATCHES = 15
 FLUSHED = 6
@@ -76,7 +76,7 @@ WITHOUT_SIGNS = [name for name in OPTIMIZERS if name != "lion"]
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:forked"))
+    return capture(ModelReference.named("tests.support.models.small:forked"))
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_two_stages_on_an_accelerator_read_data_as_it_comes(
     captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first stage reads inputs long before the last, on the same worker, reads targets."""
-    monkeypatch.setattr(worker_group, "chunk_minibatches", lambda bytes_: 1)
+    monkeypatch.setattr(worker_session, "chunk_minibatches", lambda bytes_: 1)
     (inputs,), targets = samples()
     chosen = order(30)
     loaded = (Samples((inputs[indices],), targets[indices]) for indices in chosen)
@@ -303,7 +303,7 @@ def test_learning_rates_of_a_schedule_equal_the_reference(
 @pytest.mark.parametrize("policy", ["vanilla", "pipeoptim", "spectrain", "stash"])
 def test_bfloat16_equals_the_reference(policy: str) -> None:
     """Where rounding is coarse, equal arithmetic still gives equal bits."""
-    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
     operators = len(captured.graph)
     placement = Placement.from_assignment([3 * i // operators for i in range(operators)], (0, 1, 2))
     # The others' backward needs other weights than autocast's copies in the forward.

@@ -24,7 +24,7 @@ PLAIN_SGD = OptimizerSpec(name="sgd", options={"lr": RATE, "momentum": 0.0})
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=4))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=4))
 
 
 def _two_stages(captured: CapturedModel) -> tuple[Placement, list[str]]:

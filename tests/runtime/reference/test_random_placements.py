@@ -13,8 +13,14 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
-from tests.support.pipelines import assert_state, draw, random_order, train, trained_parameters
+from tests.support.models.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
+from tests.support.training.pipelines import (
+    assert_state,
+    draw,
+    random_order,
+    train,
+    trained_parameters,
+)
 
 WORKERS, MINIBATCHES = 4, 7
 

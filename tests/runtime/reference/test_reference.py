@@ -12,7 +12,7 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 def test_versions_are_kept_as_long_as_a_deep_pipeline_needs_them() -> None:
     """With four more for each link, the first of three stages has eleven minibatches in flight."""
-    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=3))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=3))
     operators = len(captured.graph)
     placement = Placement.from_assignment([3 * i // operators for i in range(operators)], (0, 1, 2))
     torch.manual_seed(0)

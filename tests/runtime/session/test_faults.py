@@ -20,7 +20,7 @@ from drlpp.models.model_reference import ModelReference
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultTrials]:
     folder = tmp_path_factory.mktemp("faults")
-    model = ModelReference.named("tests.support.models:perceptron", layers=2)
+    model = ModelReference.named("tests.support.models.small:perceptron", layers=2)
     with temporary_files_in(folder):
         yield FaultTrials(
             model, "benchmarks.faults.strikes:samples", 1, folder, patience_seconds=5.0

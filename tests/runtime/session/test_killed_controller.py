@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
 from drlpp.runtime import ClusterSession
-from tests.support.pipelines import in_a_row
-session = ClusterSession("tests.support.models:perceptron", workers=2)
+from tests.support.training.pipelines import in_a_row
+session = ClusterSession("tests.support.models.small:perceptron", workers=2)
 deployment = session.deploy(in_a_row(session.graph, 0, 1))
 print("\\nworkers", *session.process_ids, flush=True)
 session.run(deployment, 100_000)

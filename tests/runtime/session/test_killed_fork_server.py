@@ -18,12 +18,12 @@ from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measureme
 from drlpp.runtime import ClusterSession
 from drlpp.runtime.hosts import local_host
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
-from tests.support.pipelines import in_a_row
+from tests.support.training.pipelines import in_a_row
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models.small:perceptron"))
 
 
 @pytest.fixture

@@ -23,16 +23,16 @@ from drlpp.placement.measurement import LOST_TWICE, FailedMeasurement, Measureme
 from drlpp.runtime import ClusterSession, PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples
-from tests.support.loading import data_for
-from tests.support.pipelines import in_a_row
-from tests.support.placement_files import file_of
+from tests.support.training.loading import data_for
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
 
 KILLED = "was killed by SIGKILL, as the system does for want of memory"
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models.small:perceptron"))
 
 
 @pytest.fixture(scope="module")

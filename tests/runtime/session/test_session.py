@@ -26,7 +26,7 @@ from drlpp.timeline.spans import PREDICTION, spans_of, time_use
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models.small:perceptron"))
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_frozen_worker_is_a_timeout(captured: CapturedModel) -> None:
 
 
 def test_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
-    captured = capture(ModelReference.named("tests.support.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models.small:forked"))
     with ClusterSession(captured, workers=2) as session:
         # A token that the embedding does not know.
         session.use_samples([torch.full((8, 6), 99)], torch.zeros(8, dtype=torch.int64))
@@ -258,7 +258,7 @@ def test_error_in_the_model_is_a_failed_measurement_with_its_reason() -> None:
 
 
 def test_out_of_memory_is_told_apart() -> None:
-    captured = capture(ModelReference.named("tests.support.models:perceptron"))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
     with ClusterSession(captured, workers=1) as session:
         placement = straight(captured, 0)
         session.measure(placement, minibatches=2)

@@ -27,15 +27,15 @@ from drlpp.runtime.hosts.host import Answered
 from drlpp.runtime.ipc.commands import Done, Release, Run
 from drlpp.runtime.session import worker_group as worker_group_module
 from drlpp.runtime.session.worker_group import WorkerGroup
-from tests.support.hosted import hosted
-from tests.support.loading import data_for, placement_file
-from tests.support.pipelines import in_a_row
+from tests.support.programs.hosted import hosted
+from tests.support.training.loading import data_for, placement_file
+from tests.support.training.pipelines import in_a_row
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 from drlpp.runtime import ClusterSession
-from tests.support.pipelines import in_a_row
-with ClusterSession("tests.support.models:perceptron", 2, timeout_seconds=3) as session:
+from tests.support.training.pipelines import in_a_row
+with ClusterSession("tests.support.models.small:perceptron", 2, timeout_seconds=3) as session:
     placement = in_a_row(session.graph, 0, 1)
     session.measure(placement, 4)
     print("begins", flush=True)
@@ -45,7 +45,7 @@ with ClusterSession("tests.support.models:perceptron", 2, timeout_seconds=3) as 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 def _signal(processes: Sequence[int], number: int) -> None:

@@ -12,7 +12,7 @@ from drlpp.runtime.hosts.host import Event, WorkerHost
 from drlpp.runtime.ipc.commands import Release
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
-from tests.support.hosted import hosted
+from tests.support.programs.hosted import hosted
 
 
 class SilentHost(WorkerHost):

@@ -10,8 +10,8 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
-from tests.support.pipelines import (
+from tests.support.models.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
+from tests.support.training.pipelines import (
     assert_state,
     draw,
     in_a_row,

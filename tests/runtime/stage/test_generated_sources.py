@@ -27,7 +27,7 @@ def kept() -> tuple[set[str], set[str]]:
 
 
 def test_a_deployment_keeps_no_sources() -> None:
-    captured = capture(ModelReference.named("tests.support.models:forked"))
+    captured = capture(ModelReference.named("tests.support.models.small:forked"))
     placement = Placement.from_assignment([0] * len(captured.graph), (0,))
     before = kept()
     commands = deployment_commands(

@@ -14,7 +14,7 @@ from drlpp.models.task import Task
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.pipelines import assert_state, draw, in_a_row, random_order
+from tests.support.training.pipelines import assert_state, draw, in_a_row, random_order
 
 BATCH, SAMPLES, WIDTH, MINIBATCHES, RATE = 8, 40, 6, 6, 0.1
 REFERENCE = ModelReference.named("tests.runtime.stage.test_running_statistics:normalized")

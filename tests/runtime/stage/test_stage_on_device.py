@@ -45,7 +45,7 @@ def passes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models.small:perceptron"))
 
 
 def optimizer_named(name: str) -> OptimizerSpec:

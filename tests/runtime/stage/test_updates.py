@@ -12,8 +12,8 @@ from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
-from tests.support.pipelines import (
+from tests.support.models.gathering import BATCH, REFERENCE, SAMPLES, objective, samples
+from tests.support.training.pipelines import (
     Minibatch,
     assert_state,
     draw,

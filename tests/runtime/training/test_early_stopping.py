@@ -14,8 +14,8 @@ from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import EarlyStopping, EpochReport, PipelineTrainer, TrainerCallbacks
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.killing import killed_after_saving
-from tests.support.loading import DATA, data_for, loaders_for, placement_file, same
+from tests.support.training.killing import killed_after_saving
+from tests.support.training.loading import DATA, data_for, loaders_for, placement_file, same
 
 
 def reports(*scores: float) -> list[EpochReport]:
@@ -59,7 +59,7 @@ def test_without_a_delta_the_best_is_the_maximum(scores: list[float], patience: 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 def test_the_best_epoch_gives_the_weights_also_after_a_kill(
@@ -99,7 +99,7 @@ def test_what_cannot_be_monitored_is_told_before_training(
     trainer = PipelineTrainer(document, out=tmp_path / "1", early_stopping=EarlyStopping())
     with pytest.raises(InvalidInput, match="early stopping needs held-out data"):
         trainer.fit(train, epochs=2)
-    without = capture(ModelReference.named("tests.support.gathering:gathering"))
+    without = capture(ModelReference.named("tests.support.models.gathering:gathering"))
     trainer = PipelineTrainer(
         placement_file(without, 0),
         out=tmp_path / "2",

@@ -13,8 +13,8 @@ from drlpp.runtime.ipc.commands import Run
 from drlpp.runtime.session import worker_session as session_module
 from drlpp.schedule.actions import Backward, Forward, MicrobatchId, Update
 from drlpp.schedule.method import Method
-from tests.support.killing import killed_after_saving
-from tests.support.loading import placement_file, train
+from tests.support.training.killing import killed_after_saving
+from tests.support.training.loading import placement_file, train
 
 STAGES, MINIBATCHES = 3, 12
 """STAGES of the pipeline, MINIBATCHES of the data."""
@@ -22,7 +22,7 @@ STAGES, MINIBATCHES = 3, 12
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron"))
+    return capture(ModelReference.named("tests.support.models.small:perceptron"))
 
 
 @pytest.fixture

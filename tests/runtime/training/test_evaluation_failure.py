@@ -23,8 +23,8 @@ from drlpp.runtime import (
 from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
 from drlpp.schedule.method import Method
 from tests.support.in_turns import in_turns
-from tests.support.killing import killed_after_saving
-from tests.support.loading import data_for, loaders_for, placement_file, same, train
+from tests.support.training.killing import killed_after_saving
+from tests.support.training.loading import data_for, loaders_for, placement_file, same, train
 
 SHAPES = [
     ((0, 1, 2), Method(policy="pipeoptim")),
@@ -37,7 +37,7 @@ SHAPES = [
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 class Spoiled(TensorDataset):

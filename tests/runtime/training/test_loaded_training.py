@@ -8,7 +8,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import PipelineTrainer
 from drlpp.schedule.method import Method
-from tests.support.loading import data_for, loaders_for, placement_file, same
+from tests.support.training.loading import data_for, loaders_for, placement_file, same
 
 METHODS = [
     ((0, 1, 2), Method(policy="pipeoptim")),
@@ -22,7 +22,7 @@ METHODS = [
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 @pytest.mark.parametrize(("accelerators", "method"), METHODS)

@@ -12,9 +12,9 @@ from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, EarlyStopping
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.loading import train
-from tests.support.pipelines import in_a_row
-from tests.support.placement_files import file_of
+from tests.support.training.loading import train
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
 
 HUGE = OptimizerSpec(name="sgd", options={"lr": 1e38, "momentum": 0.0})
 
@@ -38,7 +38,7 @@ def one_minibatch(
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 def poisoned(

@@ -17,8 +17,8 @@ from drlpp.runtime import PipelineTrainer, TrainerCallbacks
 from drlpp.runtime.loading.finite_data import bad_samples, is_finite
 from drlpp.specs.data import Data, Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.pipelines import in_a_row
-from tests.support.placement_files import file_of
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
 
 TINY = OptimizerSpec(name="sgd", options={"lr": 1e-6, "momentum": 0.0})
 

@@ -17,14 +17,14 @@ from drlpp.specs.data import Data, Samples, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import in_turns
-from tests.support.killing import killed_after_saving, killed_after_savings
-from tests.support.loading import DATA, placement_file, same, train
-from tests.support.placement_files import ADAM
+from tests.support.training.killing import killed_after_saving, killed_after_savings
+from tests.support.training.loading import DATA, placement_file, same, train
+from tests.support.training.placement_files import ADAM
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import PipelineTrainer, ProgressReport, TrainerCallbacks
 from drlpp.specs.learning_rate import LearningRateSchedule
-from tests.support.killing import killed_after_saving
-from tests.support.loading import DATA, data_for, loaders_for, placement_file
+from tests.support.training.killing import killed_after_saving
+from tests.support.training.loading import DATA, data_for, loaders_for, placement_file
 
 
 def _steps(folder: Path) -> dict[str, dict[int, float]]:
@@ -28,7 +28,7 @@ def _steps(folder: Path) -> dict[str, dict[int, float]]:
 
 def test_everything_is_written_once_also_when_training_goes_on(tmp_path: Path) -> None:
     """Two epochs of 12 minibatches, killed at a checkpoint within the second."""
-    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
     document = placement_file(captured, 0, 0, 1)
     options = {
         "learning_rate": LearningRateSchedule.parse("exponential", gamma=0.5),
@@ -71,7 +71,7 @@ def test_minibatches_are_written_as_training_goes_on_and_taken_back_on_resuming(
     tmp_path: Path,
 ) -> None:
     """Stopped within the second epoch, of which no checkpoint knows."""
-    captured = capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
     document = placement_file(captured, 0, 1)
     data = f"{DATA}_without_end"
 

@@ -16,12 +16,12 @@ from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.specs.data import Data, Samples, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.loading import DATA, placement_file, train
+from tests.support.training.loading import DATA, placement_file, train
 
 
 @pytest.fixture(scope="module")
 def captured() -> CapturedModel:
-    return capture(ModelReference.named("tests.support.models:perceptron", layers=2))
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
 
 
 def test_every_option_of_training_is_checked(captured: CapturedModel, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_an_epoch_that_no_memory_holds_is_refused(captured: CapturedModel, tmp_p
     out = tmp_path / "out"
     trainer = PipelineTrainer(placement_file(captured, 0), out=out)
     with pytest.raises(InvalidInput, match=r"1000000000 minibatches in 1 parts through 1 stages"):
-        trainer.fit("tests.support.models:separable_without_end", minibatches=10**9)
+        trainer.fit("tests.support.models.small:separable_without_end", minibatches=10**9)
     assert not out.exists()
 
 
@@ -147,7 +147,7 @@ def test_another_number_of_workers_is_refused(captured: CapturedModel, tmp_path:
 
 
 def test_a_model_without_a_loss_cannot_be_trained(tmp_path: Path) -> None:
-    captured = capture(ModelReference.named("tests.support.models:without_loss"))
+    captured = capture(ModelReference.named("tests.support.models.small:without_loss"))
     with pytest.raises(InvalidInput, match="no loss to train with"):
         train(placement_file(captured, 0), data=DATA, out=tmp_path)
 
@@ -157,7 +157,7 @@ def test_a_model_without_a_loss_cannot_be_trained(tmp_path: Path) -> None:
     [
         ("cifar", "unknown; there is digits"),
         ("digits", "fits models with one input of images"),
-        ("tests.support.models:nothing", "no function 'nothing'"),
+        ("tests.support.models.small:nothing", "no function 'nothing'"),
     ],
 )
 def test_data_that_does_not_fit_is_refused(

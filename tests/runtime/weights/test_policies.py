@@ -13,7 +13,8 @@ from torch.func import functional_call
 from drlpp.runtime.weights.displacements import LastStep, OptimizerRule, Trajectory
 from drlpp.runtime.weights.error_feedback import ErrorFeedback
 from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.runtime.weights.policies import PredictedWeights, Stash, Vanilla, WeightPolicy
+from drlpp.runtime.weights.policies import PredictedWeights, Stash, Vanilla
+from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

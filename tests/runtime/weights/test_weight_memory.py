@@ -62,7 +62,7 @@ class Meter:
 @pytest.fixture(scope="module")
 def meter() -> Iterator[Meter]:
     options: dict[str, Option] = {"layers": len(LAYERS), "width": 2912}
-    model = capture(ModelReference.named("tests.support.models:perceptron", **options))
+    model = capture(ModelReference.named("tests.support.models.small:perceptron", **options))
     with ClusterSession(model, workers=DEPTH) as session:
         yield Meter(session)
 

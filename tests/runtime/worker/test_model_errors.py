@@ -13,7 +13,7 @@ from drlpp.placement.measurement import FailedMeasurement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.torch_versions import older_than
-from tests.support.pipelines import in_a_row
+from tests.support.training.pipelines import in_a_row
 
 WIDTH = 6
 

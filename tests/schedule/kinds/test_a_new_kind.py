@@ -28,10 +28,10 @@ from drlpp.schedule.schedule import build_schedule, in_order
 from drlpp.schedule.schedule_file import read_schedule
 from drlpp.simulator import simulate, simulate_depths
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.forked import largest_difference, order
-from tests.support.random_graphs import chain_of, cluster_of
+from tests.support.models.forked import largest_difference, order
+from tests.support.programs.shell import Shell
 from tests.support.schedule_texts import computations, written
-from tests.support.shell import Shell
+from tests.support.strategies.graphs import chain_of, cluster_of
 
 EAGER = ScheduleKind(
     name="eager-1f1b",
@@ -123,7 +123,7 @@ def test_the_simulator_plays_them() -> None:
         simulate_depths(Workload.of(profile), cluster, placement, Method(schedule="eager-1f1b"))
 
 
-MODEL = ModelReference.named("tests.support.models:perceptron", layers=2)
+MODEL = ModelReference.named("tests.support.models.small:perceptron", layers=2)
 SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
 EAGERLY = Method(policy="stash").model_copy(update={"schedule": "eager-1f1b"})
 LAST_FIRST_WITH_FOUR = Method(schedule="gpipe", policy="sync", microbatches=4).model_copy(

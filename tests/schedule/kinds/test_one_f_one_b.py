@@ -11,8 +11,8 @@ from drlpp.schedule.action_text import parse_actions
 from drlpp.schedule.actions import Action, Pass, Receive, Send, Update
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import build_schedule
-from tests.support.random_graphs import pipelines
 from tests.support.schedule_texts import computations, passes, starts, written
+from tests.support.strategies.graphs import pipelines
 
 
 def test_pipedream_figure_4_order() -> None:

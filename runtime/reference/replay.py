@@ -1,0 +1,313 @@
+"""Replaying a schedule in one process, action by action, with every version of the weights kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
+
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.runtime.deploying.run_commands import RunOptions
+from drlpp.runtime.reference.random_delays import DelayedGradients
+from drlpp.runtime.reference.reference_weights import StageHistory, Weights
+from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.passes.passes import as_sent
+from drlpp.runtime.stage.passes.precision import passes_in
+from drlpp.runtime.stage.passes.randomness import begin_pass
+from drlpp.runtime.stage.stages import (
+    Argument,
+    Buffer,
+    ModelInput,
+    StageOutput,
+    StageProgram,
+    Weight,
+)
+from drlpp.schedule.actions import (
+    AllReduce,
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    MicrobatchId,
+    Pass,
+    Recompute,
+    Update,
+)
+from drlpp.schedule.schedule import in_order
+
+
+@dataclass
+class _Passed:
+    """A forward that waits for its backward, and then for its gradients to be taken."""
+
+    weights: Weights
+    received: dict[StageOutput, Tensor]
+    outputs: Sequence[Tensor]
+    loss: Tensor | None
+    gradients: Weights = field(default_factory=dict)
+
+
+@dataclass
+class ReferenceStage:
+    """A stage between two runs.
+
+    Attributes:
+        program: computes it.
+        history: its weights, and what makes them.
+        delay: s in steady state.
+        arriving: its gradients under way, if they are delayed at random.
+        skipped_updates: so far, whose gradients were not finite in float16.
+    """
+
+    program: StageProgram
+    history: StageHistory
+    delay: int
+    arriving: DelayedGradients | None
+    skipped_updates: int = 0
+
+
+@dataclass(frozen=True)
+class ReferencePipeline:
+    """A pipeline between two runs, empty.
+
+    Attributes:
+        stages: in order.
+        buffers: of every worker, by name.
+        loss: of the model.
+        rate: the optimizer's learning rate.
+        seed: of dropout.
+        round_trip: minibatches in flight, and one more.
+    """
+
+    stages: Sequence[ReferenceStage]
+    buffers: Mapping[int, Weights]
+    loss: Callable[..., Tensor]
+    rate: float
+    seed: int
+    round_trip: int
+
+
+class Replay:
+    """One run of a pipeline: of its stages, weights, buffers and counts change."""
+
+    def __init__(
+        self,
+        pipeline: ReferencePipeline,
+        plan: ExecutionPlan,
+        count: int,
+        options: RunOptions,
+        minibatches: Minibatches,
+    ) -> None:
+        self._pipeline = pipeline
+        self._schedule = plan.schedule(count)
+        self._method = plan.method
+        self._options = options
+        self._minibatches = minibatches
+        self._uses = plan.weight_uses(count)
+        self._rates = [self._rates_of(stage) for stage in range(len(pipeline.stages))]
+        self._passed: dict[tuple[int, int, MicrobatchId], _Passed] = {}
+        self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
+        self._gradients: dict[tuple[MicrobatchId, StageOutput], Tensor] = {}
+        # For every stage and update, what its replicas found.
+        self._pending: dict[int, list[Weights]] = defaultdict(list)
+        self._norms: dict[int, Tensor] = {}
+        self._losses: dict[MicrobatchId, float] = {}
+        self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: len(pipeline.stages))
+
+    def _rates_of(self, stage: int) -> list[float]:
+        """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
+        base = self._options.rates or [self._pipeline.rate]
+        worker = self._schedule.pipeline.stages[stage][0]
+        rates, first = [], 0
+        for action in self._schedule.actions[worker]:
+            if isinstance(action, Update):
+                rate = base[min(action.through, len(base)) - 1]
+                annealing = self._method.annealing_minibatches
+                if annealing:
+                    step = self._options.asynchronous_before + first
+                    power = 1 - min(step / annealing, 1)
+                    delay = 1 + self._pipeline.stages[stage].delay
+                    rate = rate / delay**power
+                rates.append(rate)
+                first = action.through
+        return rates
+
+    def run(self) -> dict[MicrobatchId, float]:
+        """Replay all actions."""
+        for worker, action in in_order(self._schedule):
+            stages = self._schedule.pipeline.stages_of(worker)
+            stage = stages[action.chunk if isinstance(action, Pass) else 0]
+            match action:
+                case Forward():
+                    self._forward(worker, stage, action.part)
+                case Recompute():
+                    self._recompute(worker, stage, action.part)
+                case Backward():
+                    self._backward(worker, stage, action.part)
+                    self._contribute(worker, stage, action.part)
+                case BackwardInput():
+                    # A whole one, whose gradients of weights wait for the other half.
+                    self._backward(worker, stage, action.part)
+                case BackwardWeight():
+                    self._contribute(worker, stage, action.part)
+                case AllReduce(version, _, "squared_norm") if version not in self._norms:
+                    mean = [g for k in list(self._pending) for g in self._mean(k).values()]
+                    self._norms = {version: _norm(mean)}
+                case Update(version, contributions):
+                    for stage in stages:
+                        self._update(stage, version, contributions)
+        return self._losses
+
+    def _forward(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        history = self._pipeline.stages[stage].history
+        weights = history.for_forward(self._uses[worker][part], self._rates[stage])
+        buffers = self._pipeline.buffers[worker]
+        passed = self._call(stage, part, _private(weights), buffers)
+        self._passed[worker, stage, part] = passed
+        for output, tensor in enumerate(passed.outputs):
+            self._activations[part][StageOutput(stage, output)] = tensor.detach()
+        if passed.loss is not None:
+            self._losses[part] = passed.loss.item()
+
+    def _recompute(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        """Perform the forward again, with the weights of the backward."""
+        history = self._pipeline.stages[stage].history
+        weights = history.for_backward(self._uses[worker][part], self._rates[stage])
+        buffers = {n: b.clone() for n, b in self._pipeline.buffers[worker].items()}
+        self._passed[worker, stage, part] = self._call(stage, part, _private(weights), buffers)
+
+    def _call(self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights) -> _Passed:
+        program = self._pipeline.stages[stage].program
+        inputs = self._minibatches.inputs(part)
+        received: dict[StageOutput, Tensor] = {}
+
+        def value(argument: Argument) -> Tensor:
+            match argument:
+                case Weight(name):
+                    return weights[name]
+                case Buffer(name):
+                    return buffers[name]
+                case ModelInput(index):
+                    return inputs[index]
+                case StageOutput(source, index) if source == stage:
+                    return outputs[index]
+                case StageOutput():
+                    if argument not in received:
+                        tensor = self._activations[part][argument].clone()
+                        received[argument] = tensor.requires_grad_(
+                            tensor.is_floating_point() or tensor.is_complex()
+                        )
+                    return received[argument]
+
+        minibatch, microbatch = part
+        begin_pass(self._pipeline.seed, (self._options.first_minibatch + minibatch, microbatch))
+        lost = None
+        with passes_in(self._method.precision):
+            outputs = program.function(*(value(argument) for argument in program.arguments))
+            if stage == len(self._pipeline.stages) - 1:
+                results = [value(result) for result in program.results]
+                lost = self._pipeline.loss(*results, self._minibatches.targets(part))
+        return _Passed(weights, received, as_sent(program, outputs), lost)
+
+    def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        passed = self._passed[worker, stage, part]
+        weights = self._pipeline.stages[stage].history.for_backward(
+            self._uses[worker][part], self._rates[stage]
+        )
+        # Other weights than its forward's: those that autograd saved are replaced.
+        _overwrite(passed.weights, weights)
+        if passed.loss is not None:
+            passed.loss = passed.loss * self._method.applied_loss_scale
+        found = _backward(passed, part, stage, self._gradients)
+        scale = self._method.applied_loss_scale
+        passed.gradients = {name: value / scale for name, value in found.items()}
+
+    def _contribute(self, worker: int, stage: int, part: MicrobatchId) -> None:
+        self._pending[stage].append(self._passed.pop((worker, stage, part)).gradients)
+        self._stages_left[part] -= 1
+        if not self._stages_left[part]:
+            self._activations.pop(part, None)
+
+    def _mean(self, stage: int) -> Weights:
+        """Return the mean over contributions of the weights that all have a gradient for."""
+        parts = self._pending[stage]
+        if len(parts) == 1:
+            return parts[0]
+        names = [name for name in parts[0] if all(name in part for part in parts)]
+        return {name: torch.stack([part[name] for part in parts]).mean(0) for name in names}
+
+    def _update(self, stage: int, version: int, contributions: int) -> None:
+        history = self._pipeline.stages[stage].history
+        if version <= history.newest:
+            return  # another replica's part of the same update
+        assert len(self._pending[stage]) == contributions
+        gradient = self._mean(stage)
+        del self._pending[stage]
+        # No part reaches back further than to the oldest version that one in flight has met.
+        reach = 2 * self._method.accumulate + 2 * self._pipeline.round_trip
+        needed_from = history.newest - reach
+        norm = self._norms.get(version)
+        if norm is None and self._method.needs_norm:
+            norm = _norm(list(gradient.values()))
+        if self._method.skips_updates and norm is not None and not norm.isfinite():
+            self._pipeline.stages[stage].skipped_updates += 1
+            history.skip_update(needed_from)
+            return
+        if self._method.clip_norm and norm is not None:
+            scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
+            gradient = {name: value * scale for name, value in gradient.items()}
+        rate = self._rates[stage][version - 1]
+        arriving = self._pipeline.stages[stage].arriving
+        if arriving is not None:
+            gradient, factor = arriving.next(gradient)
+            rate *= factor
+        history.update(gradient, rate, needed_from)
+
+
+def _private(weights: Weights) -> Weights:
+    """Return copies that a pass may keep and change."""
+    return {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
+
+
+def _norm(gradients: Sequence[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.tensor(0.0)
+
+
+def _overwrite(weights: Weights, values: Weights) -> None:
+    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(weights.values())):
+        for name, weight in weights.items():
+            weight.copy_(values[name])
+
+
+def _backward(
+    passed: _Passed,
+    part: MicrobatchId,
+    stage: int,
+    gradients: dict[tuple[MicrobatchId, StageOutput], Tensor],
+) -> Weights:
+    """Return gradients of the weights; add those of what was received to ``gradients``."""
+    ends: list[tuple[Tensor, Tensor | None]] = []
+    if passed.loss is not None:
+        ends.append((passed.loss, None))
+    for index, output in enumerate(passed.outputs):
+        gradient = gradients.pop((part, StageOutput(stage, index)), None)
+        if gradient is not None and output.requires_grad:
+            ends.append((output, gradient))
+    received = {key: value for key, value in passed.received.items() if value.requires_grad}
+    leaves = [*received.values(), *passed.weights.values()]
+    found: Sequence[Tensor | None] = [None] * len(leaves)
+    if ends and leaves:
+        found = torch.autograd.grad(
+            [end for end, _ in ends], leaves, [seed for _, seed in ends], allow_unused=True
+        )
+    for key, gradient in zip(received, found, strict=False):
+        if gradient is not None:
+            known = gradients.get((part, key))
+            gradients[part, key] = gradient if known is None else known + gradient
+    own = zip(passed.weights, found[len(received) :], strict=True)
+    return {name: gradient for name, gradient in own if gradient is not None}

@@ -1,0 +1,1 @@
+"""One pass of a stage: the call, a backward in two halves, element types, random numbers."""

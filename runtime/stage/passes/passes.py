@@ -1,0 +1,113 @@
+"""Calling a stage: what its arguments stand for, and the types that its outputs travel in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from drlpp.runtime.stage.stages import (
+    Argument,
+    Buffer,
+    ModelInput,
+    StageOutput,
+    StageProgram,
+    Weight,
+)
+
+if TYPE_CHECKING:
+    from drlpp.runtime.stage.passes.split_backward import SplitBackward
+
+Loss = Callable[..., Tensor]
+Received = dict[StageOutput, Tensor]
+
+
+@dataclass
+class InFlight:
+    """What a forward leaves for its backward.
+
+    ``outputs`` is empty where the activations are to be computed again. ``weights`` are those of
+    the forward where a checkpoint needs them. ``half_done`` is the backward between its halves.
+    """
+
+    received: Received
+    outputs: Sequence[Tensor] = ()
+    loss: Tensor | None = None
+    weights: list[Tensor] | None = None
+    half_done: SplitBackward | None = None
+
+    @property
+    def leaves(self) -> dict[StageOutput, Tensor]:
+        """What was received and has a gradient."""
+        return {key: value for key, value in self.received.items() if value.requires_grad}
+
+    def ends(
+        self, gradients: Mapping[int, Tensor], loss_scale: float
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return what the backward begins with, and its gradients there.
+
+        Those are the loss, scaled, and outputs of which later stages sent ``gradients``.
+        """
+        ends: list[Tensor] = []
+        seeds: list[Tensor] = []
+        if self.loss is not None:
+            ends.append(self.loss)
+            seeds.append(torch.full_like(self.loss, loss_scale))
+        for index, gradient in gradients.items():
+            if self.outputs[index].requires_grad:
+                ends.append(self.outputs[index])
+                seeds.append(gradient)
+        return ends, seeds
+
+    def sent_back(self, found: Sequence[Tensor | None]) -> dict[StageOutput, Tensor]:
+        """Return the gradients of :attr:`leaves`, zeros where there is none."""
+        return {
+            key: torch.zeros_like(leaf) if gradient is None else gradient
+            for (key, leaf), gradient in zip(self.leaves.items(), found, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class StageValues:
+    """Everything that a stage's arguments can stand for."""
+
+    inputs: Mapping[int, Tensor] | Sequence[Tensor]
+    received: Mapping[StageOutput, Tensor]
+    weights: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+    def __getitem__(self, argument: Argument) -> Tensor:
+        match argument:
+            case Weight(name):
+                return self.weights[name]
+            case Buffer(name):
+                return self.buffers[name]
+            case ModelInput(index):
+                return self.inputs[index]
+            case StageOutput():
+                return self.received[argument]
+
+    def call(self, program: StageProgram) -> tuple[Tensor, ...]:
+        """Return the outputs of the stage."""
+        return program.function(*(self[argument] for argument in program.arguments))
+
+    def results(self, program: StageProgram, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the model returns, on the last stage."""
+        return [
+            outputs[result.index]
+            if isinstance(result, StageOutput) and result.stage == program.stage
+            else self[result]
+            for result in program.results
+        ]
+
+
+def as_sent(program: StageProgram, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return outputs of a stage, those that other stages read in the type that these expect."""
+    expected = {index: spec.dtype for specs in program.sends.values() for index, spec in specs}
+    return [
+        output.to(getattr(torch, expected[index])) if index in expected else output
+        for index, output in enumerate(outputs)
+    ]

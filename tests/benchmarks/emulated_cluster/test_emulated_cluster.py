@@ -1,0 +1,203 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.emulated_cluster import EmulatedCluster, control_groups
+from benchmarks.emulated_cluster.names import in_use, name_in, new_name
+from benchmarks.emulated_cluster.self_check import check, kinds_of_ways
+from drlpp.errors import InvalidCluster, InvalidInput
+from drlpp.io.documents import read_document
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.programs.emulated_clusters import (
+    ALL_REDUCE,
+    FAST,
+    SLOW,
+    names_left,
+    needs_kernel,
+    two_hosts,
+)
+
+CLUSTERS = Path(__file__).parents[3] / "benchmarks" / "clusters"
+
+
+def busy(seconds: float) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import time\nend = time.time() + {seconds}\nwhile time.time() < end: pass",
+        ]
+    )
+
+
+def processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# What is refused
+
+
+def test_speeds_beyond_nine_tenths_of_the_cores_are_refused() -> None:
+    cores = len(os.sched_getaffinity(0))
+    EmulatedCluster(two_hosts(accelerators=cores, speed=0.45))
+    with pytest.raises(InvalidCluster, match=rf"add up to {cores:g} cores, .* multiply .* by 0\.9"):
+        EmulatedCluster(two_hosts(accelerators=cores, speed=0.5))
+
+
+def test_the_factor_to_multiply_speeds_by_is_no_zero() -> None:
+    cores = len(os.sched_getaffinity(0))
+    with pytest.raises(InvalidCluster, match=r"multiply every speed by 0\.00") as told:
+        EmulatedCluster(two_hosts(accelerators=50 * cores, speed=1))
+    factor = float(str(told.value).rpartition(" ")[2])
+    EmulatedCluster(two_hosts(accelerators=50 * cores, speed=factor))
+
+
+def test_an_accelerator_is_at_most_a_core() -> None:
+    for speed in (1.2, 0.0001):
+        with pytest.raises(InvalidCluster, match=r"at least 0\.001 and at most 1"):
+            EmulatedCluster(two_hosts(accelerators=1, speed=speed))
+
+
+def test_lines_of_a_host_that_are_apart_are_refused() -> None:
+    hosts = tuple(Host(name=name, accelerators=1, speed=0.1) for name in ("a", "b", "a"))
+    with pytest.raises(InvalidCluster, match="lines of host 'a' are apart"):
+        EmulatedCluster(Cluster(hosts=hosts, within_host=FAST, between_hosts=SLOW))
+
+
+@pytest.mark.parametrize("path", sorted(CLUSTERS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_examples_are_for_two_cores(path: Path) -> None:
+    cluster = read_document(path, Cluster)
+    assert sum(cluster.speeds) <= 0.9 * 2 + 1e-9
+    assert len(cluster.host_names) > 1
+
+
+# Names
+
+
+def test_a_name_says_who_built_the_cluster() -> None:
+    name = new_name()
+    assert name != new_name()
+    assert name_in(f"{name}-host-0 (id: 3)") == name
+    assert name_in("another") is None
+    assert in_use(name)
+    assert not in_use("drlpp-4194304999-abcdef")
+
+
+# Without root
+
+
+@pytest.mark.system
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="1.6 cores are needed")
+def test_dilated_hosts_need_no_root_and_do_not_meet_others() -> None:
+    """Two clusters at once share their addresses, but do not meet."""
+    pair = two_hosts(accelerators=1)
+    with (
+        EmulatedCluster(two_hosts(), dilated=True) as four,
+        EmulatedCluster(pair, dilated=True) as two,
+    ):
+        assert "time dilation" in four.description
+        jobs = [emulated.start([sys.executable, "-c", ALL_REDUCE]) for emulated in (four, two)]
+        printed = [job.wait(90) for job in jobs]
+        with pytest.raises(InvalidInput, match="no links"):
+            four.cut("host-0")
+    places, tokens = [], []
+    for text in printed:
+        rows = [row for row in json.loads(text.splitlines()[-1]) if row[0]]
+        places.append([row[:2] for row in rows])
+        tokens.append({row[2] for row in rows})
+    assert places == [[[1, 0], [2, 0], [3, 1], [4, 1]], [[1, 0], [2, 1]]]
+    assert [len(token) for token in tokens] == [1, 1]
+    assert names_left(os.getpid()) == []
+
+
+def test_a_dilated_cluster_has_no_links_to_cut() -> None:
+    with EmulatedCluster(two_hosts(accelerators=1), dilated=True) as emulated:
+        assert emulated.run(["sh", "-c", "echo of host $GROUP_RANK"], timeout=90) == "of host 0\n"
+        with pytest.raises(InvalidInput, match="no links"):
+            emulated.cut("host-0")
+    assert names_left(os.getpid()) == []
+
+
+# Accelerators
+
+
+@needs_kernel
+@pytest.mark.slow
+def test_quotas_hold() -> None:
+    quotas = [0.2, 0.1]
+    processes = [busy(20), busy(20)]
+    try:
+        with control_groups(quotas) as groups:
+            groups.hold([process.pid for process in processes])
+            before = [processor_seconds(process.pid) for process in processes]
+            begin = time.monotonic()
+            time.sleep(4)
+            seconds = time.monotonic() - begin
+            after = [processor_seconds(process.pid) for process in processes]
+            assert [process.poll() for process in processes] == [None, None]
+        shares = [(b - a) / seconds for a, b in zip(before, after, strict=True)]
+        # The clock of /proc ticks every 10 ms.
+        assert shares == pytest.approx(quotas, rel=0.05, abs=0.005)
+        assert names_left(os.getpid()) == []
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+# Links
+
+
+def test_every_kind_of_way_is_checked_once() -> None:
+    slow = Host(name="slow", accelerators=1, speed=0.1, network=SLOW)
+    cluster = two_hosts().with_hosts((*two_hosts().hosts, slow))
+    assert kinds_of_ways(cluster) == [(0, 1), (0, 2), (0, 4), (4, 0)]
+
+
+@needs_kernel
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_links_and_speeds_are_as_asked() -> None:
+    def link(megabits: float, microseconds: float) -> Link:
+        return Link(
+            bandwidth_bytes_per_second=megabits / 8 * 1e6, latency_seconds=microseconds / 1e6
+        )
+
+    cluster = Cluster(
+        hosts=(
+            Host(name="a", accelerators=2, speed=0.4, rack="one"),
+            Host(name="b", accelerators=1, speed=0.2, rack="one", network=link(50, 2000)),
+            Host(name="c", accelerators=1, speed=0.4, rack="two"),
+        ),
+        within_host=link(2000, 0),
+        between_hosts=link(200, 1000),
+        between_racks=link(100, 3000),
+    )
+    with EmulatedCluster(cluster) as emulated:
+        checked = check(emulated)
+    ways = {(found.sender, found.receiver): found for found in checked.links}
+    assert {way: found.asked.bandwidth_bytes_per_second * 8e-6 for way, found in ways.items()} == {
+        (0, 1): 2000,
+        (0, 2): 50,
+        (2, 0): 50,
+        (0, 3): 100,
+        (2, 3): 50,
+        (3, 2): 50,
+    }
+    # Between racks the delay of a host's own network is added.
+    milliseconds = {(0, 2): 2, (2, 0): 2, (0, 3): 3, (2, 3): 4, (3, 2): 4}
+    for way, found in ways.items():
+        assert 0.7 < found.bandwidth_ratio < 1.1, found
+        assert found.delayed == (way in milliseconds), "a process delays between hosts at least"
+        if found.delayed:
+            delay = milliseconds[way] / 1000
+            # Waiting for the processor comes on top.
+            assert delay < found.latency_seconds < 1.5 * delay + 4e-3, found
+    for speed in checked.speeds:
+        assert speed.ratio == pytest.approx(1, abs=0.2), speed

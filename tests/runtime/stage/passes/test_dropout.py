@@ -1,0 +1,120 @@
+"""Random numbers depend on the seed and the minibatch, not on where an operator runs."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.stage.passes.randomness import begin_pass, seeded
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.models.regularized import BATCH, REFERENCE, SAMPLES, branching, samples
+from tests.support.training.pipelines import in_a_row, random_order
+
+MINIBATCHES = 4
+SPEC = OptimizerSpec(name="sgd", options={"lr": 0.2, "momentum": 0.9})
+GPIPE = Method(schedule="gpipe", policy="sync", microbatches=2)
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(REFERENCE)
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=3, seed=7) as session:
+        session.use_samples(*samples())
+        yield session
+
+
+@pytest.fixture(scope="module")
+def on_one_worker(session: ClusterSession) -> dict[str, Tensor]:
+    return _train(session, in_a_row(session.graph, 0), GPIPE)
+
+
+def _train(session: ClusterSession, placement: Placement, method: Method) -> dict[str, Tensor]:
+    deployment = session.deploy(placement, method, SPEC)
+    order = random_order(SAMPLES, MINIBATCHES, BATCH)
+    session.run(deployment, MINIBATCHES, RunOptions(order=order))
+    state, _ = session.collect(deployment)
+    return state
+
+
+def _assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_every_operator_and_part_has_numbers_of_its_own() -> None:
+    def numbers(seed: int, part: tuple[int, int], name: str) -> tuple[float, ...]:
+        begin_pass(seed, part)
+        return tuple(seeded(name, torch.rand, 4).tolist())
+
+    known = (3, (5, 1), "dropout")
+    others = [(4, (5, 1), "dropout"), (3, (6, 1), "dropout"), (3, (5, 0), "dropout")]
+    others.append((3, (5, 1), "dropout_1"))
+    assert numbers(*known) == numbers(*known)
+    assert len({numbers(*one) for one in [known, *others]}) == 5
+
+
+def test_numbers_do_not_depend_on_how_a_tensor_lies_in_memory() -> None:
+    values = torch.ones(6, 8).t()
+    begin_pass(1, (2, 0))
+    dropped = [
+        seeded("dropout", torch.ops.aten.dropout, tensor, 0.5, True)
+        for tensor in (values, values.contiguous())
+    ]
+    assert 0 < dropped[0].count_nonzero() < values.numel()
+    assert torch.equal(*dropped)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("shape", ["1", "2", "3", "permuted", "branching", "branching permuted"])
+def test_weights_do_not_depend_on_the_placement(
+    session: ClusterSession, on_one_worker: dict[str, Tensor], shape: str, *, recompute: bool
+) -> None:
+    placement = {
+        "1": in_a_row(session.graph, 0),
+        "2": in_a_row(session.graph, 0, 1),
+        "3": in_a_row(session.graph, 0, 1, 2),
+        "permuted": in_a_row(session.graph, 2, 0, 1),
+        "branching": branching(session.graph, 0, 1, 2),
+        "branching permuted": branching(session.graph, 1, 2, 0),
+    }[shape]
+    method = GPIPE.model_copy(update={"recompute": recompute})
+    _assert_equal(_train(session, placement, method), on_one_worker)
+
+
+def test_weights_do_not_depend_on_the_schedule(
+    session: ClusterSession, on_one_worker: dict[str, Tensor]
+) -> None:
+    method = GPIPE.model_copy(update={"schedule": "1f1b-flush"})
+    _assert_equal(_train(session, in_a_row(session.graph, 0, 1, 2), method), on_one_worker)
+
+
+def test_replicas_drop_what_one_worker_would(session: ClusterSession) -> None:
+    parallel = Method(policy="sync", schedule="1f1b")
+    accumulated = Method(policy="sync", schedule="gpipe", accumulate=2)
+    found = _train(session, in_a_row(session.graph, 0, 0), parallel)
+    wanted = _train(session, in_a_row(session.graph, 0), accumulated)
+    weights = [name for name in wanted if not name.startswith("norm.")]
+    # Running statistics are a replica's own.
+    weights += ["norm.weight", "norm.bias"]
+    _assert_equal({n: found[n] for n in weights}, {n: wanted[n] for n in weights})
+
+
+def test_another_seed_drops_something_else(
+    captured: CapturedModel, session: ClusterSession, on_one_worker: dict[str, Tensor]
+) -> None:
+    _assert_equal(_train(session, in_a_row(session.graph, 0), GPIPE), on_one_worker)
+    with ClusterSession(captured, workers=1, seed=8) as other:
+        other.use_samples(*samples())
+        found = _train(other, in_a_row(captured.graph, 0), GPIPE)
+    for name in ("words.weight", "lstm.weight_hh_l0", "last.weight"):
+        assert not torch.allclose(found[name], on_one_worker[name], rtol=1e-3), name

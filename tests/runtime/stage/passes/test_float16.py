@@ -1,0 +1,359 @@
+"""Passes in float16: losses are scaled, and updates skipped whose gradients overflow.
+
+Against the reference executor for methods of every kind, and against torch's own GradScaler in a
+plain loop, whose scale is set anew after every step so that it stays as it is.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import NotFinite
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Task
+from drlpp.placement.placement import Placement
+from drlpp.runtime import (
+    ClusterSession,
+    Minibatches,
+    PipelineTrainer,
+    RunOptions,
+    TrainerCallbacks,
+    run_reference,
+)
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.ipc.tensor_file import write_checkpoint
+from drlpp.runtime.reference.reference import ReferenceResult
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns
+from tests.support.models import gathering
+from tests.support.models.forked import largest_difference
+from tests.support.training.pipelines import (
+    assert_state,
+    draw,
+    in_a_row,
+    random_order,
+    trained_parameters,
+)
+from tests.support.training.placement_files import file_of
+
+MINIBATCHES, BATCH, BLOCKS, WIDTH = 15, 8, 5, 16
+LARGE_BLOCK = 3
+OVERFLOWING = 2.0**15
+"""With this scale gradients of the large block overflow, on every stage."""
+
+SGD = OptimizerSpec(name="sgd", options={"lr": 0.01, "momentum": 0.9, "weight_decay": 0.01})
+PLAIN_SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.0})
+ADAM = OptimizerSpec(name="adam", options={"lr": 0.01, "eps": 1e-4})
+ASGD = OptimizerSpec(name="asgd", options={"lr": 0.02})
+
+PLACEMENTS = {
+    "single": (0,),
+    "straight": (0, 1, 2),
+    "replicated": (0, 0, 1, 2),
+    "data-parallel": (0, 0, 0, 0),
+}
+
+
+def _samples() -> tuple[list[Tensor], Tensor]:
+    """Blocks of samples, each a minibatch; those of one block are large, and so are gradients."""
+    generator = torch.Generator().manual_seed(7)
+    inputs = torch.randn(BLOCKS, BATCH, WIDTH, generator=generator)
+    inputs[LARGE_BLOCK] *= 10
+    targets = torch.randint(0, 5, (BLOCKS * BATCH,), generator=generator)
+    return [inputs.flatten(0, 1)], targets
+
+
+def _order() -> Tensor:
+    return torch.arange(MINIBATCHES * BATCH).view(MINIBATCHES, BATCH) % (BLOCKS * BATCH)
+
+
+def steep() -> Task:
+    """A chain of layers that keeps gradients as large as they are on their way back."""
+    module = nn.Sequential(
+        *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(5)), nn.Linear(WIDTH, 5)
+    )
+    for weight in module.parameters():
+        if weight.dim() == 2:
+            nn.init.kaiming_normal_(weight)
+    (inputs,), targets = _samples()
+    return Task(module, (inputs[:BATCH],), targets[:BATCH], F.cross_entropy)
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.runtime.stage.passes.test_float16:steep"))
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4) as session:
+        session.use_samples(*_samples())
+        yield session
+
+
+def _both(
+    captured: CapturedModel,
+    session: ClusterSession,
+    placement: Placement,
+    method: Method,
+    optimizer: OptimizerSpec,
+    rates: list[float] | None = None,
+) -> ReferenceResult:
+    """Train on the workers and with the reference, which has to come to the same."""
+    options = RunOptions(order=_order(), rates=rates)
+    reference = run_reference(
+        captured,
+        placement,
+        Minibatches(*_samples()),
+        MINIBATCHES,
+        method=method,
+        optimizer=optimizer,
+        options=options,
+    )
+    deployment = session.deploy(placement, method, optimizer)
+    _, results = session.run(deployment, MINIBATCHES, options)
+    state, _ = session.collect(deployment)
+    # Where predictions differ in their last bit, casting to float16 may round the other way.
+    tolerance = 1e-3 if method.moves_weights else 1e-5
+    assert largest_difference(state, reference.state) < tolerance
+    for stage, workers in enumerate(deployment.pipeline.stages):
+        for worker in workers:
+            assert results[worker].skipped_updates == reference.skipped_updates[stage]
+    return reference
+
+
+FLUSHING = [
+    Method(schedule="gpipe", policy="sync", precision="float16"),
+    Method(schedule="gpipe", policy="sync", microbatches=4, precision="float16"),
+    Method(schedule="1f1b-flush", policy="sync", microbatches=2, accumulate=2, precision="float16"),
+    Method(schedule="1f1b-flush", policy="sync", recompute=True, precision="float16"),
+    Method(schedule="gpipe", policy="sync", microbatches=2, clip_norm=0.5, precision="float16"),
+]
+ASYNCHRONOUS = [
+    Method(policy="stash", precision="float16"),
+    Method(policy="stash-vertical", precision="float16"),
+    Method(policy="stash", accumulate=2, clip_norm=0.5, precision="float16"),
+    Method(policy="2bw", accumulate=4, precision="float16"),
+    *(
+        Method(policy=policy, recompute=True, precision="float16")
+        for policy in ("vanilla", "spectrain", "xpipe", "pipeoptim")
+    ),
+    Method(policy="pipemare", correction_decay=0.2, recompute=True, precision="float16"),
+]
+
+
+@pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, PLACEMENTS), ids=str)
+def test_all_stages_of_a_schedule_that_flushes_skip_the_same_updates(
+    captured: CapturedModel, session: ClusterSession, method: Method, shape: str
+) -> None:
+    placement = in_a_row(captured.graph, *PLACEMENTS[shape])
+    usual = _both(captured, session, placement, method, SGD)
+    assert set(usual.skipped_updates) == {0}
+    # On its own only the first stage would skip updates.
+    overflowing = method.model_copy(update={"loss_scale": OVERFLOWING / 2})
+    found = _both(captured, session, placement, overflowing, SGD)
+    assert len(set(found.skipped_updates)) == 1
+    assert 0 < found.skipped_updates[0] < MINIBATCHES // method.accumulate
+
+
+@pytest.mark.parametrize(
+    ("method", "shape"), in_turns(ASYNCHRONOUS, ["straight", "replicated"]), ids=str
+)
+def test_asynchronous_weights_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: Method, shape: str
+) -> None:
+    placement = in_a_row(captured.graph, *PLACEMENTS[shape])
+    usual = _both(captured, session, placement, method, SGD)
+    assert set(usual.skipped_updates) == {0}
+    overflowing = method.model_copy(update={"loss_scale": OVERFLOWING})
+    found = _both(captured, session, placement, overflowing, SGD)
+    assert all(0 < skipped < MINIBATCHES for skipped in found.skipped_updates)
+
+
+def test_an_asynchronous_stage_skips_updates_alone(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    """The first layer's gradients are as large as what it reads, and overflow before others do."""
+    method = Method(policy="stash", precision="float16", loss_scale=OVERFLOWING / 2)
+    found = _both(captured, session, in_a_row(captured.graph, 0, 1, 2), method, SGD)
+    assert found.skipped_updates[0] > found.skipped_updates[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "optimizer", "accumulate"),
+    in_turns(["pipeoptim", "spectrain", "xpipe"], [PLAIN_SGD, ADAM, ASGD], [1, 2]),
+    ids=str,
+)
+def test_predictions_follow_the_last_step_that_was_made(
+    captured: CapturedModel,
+    session: ClusterSession,
+    policy: str,
+    optimizer: OptimizerSpec,
+    accumulate: int,
+) -> None:
+    """Whether a direction is read from the optimizer's state, gradients or the last step."""
+    method = Method.model_validate(
+        {
+            "policy": policy,
+            "accumulate": accumulate,
+            "recompute": True,
+            "precision": "float16",
+            "loss_scale": OVERFLOWING,
+        }
+    )
+    placement = in_a_row(captured.graph, 0, 1, 2)
+    found = _both(captured, session, placement, method, optimizer)
+    assert all(0 < skipped < MINIBATCHES // accumulate for skipped in found.skipped_updates)
+
+
+def test_learning_rates_go_on_through_skipped_updates(
+    captured: CapturedModel, session: ClusterSession
+) -> None:
+    rates = [0.01 / (1 + minibatch) for minibatch in range(MINIBATCHES + 4)]
+    method = Method(policy="stash", precision="float16", loss_scale=OVERFLOWING)
+    placement = in_a_row(captured.graph, 0, 1, 2)
+    found = _both(captured, session, placement, method, SGD, rates)
+    assert found.skipped_updates[0] > 0
+
+
+GATHERING = gathering.REFERENCE.model_copy(update={"options": {"dtype": "float32"}})
+GATHERED = 8
+
+
+@pytest.fixture(scope="module")
+def gathering_session() -> Iterator[ClusterSession]:
+    with ClusterSession(capture(GATHERING), workers=2) as session:
+        session.use_samples(*gathering.samples("float32"))
+        yield session
+
+
+def _train_with_scaler(scale: float, together: int, clip_norm: float) -> tuple[nn.Module, int]:
+    """The usual loop of torch's documentation; how many steps were skipped."""
+    module = GATHERING.build().module
+    optimizer = torch.optim.SGD(trained_parameters(module), lr=0.05, momentum=0.9)
+    order = random_order(gathering.SAMPLES, GATHERED, gathering.BATCH)
+    minibatches = draw(*gathering.samples("float32"), order)
+    # Workers divide by the number of minibatches in the end, after their backwards.
+    scale = scale * together
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    skipped = 0
+    for first in range(0, len(minibatches), together):
+        optimizer.zero_grad()
+        for minibatch in minibatches[first : first + together]:
+            inputs, targets = minibatch
+            with torch.autocast("cpu", torch.float16):
+                loss = gathering.objective(module(*inputs), targets) / together
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        if clip_norm:
+            nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+        scaler.step(optimizer)
+        skipped += any(
+            not weight.grad.isfinite().all()
+            for weight in module.parameters()
+            if weight.grad is not None
+        )
+        scaler.update(scale)
+    return module, skipped
+
+
+@pytest.mark.parametrize(
+    ("scale", "together", "clip_norm"),
+    [
+        (1024.0, 1, 0.0),
+        (1024.0, 2, 0.0),
+        (1024.0, 1, 0.5),
+        (2.0**17, 1, 0.0),
+        (2.0**16, 2, 0.5),
+    ],
+)
+def test_a_single_stage_equals_torchs_own_scaler(
+    gathering_session: ClusterSession, scale: float, together: int, clip_norm: float
+) -> None:
+    method = Method(
+        schedule="gpipe",
+        policy="sync",
+        accumulate=together,
+        precision="float16",
+        loss_scale=scale,
+        clip_norm=clip_norm,
+    )
+    spec = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9})
+    deployment = gathering_session.deploy(in_a_row(gathering_session.graph, 0), method, spec)
+    order = random_order(gathering.SAMPLES, GATHERED, gathering.BATCH)
+    _, results = gathering_session.run(deployment, GATHERED, RunOptions(order=order))
+    state, _ = gathering_session.collect(deployment)
+    module, skipped = _train_with_scaler(scale, together, clip_norm)
+    assert results[0].skipped_updates == skipped
+    assert (skipped > 0) == (scale > 1024)
+    assert skipped < GATHERED // together
+    assert_state(state, module, rtol=1e-5, atol=1e-6)
+
+
+def test_resuming_after_skipped_updates_changes_no_bit(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path
+) -> None:
+    """With a direction that is read from the last gradients, of which the newest are skipped."""
+    method = Method(policy="pipeoptim", recompute=True, precision="float16", loss_scale=OVERFLOWING)
+    placement = in_a_row(captured.graph, 0, 1, 2)
+    options = RunOptions(order=_order())
+    whole = session.deploy(placement, method, PLAIN_SGD)
+    # The pipeline goes on through the cut, behind an update that is skipped.
+    path, cut = tmp_path / "cut.safetensors", LARGE_BLOCK + 1
+
+    def save(place: int, results: Mapping[int, RunResult]) -> None:
+        write_checkpoint(path, session.checkpoint(whole))
+
+    _, results = session.run(whole, MINIBATCHES, options, cuts=[cut], on_cut=save)
+    wanted, _ = session.collect(whole)
+    assert all(result.skipped_updates > 1 for result in results.values())
+    resumed = session.deploy(placement, method, PLAIN_SGD, checkpoint=path, in_flight=True)
+    session.run(resumed, MINIBATCHES, options, cuts=[cut], start=cut)
+    found, _ = session.collect(resumed)
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+def _data(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
+    (inputs,), targets = _samples()
+    return (inputs, targets), (inputs[:BATCH], targets[:BATCH])
+
+
+def _infinite(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Activations that float16 has no numbers for."""
+    (train, targets), held_out = _data(example_inputs)
+    return (train * 1e6, targets), held_out
+
+
+def _trainer(
+    captured: CapturedModel, tmp_path: Path, notes: list[str], scale: float | None
+) -> PipelineTrainer:
+    method = Method(policy="stash", precision="float16", loss_scale=scale)
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), method=method, optimizer=SGD)
+    observer = TrainerCallbacks(on_note=notes.append)
+    return PipelineTrainer(document, out=tmp_path, checkpoint_every=2, observer=observer)
+
+
+def test_a_user_is_told_of_skipped_updates(captured: CapturedModel, tmp_path: Path) -> None:
+    notes: list[str] = []
+    _trainer(captured, tmp_path, notes, 2.0**40).fit(f"{__name__}:_data", epochs=2)
+    assert notes == [
+        f"in epoch {epoch} gradients overflowed in float16, and a stage skipped {BLOCKS} of its "
+        f"updates; a loss_scale below {2.0**40:g} may help"
+        for epoch in (1, 2)
+    ]
+
+
+def test_a_loss_that_overflows_is_a_failure_and_no_skipped_update(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    trainer = _trainer(captured, tmp_path, notes, None)
+    with pytest.raises(NotFinite, match="the loss of minibatch 1 is"):
+        trainer.fit(f"{__name__}:_infinite", epochs=1)
+    assert not notes

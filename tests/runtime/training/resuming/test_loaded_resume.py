@@ -1,0 +1,219 @@
+"""Training through a ``DataLoader`` that is killed in an epoch goes on bit for bit."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+)
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidInput
+from drlpp.models.model_reference import ModelReference
+from drlpp.runtime import PipelineTrainer, TrainingResult
+from drlpp.schedule.method import Method
+from tests.support.training.killing import killed_after_saving, killed_after_savings
+from tests.support.training.loading import data_for, loaders_for, placement_file, same
+
+STASH = Method(policy="stash")
+SHAPES = [
+    ((0, 1, 2), Method(policy="pipeoptim")),
+    ((0, 0, 1), STASH),
+    ((0, 1), Method(schedule="1f1b-flush", policy="sync", microbatches=2, recompute=True)),
+]
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
+
+
+class Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """Samples that are random themselves."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        noise = 0.1 * torch.randn_like(self.inputs[index])
+        return self.inputs[index] + noise, self.targets[index]
+
+
+class Flowing(IterableDataset[tuple[Tensor, Tensor]]):
+    """The same, one after another, of unknown number."""
+
+    def __init__(self, samples: Noisy) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from (self.samples[index] for index in torch.randperm(len(self.samples)).tolist())
+
+
+class Shuffling(Sampler[list[int]]):
+    """Batches in an order by a generator, under a name of its own."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self.chance = torch.Generator().manual_seed(3)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(self.samples, generator=self.chance)
+        yield from order.view(-1, 8).tolist()
+
+
+class Within(Sampler[list[int]]):
+    """The same batches."""
+
+    def __init__(self, batches: Shuffling) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from self.batches
+
+
+class Counting(Sampler[list[int]]):
+    """Batches in an order of each epoch's own, that nobody else knows of."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self.epochs = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.epochs += 1
+        generator = torch.Generator().manual_seed(self.epochs)
+        yield from torch.randperm(self.samples, generator=generator).view(-1, 8).tolist()
+
+
+def noisy(captured: CapturedModel) -> Noisy:
+    train = data_for(captured).train
+    return Noisy(train.inputs[0], train.targets)
+
+
+LOADERS: dict[str, Callable[[Noisy], DataLoader]] = {
+    "shuffled": lambda samples: DataLoader(samples, batch_size=8, shuffle=True),
+    "with a generator": lambda samples: DataLoader(
+        samples, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5)
+    ),
+    "in processes": lambda samples: DataLoader(
+        samples, batch_size=8, shuffle=True, num_workers=2, prefetch_factor=3
+    ),
+    "in processes that stay": lambda samples: DataLoader(
+        samples, batch_size=8, shuffle=True, num_workers=2, persistent_workers=True
+    ),
+    "iterable": lambda samples: DataLoader(Flowing(samples), batch_size=8),
+    "by the epoch": lambda samples: DataLoader(
+        samples, batch_size=8, sampler=DistributedSampler(samples, num_replicas=1, rank=0)
+    ),
+    "by a batch sampler's generator": lambda samples: DataLoader(
+        samples, batch_sampler=Shuffling(len(samples))
+    ),
+    "by one within another": lambda samples: DataLoader(
+        samples, batch_sampler=Within(Shuffling(len(samples)))
+    ),
+}
+
+
+def _killed_and_resumed(
+    train: Callable[..., TrainingResult], tmp_path: Path, *stopped_after: int
+) -> tuple[TrainingResult, list[TrainingResult]]:
+    """An uninterrupted training, and those that were killed after so many checkpoints."""
+    whole = train(out=tmp_path / "whole")
+    parts = {saved: tmp_path / str(saved) for saved in stopped_after}
+    with killed_after_savings(parts):
+        train(out=tmp_path / "killed", checkpoint_every=5)
+    rests = [train(out=out, checkpoint_every=5, resume=True) for out in parts.values()]
+    return whole, rests
+
+
+@pytest.mark.parametrize(("accelerators", "method"), SHAPES)
+def test_the_weights_are_those_of_samples_in_memory(
+    captured: CapturedModel,
+    tmp_path: Path,
+    accelerators: tuple[int, ...],
+    method: Method,
+) -> None:
+    """Two epochs of 12 minibatches, checkpoints every 5."""
+    document = placement_file(captured, *accelerators, method=method)
+    data = data_for(captured)
+
+    def train(*, out: Path, **options: bool) -> TrainingResult:
+        given = (data,) if out.name == "whole" else loaders_for(data)
+        return PipelineTrainer(document, out=out, **options).fit(*given, epochs=2)
+
+    whole, rests = _killed_and_resumed(train, tmp_path, 1, 3, 4)
+    for rest in rests:
+        assert same(rest.state_dict, whole.state_dict)
+        assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_random_samples_and_orders_are_the_same_again(
+    captured: CapturedModel, tmp_path: Path, kind: str
+) -> None:
+    document = placement_file(captured, 0, 1, method=STASH)
+
+    def train(**options: Path | bool) -> TrainingResult:
+        loader = LOADERS[kind](noisy(captured))
+        return PipelineTrainer(document, **options).fit(loader, epochs=2)
+
+    whole, rests = _killed_and_resumed(train, tmp_path, 3, 4)
+    assert all(same(rest.state_dict, whole.state_dict) for rest in rests)
+    assert whole.epochs[0].loss != whole.epochs[1].loss
+
+
+def test_a_loader_that_goes_on_elsewhere_is_refused(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    """Killed within the second epoch, which a new loader takes for its first."""
+    document = placement_file(captured, 0, 1, method=STASH)
+
+    def train(**options: Path | bool | int) -> TrainingResult:
+        samples = noisy(captured)
+        loader = DataLoader(samples, batch_sampler=Counting(len(samples)))
+        return PipelineTrainer(document, out=tmp_path, **options).fit(loader, epochs=2)
+
+    with killed_after_saving(4):
+        train(checkpoint_every=5)
+    with pytest.raises(InvalidInput, match="gives other minibatches in epoch 2 than when"):
+        train(resume=True)
+
+
+def test_nobody_notices_whose_random_numbers_a_loader_draws(
+    captured: CapturedModel, tmp_path: Path
+) -> None:
+    document = placement_file(captured, 0, method=STASH)
+    results = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        loader = DataLoader(noisy(captured), batch_size=8, shuffle=True)
+        trainer = PipelineTrainer(document, out=tmp_path / str(seed))
+        results.append(trainer.fit(loader, epochs=1).state_dict)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert same(*results)
+
+
+def test_another_kind_of_loader_is_refused(captured: CapturedModel, tmp_path: Path) -> None:
+    document = placement_file(captured, 0, method=STASH)
+    with killed_after_saving(1):
+        PipelineTrainer(document, out=tmp_path).fit(
+            LOADERS["with a generator"](noisy(captured)), epochs=2
+        )
+    trainer = PipelineTrainer(document, out=tmp_path, resume=True)
+    with pytest.raises(InvalidInput, match=r"had 1 generators of its own, this one has 0"):
+        trainer.fit(LOADERS["shuffled"](noisy(captured)), epochs=2)
+    samples = data_for(captured).train
+    fewer = TensorDataset(samples.inputs[0][:40], samples.targets[:40])
+    with pytest.raises(InvalidInput, match="run with minibatches = 12; it cannot be resumed"):
+        trainer.fit(DataLoader(fewer, batch_size=8), epochs=2)

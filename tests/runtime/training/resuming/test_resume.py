@@ -1,0 +1,192 @@
+"""A checkpoint with minibatches in flight goes on bit for bit, in workers that never saw them."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns
+from tests.support.models.forked import POLICIES, SHAPES, order, placements, samples
+
+MINIBATCHES = 12
+
+METHODS = {
+    **POLICIES,
+    "pipeoptim-accumulating": Method(policy="pipeoptim", accumulate=3),
+    "pipemare": Method(policy="pipemare", annealing_minibatches=10, correction_decay=0.2),
+    "deeper": Method(policy="stash", in_flight_per_link=1),
+    "microbatches": Method(policy="stash", microbatches=2),
+    "predicted-microbatches": Method(policy="pipeoptim", microbatches=4),
+    "recomputing": Method(policy="pipeoptim", recompute=True),
+    "gpipe": Method(schedule="gpipe", policy="sync", microbatches=2, accumulate=2),
+    "zb-h1": Method(schedule="zb-h1", policy="sync", microbatches=4),
+}
+
+SGD = OptimizerSpec(name="sgd", options={"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01})
+OPTIMIZERS = {
+    "sgd": SGD,
+    # Its direction is in the last gradient, and the generic rule's in the last step.
+    "plain-sgd": OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.0}),
+    "rprop": OptimizerSpec(name="rprop", options={"lr": 0.001}),
+}
+OPTIMIZERS["rotated"] = OptimizerSpec(name="basisrotation", options={"lr": 0.01, "frequency": 3})
+if hasattr(torch.optim, "Muon"):
+    OPTIMIZERS["muon"] = OptimizerSpec(name="muon", options={"lr": 0.01, "adamw_lr": 0.003})
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:forked"))
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4) as session:
+        session.use_samples(*samples())
+        yield session
+
+
+def _train(
+    session: ClusterSession,
+    placement: Placement,
+    method: Method,
+    optimizer: OptimizerSpec,
+    folder: Path,
+    cuts: tuple[int, ...] = (),
+) -> tuple[dict[str, Tensor], dict[int, Path], Mapping[tuple[int, int], float]]:
+    """Train without a stop, and take a checkpoint at every cut on the way."""
+    paths = {}
+
+    def save(cut: int, results: Mapping[int, RunResult]) -> None:
+        paths[cut] = folder / f"checkpoint-{cut}.safetensors"
+        write_checkpoint(paths[cut], session.checkpoint(deployment))
+
+    deployment = session.deploy(placement, method, optimizer)
+    options = RunOptions(order=order(MINIBATCHES), rates=_RATES)
+    _, results = session.run(deployment, MINIBATCHES, options, cuts=cuts, on_cut=save)
+    losses = {part: loss for result in results.values() for part, loss in result.losses.items()}
+    return session.collect(deployment)[0], paths, losses
+
+
+_RATES = [0.05 / (1 + 0.1 * minibatch) for minibatch in range(MINIBATCHES)]
+
+
+def _resume(
+    session: ClusterSession,
+    placement: Placement,
+    method: Method,
+    optimizer: OptimizerSpec,
+    path: Path,
+    cut: int,
+) -> dict[str, Tensor]:
+    deployment = session.deploy(placement, method, optimizer, checkpoint=path, in_flight=True)
+    options = RunOptions(order=order(MINIBATCHES), rates=_RATES)
+    session.run(deployment, MINIBATCHES, options, start=cut)
+    return session.collect(deployment)[0]
+
+
+def _assert_same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    different = [name for name in wanted if not torch.equal(found[name], wanted[name])]
+    assert not different
+
+
+@pytest.mark.parametrize(("method", "shape"), in_turns(METHODS, SHAPES, one_of=3))
+def test_resuming_at_any_minibatch_changes_no_bit(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str
+) -> None:
+    placement = placements(captured)[shape]
+    chosen = METHODS[method]
+    whole, _, losses = _train(session, placement, chosen, SGD, tmp_path)
+    cuts = (1, 4, 5, 9)
+    stopped, paths, losses_with_stops = _train(session, placement, chosen, SGD, tmp_path, cuts)
+    _assert_same_bits(stopped, whole)
+    assert losses_with_stops == losses
+    for cut, path in paths.items():
+        _assert_same_bits(_resume(session, placement, chosen, SGD, path, cut), whole)
+
+
+def test_two_stages_on_an_accelerator_resume(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path
+) -> None:
+    placement = placements(captured)["folded"]
+    method = Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=2)
+    whole, paths, _ = _train(session, placement, method, SGD, tmp_path, cuts=(4, 5))
+    for cut, path in paths.items():
+        _assert_same_bits(_resume(session, placement, method, SGD, path, cut), whole)
+
+
+PREDICTING = ["pipeoptim", "pipeoptim-accumulating", "spectrain", "xpipe"]
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        *((method, name) for name in OPTIMIZERS if name != "sgd" for method in PREDICTING),
+        ("last-step", "sgd"),
+    ],
+)
+def test_resuming_keeps_what_predictions_are_made_from(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, optimizer: str
+) -> None:
+    placement, chosen = placements(captured)["replicated"], METHODS[method]
+    spec = OPTIMIZERS[optimizer]
+    whole, paths, _ = _train(session, placement, chosen, spec, tmp_path, cuts=(5, 8))
+    for cut, path in paths.items():
+        _assert_same_bits(_resume(session, placement, chosen, spec, path, cut), whole)
+
+
+@pytest.mark.parametrize("momenta", [(0.99, None), (None, 0.99)])
+def test_momentum_of_a_stage_is_in_no_checkpoint(
+    captured: CapturedModel,
+    session: ClusterSession,
+    tmp_path: Path,
+    momenta: tuple[float | None, float | None],
+) -> None:
+    """What continues has the momentum of its own method, whichever method the checkpoint is of."""
+    straight = placements(captured)["straight"]
+    first, then = (Method(policy="stash", stage_momentum=highest) for highest in momenta)
+    deployment = session.deploy(straight, first, SGD)
+    session.run(deployment, 4, RunOptions(order=order(4)))
+    checkpoint = session.checkpoint(deployment)
+    both = []
+    for forgets in (False, True):
+        if forgets:
+            for state in checkpoint["optimizer"].values():
+                state["group"].pop("momentum", None)
+        path = tmp_path / f"checkpoint-{forgets}.safetensors"
+        write_checkpoint(path, checkpoint)
+        deployment = session.deploy(straight, then, SGD, path)
+        session.run(deployment, 8, RunOptions(order=order(8)))
+        both.append(session.collect(deployment)[0])
+    _assert_same_bits(*both)
+
+
+def test_a_cut_through_the_gradients_of_an_update_keeps_their_sum(tmp_path: Path) -> None:
+    """On 1-4-1 with updates of three minibatches, stage 0 stops behind a backward of the next."""
+    captured = capture(ModelReference.named("tests.support.models.small:perceptron"))
+    operators = len(captured.graph)
+    placement = Placement.from_assignment(
+        [3 * i // operators for i in range(operators)], (0, 1, 1, 1, 1, 2)
+    )
+    method = Method(policy="pipeoptim", accumulate=3)
+    with ClusterSession(captured, workers=6) as session:
+        generator = torch.Generator().manual_seed(3)
+        session.use_samples(
+            [torch.randn(40, 16, generator=generator)],
+            torch.randint(0, 5, (40,), generator=generator),
+        )
+        whole, paths, _ = _train(session, placement, method, SGD, tmp_path, cuts=(4,))
+        saved = read_checkpoint(paths[4])["in_flight"][0]["stage"]
+        assert any(value is not None for value in saved["gradients"])
+        _assert_same_bits(_resume(session, placement, method, SGD, paths[4], 4), whole)

@@ -1,0 +1,95 @@
+"""What is refused as a checkpoint of a training."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidFile, NotFinite
+from drlpp.models.model_reference import ModelReference
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
+from drlpp.runtime.training.checkpoint import check_finite, read_training_checkpoint
+from tests.support.training.killing import killed_after_saving
+from tests.support.training.loading import DATA, placement_file, train
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
+
+
+@pytest.fixture(scope="module")
+def written(captured: CapturedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the second epoch of 12 minibatches, after 5 of them."""
+    out = tmp_path_factory.mktemp("training")
+    with killed_after_saving(4):
+        train(placement_file(captured, 0, 1), data=DATA, out=out, checkpoint_every=5)
+    return out / "checkpoint.safetensors"
+
+
+def test_a_checkpoint_is_read(captured: CapturedModel, written: Path) -> None:
+    saved = read_training_checkpoint(written, captured.state, 12)
+    assert (len(saved.epochs), saved.began, saved.position) == (1, 0, 5)
+    assert saved.in_flight.keys() == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"began": "first"},
+            r"not a checkpoint of drlpp train \(began: Input should be",
+        ),
+        ({"position": -1}, "position: "),
+        ({"began": 6}, "began at minibatch 6 and is at 5 of an epoch of 12"),
+        ({"position": 12}, "is at 12 of an epoch of 12"),
+        ({"evaluated": False}, "its last epoch is not evaluated, but it is not at the end of one"),
+        ({"losses": {}}, "has not all losses of the 5 minibatches"),
+        ({"losses": {(0, 0): "much"}}, "losses"),
+        ({"losses": [1.0]}, "losses"),
+        ({"epochs": [{"epoch": 1}]}, "epochs"),
+        ({"epochs": []}, None),
+        ({"model": [torch.zeros(2)]}, "model"),
+        ({"model": {}}, "its model has other weights"),
+        ({"optimizer": None}, "optimizer"),
+        ({"optimizer": {"other": {}}}, r"of unknown parameters \(other\)"),
+        ({"in_flight": {"0": {}}}, "in_flight"),
+        ({"in_flight": {0: None}}, "in_flight"),
+        ({"deployed": 3}, "deployed"),
+        ({"data": ()}, "data"),
+        ({"data": (("state",), "")}, "data"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_another_content_is_refused(
+    captured: CapturedModel,
+    written: Path,
+    tmp_path: Path,
+    change: dict[str, Any],
+    message: str | None,
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    write_checkpoint(path, {**read_checkpoint(written), **change})
+    if message is None:
+        read_training_checkpoint(path, captured.state, 12)
+        return
+    with pytest.raises(InvalidFile, match=message):
+        read_training_checkpoint(path, captured.state, 12)
+
+
+def test_minibatches_in_flight_of_other_workers_are_refused(
+    captured: CapturedModel, written: Path
+) -> None:
+    write_checkpoint(written, {**read_checkpoint(written), "in_flight": {0: {}, 5: {}}})
+    with pytest.raises(InvalidFile, match=r"in flight of workers \[0, 5\], .* uses \[0, 1\]"):
+        train(placement_file(captured, 0, 1), data=DATA, out=written.parent, resume=True)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_buffers_have_to_stay_finite_too_but_may_hold_a_mask(value: float) -> None:
+    mask, mean = torch.full((2,), -torch.inf), torch.zeros(2)
+    check_finite({"mask": mask, "mean": mean}, {"mask": mask, "mean": mean})
+    with pytest.raises(NotFinite, match="mean has values that are not finite"):
+        check_finite({"mask": mask, "mean": mean + value}, {"mask": mask, "mean": mean})

@@ -1,0 +1,1 @@
+"""What tests share: helpers that several of their rooms import."""

@@ -1,0 +1,1 @@
+"""Programs and hosts in tests: commands as users type them, launches, emulated clusters."""

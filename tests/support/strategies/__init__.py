@@ -1,0 +1,1 @@
+"""Hypothesis strategies: random graphs, planning problems and schedules."""

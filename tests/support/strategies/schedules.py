@@ -1,0 +1,25 @@
+"""A Hypothesis strategy for schedules of every kind."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
+from drlpp.schedule.schedule import Schedule, build_schedule
+from tests.support.schedule_texts import folded
+from tests.support.strategies.graphs import pipelines
+
+
+@st.composite
+def any_schedule(draw: st.DrawFn) -> Schedule:
+    kind = SCHEDULE_KINDS[draw(st.sampled_from(list(SCHEDULE_KINDS)))]
+    return build_schedule(
+        draw(pipelines()) if kind.stages_held == 1 else folded(draw(st.integers(2, 4))),
+        draw(st.integers(1, 12)),
+        kind.name,
+        draw(st.integers(1, 4)) if kind.takes_microbatches else 1,
+        accumulate=draw(st.integers(1, 4)),
+        in_flight_per_link=draw(st.integers(0, 3)) if kind.takes_in_flight_per_link else 0,
+        recompute=draw(st.booleans()),
+        share_norm=kind.flushes and draw(st.booleans()),
+    )

@@ -1,0 +1,1 @@
+"""Trainings in tests: data, placement files, kills, and the plain loop to compare with."""
