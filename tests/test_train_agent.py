@@ -98,7 +98,7 @@ def workers_of(process: int) -> set[int]:
 
 
 def wait_for_end_of(processes: set[int]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while [process for process in processes if Path(f"/proc/{process}").exists()]:
         assert time.monotonic() < deadline, "workers outlive their controller"
         time.sleep(0.1)
