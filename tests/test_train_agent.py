@@ -53,6 +53,10 @@ def measured(out: Path) -> list[str]:
     return path.read_text().splitlines()[1:] if path.exists() else []
 
 
+# Few ways to divide a minibatch, so that there is little to choose from and to compare with.
+BRIEF = ("--model-option", "batch_size=2")
+
+
 def once_measured(out: Path, placements: int, act: Callable[[], Result]) -> Result:
     """Wait until a run has measured so many placements, and act."""
     deadline = time.monotonic() + 200
@@ -199,14 +203,14 @@ def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> N
     try:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(once_measured, out, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
-            printed = finish(out, 500)
+            printed = finish(out, 500, *BRIEF)
     finally:
         signal.signal(signal.SIGINT, before)
     assert "--resume" in printed
     assert "Traceback" not in printed
     read_document(out / "placement.json", PlacementFile)
     known = measured(out)
-    finish(out, len(known) + 2, "--resume")
+    finish(out, len(known) + 2, "--resume", *BRIEF)
     assert measured(out)[: len(known)] == known
 
 
@@ -244,10 +248,10 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
 
 def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    finish(out, 3, "--repetitions", "3")
+    finish(out, 3, "--repetitions", "3", *BRIEF)
     runs = Counter(json.dumps(json.loads(line)["placement"]) for line in measured(out))
     assert list(runs.values()) == [3] * 3
-    done = run(out, 4, "--resume")
+    done = run(out, 4, "--resume", *BRIEF)
     assert done.code == 2
     assert "holds a run with repetitions = 3" in done.err
 
