@@ -221,7 +221,7 @@ def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
     workers = workers_of(process.pid)
     assert workers
     process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate(timeout=60)
+    printed, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
     assert "--resume" in printed
     assert "Traceback" not in errors
@@ -236,7 +236,7 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
     process = start_until(out, placements)
     workers = workers_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     wait_for_end_of(workers)
     known = measured(out)
     finish(out, len(known) + 3, "--resume")

@@ -23,7 +23,7 @@ from tests.support.forked import (
     placements,
     samples,
 )
-from tests.support.in_turns import in_turns
+from tests.support.in_turns import in_turns, words
 
 MINIBATCHES = 15
 FLUSHED = 6
@@ -159,7 +159,7 @@ PREDICTING = [
 
 
 @pytest.mark.parametrize(
-    ("predicting", "optimizer"), in_turns(PREDICTING, WITHOUT_SIGNS, one_of=3), ids=str
+    ("predicting", "optimizer"), in_turns(PREDICTING, WITHOUT_SIGNS, one_of=3), ids=words
 )
 def test_predictions_for_every_optimizer_equal_the_reference(
     captured: CapturedModel,
@@ -269,7 +269,7 @@ WITH_STAGE_MOMENTUM = [
 @pytest.mark.parametrize(
     ("trained", "shape"),
     in_turns(WITH_STAGE_MOMENTUM, ["straight", "replicated", "branching"], one_of=3),
-    ids=str,
+    ids=words,
 )
 def test_momentum_of_a_stage_equals_the_reference(
     captured: CapturedModel, session: ClusterSession, trained: tuple[Method, str], shape: str

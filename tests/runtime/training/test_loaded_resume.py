@@ -20,7 +20,7 @@ from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import PipelineTrainer, TrainingResult
 from drlpp.schedule.method import Method
-from tests.support.in_turns import in_turns
+from tests.support.in_turns import in_turns, words
 from tests.support.killing import killed_after_saving
 from tests.support.loading import data_for, loaders_for, placement_file, same
 
@@ -135,7 +135,7 @@ def _killed_and_resumed(
     return whole, train(out=tmp_path / "parts", checkpoint_every=5, resume=True)
 
 
-@pytest.mark.parametrize(("shape", "saved"), in_turns(SHAPES, [1, 3, 4], one_of=3), ids=str)
+@pytest.mark.parametrize(("shape", "saved"), in_turns(SHAPES, [1, 3, 4], one_of=3), ids=words)
 def test_the_weights_are_those_of_samples_in_memory(
     captured: CapturedModel,
     tmp_path: Path,

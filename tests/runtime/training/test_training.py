@@ -16,7 +16,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import in_turns
+from tests.support.in_turns import in_turns, words
 from tests.support.killing import killed_after_saving, killed_after_savings
 from tests.support.loading import DATA, placement_file, same, train
 from tests.support.placement_files import ADAM
@@ -76,7 +76,7 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(("trained", "saved"), in_turns(KILLED, [1, 3, 4], one_of=3), ids=str)
+@pytest.mark.parametrize(("trained", "saved"), in_turns(KILLED, [1, 3, 4], one_of=3), ids=words)
 def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
     captured: CapturedModel,
     tmp_path: Path,
