@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +58,26 @@ def split_into_tuples(
             only.args = (call, 0)
     whole.recompile()
     return whole
+
+
+@contextmanager
+def graphs_compiled_when_used() -> Iterator[None]:
+    """Let torch's own functions make graph modules as :func:`graph_compiled_when_used` does."""
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+    with _use_lazy_graph_module(True):
+        yield
+
+
+def graph_compiled_when_used(root: nn.Module, graph: fx.Graph) -> fx.GraphModule:
+    """Make a graph module that becomes Python code when it is called or pickled.
+
+    That of others becomes code, and is compiled, whenever they are made and whenever they change,
+    which takes longer than to cut a graph. The name is private in torch 2.8 to 2.13.
+    """
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    return _LazyGraphModule(root, graph)
 
 
 def copy_where_a_view_does_not_fit(graph: fx.Graph) -> None:

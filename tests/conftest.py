@@ -1,5 +1,6 @@
 """What all tests have in common: where temporary files go, and what is remembered of trust."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -20,6 +21,12 @@ settings.load_profile("untimed")
 
 _AFTER_MULTIPROCESSING = -200
 """Which removes a folder of its own in there, at -100."""
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at what was imported: it lives to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -53,6 +53,10 @@ def measured(out: Path) -> list[str]:
     return path.read_text().splitlines()[1:] if path.exists() else []
 
 
+# Few ways to divide a minibatch, so that there is little to choose from and to compare with.
+BRIEF = ("--model-option", "batch_size=2")
+
+
 def once_measured(out: Path, placements: int, act: Callable[[], Result]) -> Result:
     """Wait until a run has measured so many placements, and act."""
     deadline = time.monotonic() + 200
@@ -98,7 +102,7 @@ def workers_of(process: int) -> set[int]:
 
 
 def wait_for_end_of(processes: set[int]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while [process for process in processes if Path(f"/proc/{process}").exists()]:
         assert time.monotonic() < deadline, "workers outlive their controller"
         time.sleep(0.1)
@@ -199,14 +203,14 @@ def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> N
     try:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(once_measured, out, 4, lambda: os.kill(os.getpid(), signal.SIGINT))
-            printed = finish(out, 500)
+            printed = finish(out, 500, *BRIEF)
     finally:
         signal.signal(signal.SIGINT, before)
     assert "--resume" in printed
     assert "Traceback" not in printed
     read_document(out / "placement.json", PlacementFile)
     known = measured(out)
-    finish(out, len(known) + 2, "--resume")
+    finish(out, len(known) + 2, "--resume", *BRIEF)
     assert measured(out)[: len(known)] == known
 
 
@@ -217,7 +221,7 @@ def test_a_program_ends_by_ctrl_c_with_its_workers(tmp_path: Path) -> None:
     workers = workers_of(process.pid)
     assert workers
     process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate(timeout=60)
+    printed, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
     assert "--resume" in printed
     assert "Traceback" not in errors
@@ -232,7 +236,7 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
     process = start_until(out, placements)
     workers = workers_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     wait_for_end_of(workers)
     known = measured(out)
     finish(out, len(known) + 3, "--resume")
@@ -244,10 +248,10 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
 
 def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    finish(out, 3, "--repetitions", "3")
+    finish(out, 3, "--repetitions", "3", *BRIEF)
     runs = Counter(json.dumps(json.loads(line)["placement"]) for line in measured(out))
     assert list(runs.values()) == [3] * 3
-    done = run(out, 4, "--resume")
+    done = run(out, 4, "--resume", *BRIEF)
     assert done.code == 2
     assert "holds a run with repetitions = 3" in done.err
 

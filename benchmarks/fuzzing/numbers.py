@@ -15,7 +15,7 @@ import resource
 import signal
 import tempfile
 import types
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cache, partial
 from io import StringIO
 from pathlib import Path
@@ -246,19 +246,26 @@ def uses(folder: Path) -> dict[str, Callable[[Path], None]]:
     return {"placement": _placement, "profile": of_profile, "cluster": of_cluster}
 
 
-def complaints(kind: str, document: Document, folder: Path) -> Iterator[str]:
-    """Yield what is wrong with how a kind of document takes its numbers."""
+def tried(fields: Iterable[Path_], one_of: int) -> Iterator[tuple[Path_, str]]:
+    """Yield one in so many pairs of a field and a number, in turns; 1 gives all of them."""
+    for at, field in enumerate(fields):
+        for index, number in enumerate(EXTREMES):
+            if (at + index) % one_of == 0:
+                yield field, number
+
+
+def complaints(kind: str, document: Document, folder: Path, one_of: int) -> Iterator[str]:
+    """Yield what is wrong with how a kind of document takes its numbers, one in so many tried."""
     use = uses(folder).get(kind, _show)
     content = json.loads(document.model_dump_json(exclude_none=True))
     content = {"kind": kind, "version": document.current_version, **content}
     path = folder / "tried.json"
-    for field in fields_of(NUMBERS, type(document), content):
-        for number in EXTREMES:
-            path.write_text(with_value(content, field, number))
-            yield from _tried(path, use, f"{kind} {field} {number[:20]}")
+    for field, number in tried(fields_of(NUMBERS, type(document), content), one_of):
+        path.write_text(with_value(content, field, number))
+        yield from _tried(path, use, f"{kind} {field} {number[:20]}")
 
 
-def complaints_of_measurements(folder: Path) -> Iterator[str]:
+def complaints_of_measurements(folder: Path, one_of: int) -> Iterator[str]:
     """Yield the same for the lines of a file of measurements."""
     path = folder / "tried.jsonl"
     records = measurement_lines()
@@ -268,12 +275,11 @@ def complaints_of_measurements(folder: Path) -> Iterator[str]:
         shown(describe_measurements(path))
 
     for index, record in enumerate(records):
-        for field in fields_of(NUMBERS, type(record), lines[index]):
-            for number in EXTREMES:
-                texts = [json.dumps(line) for line in lines]
-                texts[index] = with_value(lines[index], field, number)
-                path.write_text("".join(f"{text}\n" for text in texts))
-                yield from _tried(path, show, f"measurements {field} {number[:20]}")
+        for field, number in tried(fields_of(NUMBERS, type(record), lines[index]), one_of):
+            texts = [json.dumps(line) for line in lines]
+            texts[index] = with_value(lines[index], field, number)
+            path.write_text("".join(f"{text}\n" for text in texts))
+            yield from _tried(path, show, f"measurements {field} {number[:20]}")
 
 
 def _tried(path: Path, use: Callable[[Path], None], what: str) -> Iterator[str]:
@@ -304,6 +310,9 @@ def main(
     kinds: Annotated[
         list[str] | None, typer.Argument(help="Kinds of documents, such as placement; else all.")
     ] = None,
+    one_of: Annotated[
+        int, typer.Option(min=1, help="Try one in so many pairs of a field and a number, in turns.")
+    ] = 1,
 ) -> None:
     """Try every number of documents at its extremes, and print the complaints."""
     documents = every_document()
@@ -314,9 +323,9 @@ def main(
     with tempfile.TemporaryDirectory(prefix="drlpp-numbers-") as name:
         for kind in kinds or [*documents, "measurements"]:
             found = (
-                complaints_of_measurements(Path(name))
+                complaints_of_measurements(Path(name), one_of)
                 if kind == "measurements"
-                else complaints(kind, documents[kind], Path(name))
+                else complaints(kind, documents[kind], Path(name), one_of)
             )
             for complaint in found:
                 complained = True

@@ -27,7 +27,11 @@ from drlpp.runtime.stage.stages import (
     StageProgram,
     Weight,
 )
-from drlpp.torch_versions import split_into_tuples
+from drlpp.torch_versions import (
+    graph_compiled_when_used,
+    graphs_compiled_when_used,
+    split_into_tuples,
+)
 
 
 def cut_stages(
@@ -43,9 +47,10 @@ def cut_stages(
     """
     module = with_seeded_operators(captured.module if graph_module is None else graph_module)
     stage_of = placement.stage_of_operator(len(captured.graph))
-    whole = split_into_tuples(
-        module, module, lambda node: stage_of[captured.operator_of[node.name]]
-    )
+    with graphs_compiled_when_used():
+        whole = split_into_tuples(
+            module, module, lambda node: stage_of[captured.operator_of[node.name]]
+        )
     # One call of a part for each stage is all that the outer graph computes.
     calls = {
         int(node.target.removeprefix("submod_")): node
@@ -95,7 +100,7 @@ def portable(module: nn.Module) -> fx.GraphModule:
         if isinstance(part, CapturedFunction):
             part.compute, part.differentiate = portable(part.compute), portable(part.differentiate)
     module.graph._tracer_cls = Retracer
-    return fx.GraphModule(module, module.graph)
+    return graph_compiled_when_used(module, module.graph)
 
 
 def _name_values(

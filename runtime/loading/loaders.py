@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
@@ -58,45 +59,49 @@ def iterate(loader: Loader, seed: int, epoch: int = 1, name: str = "the loader")
     state = torch.Generator().manual_seed(seed).get_state()
     iterator: Iterator[Any] | None = None
     count = 0
-    while True:
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(state)
-            try:
-                if iterator is None:
-                    begin_epoch(loader, epoch - 1)
-                    if loader.num_workers:
-                        # Their sockets go where they are removed even if all is killed.
-                        keep_socket_folder()
-                    with suspended_sigchld_handler():
-                        # torch installs its handler here.
-                        iterator = iter(loader)
-                batch = next(iterator)
-            except StopIteration:
-                return
-            except DRLPPError:
-                raise
-            except Exception as error:
-                _end_frozen_processes(iterator)
-                raise DataError(
-                    f"{name} raised {type(error).__name__} after {count} minibatches: "
-                    f"{_message_of(error)}{_what_it_means(error)}"
-                ) from error
-            state = torch.get_rng_state()
-        yield batch
-        count += 1
+    try:
+        while True:
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(state)
+                try:
+                    if iterator is None:
+                        begin_epoch(loader, epoch - 1)
+                        if loader.num_workers:
+                            # Their sockets go where they are removed even if all is killed.
+                            keep_socket_folder()
+                        with suspended_sigchld_handler():
+                            # torch installs its handler here.
+                            iterator = iter(loader)
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+                except DRLPPError:
+                    raise
+                except Exception as error:
+                    raise DataError(
+                        f"{name} raised {type(error).__name__} after {count} minibatches: "
+                        f"{_message_of(error)}{_what_it_means(error)}"
+                    ) from error
+                state = torch.get_rng_state()
+            yield batch
+            count += 1
+    finally:
+        _end_processes(loader, iterator)
 
 
-def _end_frozen_processes(iterator: object) -> None:
-    """Kill frozen processes of a loader that was given up.
+def _end_processes(loader: Loader, iterator: object) -> None:
+    """End the processes of a loader that has ended or was given up.
 
-    Torch only asks them to end, and waits for that at exit.
-
-    The others may be wanted again (``persistent_workers``).
+    Torch asks them to end by a queue, and then waits: for 5 s for each that is frozen, and also for
+    the others if it does so when garbage is collected, since the queue goes first.
     """
     for process in getattr(iterator, "_workers", ()):
         with suppress(OSError):
             if Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
                 process.kill()
+    # Those that stay (``persistent_workers``) are wanted again.
+    if isinstance(iterator, _MultiProcessingDataLoaderIter) and not loader.persistent_workers:
+        iterator._shutdown_workers()
 
 
 def _what_it_means(error: Exception) -> str:

@@ -33,7 +33,15 @@ def instance(**changes: object) -> Instance:
 
 
 @pytest.mark.parametrize(
-    "method", ["recalibrate", "planned-evolution", "evolution", "annealing", "random"]
+    "method",
+    [
+        # The command's test below has it, too.
+        pytest.param("recalibrate", marks=pytest.mark.slow),
+        "planned-evolution",
+        "evolution",
+        "annealing",
+        "random",
+    ],
 )
 def test_a_history_is_of_distinct_placements_and_never_rises(method: str) -> None:
     made = instance()

@@ -62,6 +62,7 @@ def test_torchs_schedules_train_as_plain_pytorch(workers: Bench, who: Contender)
         torch.testing.assert_close(found[name], weight.detach(), rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 def test_the_command_prints_every_sample() -> None:
     words = ["--short", "--json", "--stages", "2", "--microbatches", "2", "--speed", "0.5"]
     result = CliRunner().invoke(app, words)

@@ -160,6 +160,7 @@ def test_tables_are_written_between_the_marks(tmp_path: Path) -> None:
         write_live_tables(tmp_path / "none.md", [], "")
 
 
+@pytest.mark.slow
 def test_a_row_is_measured_kept_and_taken_up_again(tmp_path: Path) -> None:
     settings = Settings(
         agent="drl-pp",

@@ -37,9 +37,9 @@ def test_shapes_are_what_they_are_called() -> None:
 @pytest.mark.parametrize(
     ("method", "optimizer", "shape", "versions"),
     [
-        ("PipeOptim", "SGDM", "straight", 2),
+        pytest.param("PipeOptim", "SGDM", "straight", 2, marks=pytest.mark.slow),
         ("PipeDream", "Lion", "branching", 3),
-        ("PipeMare T1+T2+W", "AdamW", "2-1-1", 2),
+        pytest.param("PipeMare T1+T2+W", "AdamW", "2-1-1", 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_cell_differs_by_rounding_alone(

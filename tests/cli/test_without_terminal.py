@@ -78,6 +78,7 @@ def test_learning_says_what_it_measures(tmp_path: Path) -> None:
         assert int(first_line(process, "^measured ").split()[1]) > count
 
 
+@pytest.mark.system
 def test_training_says_where_it_is(tmp_path: Path) -> None:
     captured = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
     placement = tmp_path / "placement.json"

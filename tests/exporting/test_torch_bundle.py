@@ -195,6 +195,7 @@ def test_branches_become_a_chain(captured: CapturedModel, tmp_path: Path) -> Non
         exporting(captured, branching, Method(), SGD)
 
 
+@pytest.mark.system
 def test_the_program_of_a_bundle_trains_on_a_users_data(
     captured: CapturedModel, tmp_path: Path
 ) -> None:

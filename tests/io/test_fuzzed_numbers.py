@@ -13,15 +13,16 @@ import pytest
 from pydantic import Field
 
 from benchmarks.fuzzing.documents import every_document
-from benchmarks.fuzzing.numbers import NUMBERS, fields_of, with_value
+from benchmarks.fuzzing.numbers import EXTREMES, NUMBERS, fields_of, tried, with_value
 from drlpp.io.documents import Document, Record, document_kinds
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_numbers_at_their_extremes() -> None:
+@pytest.mark.parametrize("one_of", [pytest.param(1, marks=pytest.mark.slow), 8])
+def test_numbers_at_their_extremes(one_of: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.fuzzing", "numbers"],
+        [sys.executable, "-m", "benchmarks.fuzzing", "numbers", "--one-of", str(one_of)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -29,6 +30,15 @@ def test_numbers_at_their_extremes() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
+
+
+def test_a_share_has_every_field_and_every_number() -> None:
+    fields = [("a",), ("b", 0), ("c",)]
+    whole, share = list(tried(fields, 1)), list(tried(fields, 8))
+    assert whole == [(field, number) for field in fields for number in EXTREMES]
+    assert {field for field, _ in share} == set(fields)
+    eight = [(str(at),) for at in range(8)]
+    assert {number for _, number in tried(eight, 8)} == set(EXTREMES)
 
 
 def test_every_kind_is_tried() -> None:

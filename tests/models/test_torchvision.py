@@ -9,7 +9,17 @@ from drlpp.models.zoo import ZOO
 from tests.support.models.torchvision_logits import CLASSES, KEPT, NAMES, logits, names_and_shapes
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The largest are made of the same layers as others.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.slow if name in ("vgg16", "resnet152", "resnext101") else (),
+        )
+        for name in NAMES
+    ],
+)
 def test_weights_of_torchvision_give_the_same_logits(name: str) -> None:
     kept = json.loads(KEPT.read_text())["models"][name]
     with torch.device("meta"):

@@ -21,7 +21,7 @@ from drlpp.models.zoo.classification import is_correct
 from drlpp.models.zoo.residual_lstm import ResidualLSTMLayer
 from drlpp.models.zoo.tokens import token_accuracy, token_loss
 from tests.support.models.captured_zoo import captured_in_float64
-from tests.support.models.tiny_models import MODELS, TINY, tiny
+from tests.support.models.tiny_models import GRAPHS, MODELS, TINY, tiny
 
 ONE_VOCABULARY: dict[str, Option] = {
     "source_vocabulary": 11,
@@ -36,12 +36,22 @@ ONE_VOCABULARY: dict[str, Option] = {
         ("alexnet", 20, {"conv2d": 5, "linear": 3, "relu": 7, "max_pool2d": 3, "dropout": 2}),
         ("vgg16", 38, {"conv2d": 13, "linear": 3, "relu": 15, "max_pool2d": 5, "dropout": 2}),
         ("resnet50", 174, {"conv2d": 53, "batch_norm": 53, "relu": 49, "add": 16, "linear": 1}),
-        ("resnext50", 174, {"conv2d": 53, "batch_norm": 53, "relu": 49, "add": 16, "linear": 1}),
+        pytest.param(
+            "resnext50",
+            174,
+            {"conv2d": 53, "batch_norm": 53, "relu": 49, "add": 16, "linear": 1},
+            marks=pytest.mark.slow,
+        ),
         ("googlenet", 212, {"conv2d": 59, "batch_norm": 59, "cat": 9, "linear": 5}),
         ("inception_v3", 318, {"conv2d": 96, "batch_norm": 96, "cat": 11, "linear": 2}),
         ("residual_lstm", 19, {"embedding": 1, "linear": 5, "stack": 2, "dropout": 1}),
         ("gnmt4", 34, {"lstm": 8, "embedding": 2, "matmul": 2, "softmax": 1, "linear": 3}),
-        ("gnmt16", 62, {"lstm": 16, "embedding": 2, "matmul": 2, "softmax": 1, "linear": 3}),
+        pytest.param(
+            "gnmt16",
+            62,
+            {"lstm": 16, "embedding": 2, "matmul": 2, "softmax": 1, "linear": 3},
+            marks=pytest.mark.slow,
+        ),
         ("bert48", 55, {"embedding": 2, "scaled_dot_product_attention": 3, "linear": 22}),
         ("transformer", 81, {"embedding": 2, "scaled_dot_product_attention": 6, "linear": 33}),
         ("awd_lm", 9, {"embedding": 1, "mul": 4, "lstm": 3, "linear": 1}),
@@ -60,7 +70,7 @@ def test_captured_operators(name: str, operators: int, types: dict[str, int]) ->
     assert captured.aliases == {}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_captured_models_compute_the_same(name: str) -> None:
     captured = captured_in_float64(name)
     module, inputs, targets = captured.task.module, captured.task.inputs, captured.task.targets
@@ -88,7 +98,7 @@ def test_captured_models_compute_the_same(name: str) -> None:
     assert captured.score(*pytree.tree_leaves(evaluated), targets).shape == (4,)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_microbatches_have_the_same_graph(name: str) -> None:
     captured = captured_in_float64(name)
     part = captured.microbatch(2)

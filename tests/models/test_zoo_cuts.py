@@ -17,7 +17,7 @@ from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.captured_zoo import captured_in_float64, task_in_float64
-from tests.support.models.tiny_models import MODELS, tiny
+from tests.support.models.tiny_models import GRAPHS, tiny
 from tests.support.training.pipelines import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
@@ -58,7 +58,7 @@ def random_places(captured: CapturedModel, count: int) -> list[int]:
     return sorted(random.Random(captured.graph.model).sample(choices, min(count, len(choices))))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_cut_between_all_operators_a_model_computes_the_same(name: str) -> None:
     captured = captured_in_float64(name)
     whole = run(captured, cut_at(captured))
@@ -66,7 +66,7 @@ def test_cut_between_all_operators_a_model_computes_the_same(name: str) -> None:
     torch.testing.assert_close(pieces, whole)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_every_cut_in_two_is_legal(name: str) -> None:
     captured = captured_in_float64(name)
     graph = captured.graph
@@ -76,7 +76,7 @@ def test_every_cut_in_two_is_legal(name: str) -> None:
         assert [(edge.source, edge.target) for edge in placement.pipeline(graph).edges] == [(0, 1)]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_stages_send_what_the_graph_says_and_compute_the_same(name: str) -> None:
     captured = captured_in_float64(name)
     graph = captured.graph
@@ -95,7 +95,7 @@ def test_stages_send_what_the_graph_says_and_compute_the_same(name: str) -> None
         torch.testing.assert_close(run(captured, placement), whole)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_two_minibatches_in_stages_equal_a_plain_loop(name: str) -> None:
     task = task_in_float64(name)
     assert task.loss is not None
@@ -122,7 +122,7 @@ def test_two_minibatches_in_stages_equal_a_plain_loop(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in ("googlenet", "awd_lm") else pytest.param(name, marks=pytest.mark.slow)
+        name if name in ("gnmt4", "awd_lm") else pytest.param(name, marks=pytest.mark.slow)
         for name in ZOO
     ],
 )

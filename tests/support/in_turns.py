@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 
+def words(value: object) -> str:
+    """Return the name of a parameter that may consist of several: for ``ids``."""
+    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def in_turns(*values: Iterable[Any], one_of: int = 2) -> list[Any]:
     """Return every combination, of which one in ``one_of`` is fast and the others are slow tests.
 

@@ -1,5 +1,6 @@
 """Races on live workers: pauses change nothing, what was killed continues, the winner trains on."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_plan import TrainingPlan
 from drlpp.runtime.training.training_reports import TrainerCallbacks
 from drlpp.schedule.method import Method, choose_method
+from drlpp.specs.cluster import Cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.curves import Curve
 from drlpp.training_race.halving import Training
@@ -39,6 +41,11 @@ def candidates(session: ClusterSession) -> list[Contender]:
     methods = [Method(), Method(microbatches=2), flushed]
     pipelines = [Contender.of(Candidate(placement, method), "by hand") for method in methods]
     return [Contender(found_by=PLAIN, method=Method(), threads=1), *pipelines]
+
+
+@pytest.fixture(scope="module")
+def cluster(session: ClusterSession) -> Cluster:
+    return session.profile(repeats=2)[1]
 
 
 @pytest.mark.parametrize("method", [Method(), Method(microbatches=2), Method(accumulate=2)])
@@ -99,10 +106,17 @@ def _race(session: ClusterSession, folder: Path, options: RaceOptions = OPTIONS)
     return course.race
 
 
-def test_a_race_ends_and_its_file_says_how(session: ClusterSession, tmp_path: Path) -> None:
-    race = _race(session, tmp_path)
-    known = read_document(tmp_path / "race.json", TrainingRace)
-    assert known == race
+@pytest.fixture(scope="module")
+def raced(session: ClusterSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a race that has ended; whoever changes something takes a copy."""
+    folder = tmp_path_factory.mktemp("raced")
+    race = _race(session, folder)
+    assert read_document(folder / "race.json", TrainingRace) == race
+    return folder
+
+
+def test_a_race_ends_and_its_file_says_how(raced: Path) -> None:
+    race = known = read_document(raced / "race.json", TrainingRace)
     end = replay(known)
     assert end is not None
     assert end.goal.loss is not None
@@ -119,22 +133,25 @@ def test_a_race_ends_and_its_file_says_how(session: ClusterSession, tmp_path: Pa
 
 
 def test_a_finished_race_trains_nothing_again(
-    session: ClusterSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: ClusterSession, raced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    race = _race(session, tmp_path)
+    shutil.copytree(raced, tmp_path, dirs_exist_ok=True)
     with monkeypatch.context() as patch:
         patch.setattr(PipelineLearner, "train_until", _never)
         patch.setattr(PlainLearner, "train_until", _never)
-        assert _race(session, tmp_path) == race
+        assert _race(session, tmp_path) == read_document(raced / "race.json", TrainingRace)
 
 
 def _never(*_: object) -> None:
     raise AssertionError
 
 
-def test_a_race_that_was_killed_is_continued(session: ClusterSession, tmp_path: Path) -> None:
+def test_a_race_that_was_killed_is_continued(
+    session: ClusterSession, raced: Path, tmp_path: Path
+) -> None:
     """Its last note is lost, as if it was killed between a checkpoint and the note."""
-    race = _race(session, tmp_path)
+    shutil.copytree(raced, tmp_path, dirs_exist_ok=True)
+    race = read_document(tmp_path / "race.json", TrainingRace)
     cut = [
         run.model_copy(update={"curve": Curve(points=run.curve.points[:-1])})
         if run is race.runs[-1]
@@ -206,16 +223,17 @@ def test_the_command_races_and_the_winner_trains_on(tmp_path: Path) -> None:
     assert read_document(out / "race.json", TrainingRace) == race
 
 
-def test_the_winner_of_a_race_trains_on(session: ClusterSession, tmp_path: Path) -> None:
+def test_the_winner_of_a_race_trains_on(
+    session: ClusterSession, cluster: Cluster, tmp_path: Path
+) -> None:
     """With ``drlpp train``, as the race says; and plain PyTorch's weights load into the module."""
     course, end = race_to_loss(
         session,
         candidates(session),
         RaceData(session.captured, f"{NAME}:points", seed=3),
         tmp_path,
-        RaceOptions(epochs=1, finals=1, halving=False),
+        RaceOptions(epochs=1, every=6, rates=1, finals=1, halving=False),
     )
-    _, cluster = session.profile(repeats=2)
     for winner in (0, 1):
         # Whoever won: both ways have to work.
         end.result.finalists[:] = [winner]
@@ -235,10 +253,11 @@ def test_the_winner_of_a_race_trains_on(session: ClusterSession, tmp_path: Path)
         assert epochs[-1].split()[1] == str(done + 1)
 
 
-def test_what_was_trained_on_after_a_race_stays(session: ClusterSession, tmp_path: Path) -> None:
+def test_what_was_trained_on_after_a_race_stays(
+    session: ClusterSession, cluster: Cluster, tmp_path: Path
+) -> None:
     data = RaceData(session.captured, f"{NAME}:points")
-    options = RaceOptions(epochs=1, finals=1)
-    _, cluster = session.profile(repeats=2)
+    options = RaceOptions(epochs=1, every=6, rates=1, finals=1)
     for _ in range(2):
         course, end = race_to_loss(session, candidates(session), data, tmp_path, options)
         folder, _ = keep_winner(course, end, cluster)

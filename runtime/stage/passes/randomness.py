@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from drlpp.runtime.device.devices import device_among
 from drlpp.schedule.actions import MicrobatchId
+from drlpp.torch_versions import graph_compiled_when_used
 
 _pass_key = ""
 
@@ -66,4 +67,4 @@ def with_seeded_operators(module: fx.GraphModule) -> fx.GraphModule:
         ):
             node.args = (node.name, operator, *node.args)
             node.target = seeded
-    return fx.GraphModule(module, graph)
+    return graph_compiled_when_used(module, graph)

@@ -97,7 +97,7 @@ def test_a_run_is_repeated_by_its_seed() -> None:
     runs = []
     for seed in (0, 0, 1):
         env = environment()
-        learn(env, 16, seed)
+        learn(env, 10, seed, evaluations=20)
         runs.append(list(env.outcomes))
     assert runs[0] == runs[1] != runs[2]
 
@@ -133,8 +133,8 @@ def test_a_loaded_agent_goes_on_with_everything_that_was_measured(tmp_path: Path
 )
 def test_every_part_can_be_left_out(switch: str) -> None:
     env = environment()
-    agent = learn(env, 12, **{switch: False})
-    assert env.memory.distinct == 12
+    agent = learn(env, 8, evaluations=20, **{switch: False})
+    assert env.memory.distinct == 8
     if switch == "practice":
         assert agent._n_updates == 0
     if switch == "planners":

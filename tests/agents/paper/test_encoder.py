@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from torch import Tensor
+from torch_geometric.nn import MessagePassing
 
 from drlpp.agents.paper.encoder import GraphConvolution, GraphEncoder
 from drlpp.agents.paper.features import node_features, undirected_edges
@@ -45,8 +47,13 @@ def test_units_are_the_width_of_the_result() -> None:
     assert widths == [32, 64, 128]
 
 
+def test_it_passes_no_messages_of_pyg() -> None:
+    """Which writes its source into the temporary folder, for ever."""
+    assert not any(isinstance(part, MessagePassing) for part in GraphEncoder(8).modules())
+
+
+@pytest.mark.slow
 def test_it_leaves_no_file_behind(tmp_path: Path) -> None:
-    """PyG's message passing writes its source into the temporary folder, for ever."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     program = "import drlpp.agents.paper.encoder as e; e.GraphConvolution(4, 4)"
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)

@@ -155,6 +155,7 @@ def test_two_clusters_are_strangers() -> None:
 
 
 @needs_kernel
+@pytest.mark.system
 def test_an_exception_leaves_nothing() -> None:
     def fail() -> None:
         with EmulatedCluster(two_hosts(accelerators=1)) as emulated:
@@ -220,6 +221,7 @@ def test_what_a_kill_leaves_is_cleaned_up() -> None:
 
 
 @needs_kernel
+@pytest.mark.system
 def test_what_is_used_is_printed_and_errors_are_one_line() -> None:
     program = command_line("run", CLUSTERS / "unequal-hosts.yaml", "--", "false")
     _, errors = program.communicate(timeout=90)

@@ -21,7 +21,8 @@ from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import Argument, Buffer, ModelInput, StageOutput, Weight
 from drlpp.torch_versions import older_than
-from tests.support.models.tiny_models import MODELS, tiny
+from tests.support.models.captured_zoo import captured_in_float64
+from tests.support.models.tiny_models import GRAPHS
 
 GPU = torch.device("cuda", 0)
 contiguous = torch.ops.aten.contiguous.default
@@ -111,13 +112,13 @@ def run_on(device: torch.device, captured: CapturedModel, *, evaluation: bool) -
     return [*results, *sent.values()]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.skipif(
     torch.version.cuda is not None and not torch.cuda.is_available() and older_than("2.13"),
     reason="fake tensors of older torches with CUDA ask for a GPU's driver",
 )
 def test_models_of_the_zoo_stay_on_the_gpu(name: str) -> None:
-    captured = capture(tiny(name))
+    captured = captured_in_float64(name)
     for evaluation in (False, True):
         graph = captured.evaluation if evaluation else None
         (program,) = cut_stages(captured, even(captured, 1), graph)

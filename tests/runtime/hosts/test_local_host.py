@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _PROGRAM = """
 import re, signal
 from multiprocessing import forkserver
@@ -20,10 +22,11 @@ print(bool(ignored & 1 << signal.SIGINT - 1), signal.getsignal(signal.SIGINT) is
 """
 
 
+@pytest.mark.system
 def test_the_server_ignores_ctrl_c_from_its_beginning() -> None:
     """Also while it imports, which takes longer than reading this here."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=120
     )
     assert done.stdout.split() == ["True", "True"], done.stderr
 
@@ -43,7 +46,7 @@ except InvalidInput as error:
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env={**os.environ, "TMPDIR": str(folder)},
     )
     assert "set TMPDIR to a shorter one" in done.stdout, done.stderr

@@ -1,5 +1,6 @@
 """Loaders that raise, are slow or die: each is told as what it is, and no worker is left."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import DataError, TrialTimeout
@@ -55,6 +57,7 @@ def test_a_loader_that_raises_ends_training_and_its_workers(
 ) -> None:
     seen: list[list[int]] = []
     start = ClusterSession.deploy
+    before = set(multiprocessing.active_children())
 
     def deploy(session: ClusterSession, *args: Any, **options: Any) -> object:
         deployment = start(session, *args, **options)
@@ -70,6 +73,8 @@ def test_a_loader_that_raises_ends_training_and_its_workers(
         ):
             trainer.fit(loader, epochs=1)
     assert len(seen[0]) == 2
+    # Whoever collects the garbage later would wait for its processes.
+    assert set(multiprocessing.active_children()) <= before
     assert not any(Path(f"/proc/{process}").exists() for process in seen[0])
 
 
@@ -123,9 +128,12 @@ class Mortal(TensorDataset):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("last", [0, 60, 90])
 def test_a_killed_loader_process_is_told(
-    captured: CapturedModel, tmp_path: Path, last: int
+    captured: CapturedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     """torch's handler would raise wherever the main thread is, say while it ends workers."""
+    # How often it looks whether they live: every 5 s.
+    waiting = _MultiProcessingDataLoaderIter._try_get_data
+    monkeypatch.setattr(waiting, "__defaults__", (0.5,))
     data = data_for(captured)
     dataset = Mortal(data.train.inputs[0], data.train.targets)
     dataset.last = last

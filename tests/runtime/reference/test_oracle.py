@@ -15,7 +15,7 @@ from drlpp.runtime.session import worker_session
 from drlpp.schedule.method import Method
 from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import in_turns
+from tests.support.in_turns import in_turns, words
 from tests.support.models.forked import (
     POLICIES,
     SHAPES,
@@ -98,7 +98,7 @@ def test_asynchronous_weights_equal_the_reference(
 
 @pytest.mark.parametrize(
     ("method", "shape", "microbatches"),
-    in_turns(ASYNCHRONOUS, ["straight", "replicated", "branching"], [2, 4]),
+    in_turns(ASYNCHRONOUS, ["straight", "replicated", "branching"], [2, 4], one_of=4),
 )
 def test_weights_of_divided_minibatches_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, microbatches: int
@@ -112,7 +112,7 @@ def test_weights_of_divided_minibatches_equal_the_reference(
 
 @pytest.mark.parametrize(
     ("method", "shape", "optimizer"),
-    in_turns(SYNCHRONOUS, [*SHAPES, "data-parallel"], ["sgd", "adam"]),
+    in_turns(SYNCHRONOUS, [*SHAPES, "data-parallel"], ["sgd", "adam"], one_of=4),
 )
 def test_synchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
@@ -150,19 +150,24 @@ def test_two_stages_on_an_accelerator_read_data_as_it_comes(
     assert session.evaluate(deployment, 30, RunOptions(loaded=loaded)).losses == in_memory.losses
 
 
-@pytest.mark.parametrize("optimizer", WITHOUT_SIGNS)
+PREDICTING = [
+    ("pipeoptim", "replicated"),
+    ("spectrain", "branching"),
+    ("last-step", "branching"),
+    ("pipeoptim", "straight"),
+]
+
+
 @pytest.mark.parametrize(
-    ("method", "shape"),
-    [
-        pytest.param("pipeoptim", "straight", marks=pytest.mark.slow),
-        ("pipeoptim", "replicated"),
-        ("spectrain", "branching"),
-        ("last-step", "branching"),
-    ],
+    ("predicting", "optimizer"), in_turns(PREDICTING, WITHOUT_SIGNS, one_of=3), ids=words
 )
 def test_predictions_for_every_optimizer_equal_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
+    captured: CapturedModel,
+    session: ClusterSession,
+    predicting: tuple[str, str],
+    optimizer: str,
 ) -> None:
+    method, shape = predicting
     _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
 
 
@@ -179,7 +184,7 @@ MUON_METHODS = {
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it")
-@pytest.mark.parametrize(("method", "shape"), in_turns(MUON_METHODS, SHAPES, one_of=2))
+@pytest.mark.parametrize(("method", "shape"), in_turns(MUON_METHODS, SHAPES, one_of=4))
 def test_muon_equals_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str
 ) -> None:
@@ -192,7 +197,7 @@ def test_muon_equals_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("method", "shape"), in_turns(["stash", "2bw-ef", "last-step", "gpipe"], SHAPES, one_of=2)
+    ("method", "shape"), in_turns(["stash", "2bw-ef", "last-step", "gpipe"], SHAPES, one_of=4)
 )
 def test_rotated_adam_equals_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str
@@ -247,32 +252,36 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "shape"), in_turns(OPTIONS, SHAPES), ids=str)
+@pytest.mark.parametrize(("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=4), ids=str)
 def test_options_of_a_method_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:
     _check(captured, session, shape, method, OPTIMIZERS["sgd"])
 
 
-@pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
+WITH_STAGE_MOMENTUM = [
+    (Method(policy="stash", stage_momentum=0.99), "decoupled-nadam"),
+    (Method(policy="stash", stage_momentum=0.99, microbatches=2), "sgd"),
+    (Method(policy="pipeoptim", stage_momentum=0.95, in_flight_per_link=1), "adamw"),
+]
+
+
 @pytest.mark.parametrize(
-    ("method", "optimizer"),
-    [
-        (Method(policy="stash", stage_momentum=0.99), "decoupled-nadam"),
-        (Method(policy="stash", stage_momentum=0.99, microbatches=2), "sgd"),
-        (Method(policy="pipeoptim", stage_momentum=0.95, in_flight_per_link=1), "adamw"),
-    ],
-    ids=str,
+    ("trained", "shape"),
+    in_turns(WITH_STAGE_MOMENTUM, ["straight", "replicated", "branching"], one_of=3),
+    ids=words,
 )
 def test_momentum_of_a_stage_equals_the_reference(
-    captured: CapturedModel, session: ClusterSession, method: Method, optimizer: str, shape: str
+    captured: CapturedModel, session: ClusterSession, trained: tuple[Method, str], shape: str
 ) -> None:
+    method, optimizer = trained
     _check(captured, session, shape, method, OPTIMIZERS[optimizer])
 
 
-@pytest.mark.parametrize("per_link", [1, 2])
-@pytest.mark.parametrize("shape", ["straight", "replicated"])
-@pytest.mark.parametrize("method", ["pipeoptim", "stash", "pipemare"])
+@pytest.mark.parametrize(
+    ("method", "shape", "per_link"),
+    in_turns(["pipeoptim", "stash", "pipemare"], ["straight", "replicated"], [1, 2]),
+)
 def test_weights_equal_the_reference_at_every_in_flight_depth(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, per_link: int
 ) -> None:

@@ -127,7 +127,8 @@ def test_workers_wait_until_a_dying_controller_gives_up_its_lock(
     folder.cleanup()
 
 
-@pytest.mark.parametrize("worker_is", ["running", pytest.param("frozen", marks=pytest.mark.system)])
+@pytest.mark.system
+@pytest.mark.parametrize("worker_is", ["running", "frozen"])
 def test_nothing_outlives_a_killed_controller(tmp_path: Path, worker_is: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
@@ -148,7 +149,7 @@ def test_nothing_outlives_a_killed_controller(tmp_path: Path, worker_is: str) ->
                     os.kill(worker, signal.SIGSTOP)
             controller.kill()
             controller.wait()
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while left := [
                 *(process for process in (*workers, server) if _runs(process)),
                 *(path for path in tmp_path.iterdir() if not _is_torchs(path)),
@@ -185,7 +186,7 @@ def test_where_all_were_killed_the_next_session_removes_what_is_left(
             os.kill(process, signal.SIGKILL)
     assert list(tmp_path.glob("pymp-*/*"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(_runs(process) for process in family):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -194,6 +195,7 @@ def test_where_all_were_killed_the_next_session_removes_what_is_left(
     assert not left
 
 
+@pytest.mark.system
 def test_folders_for_sockets_of_others_and_of_the_living_are_kept(tmp_path: Path) -> None:
     """Whatever is in them: that of another program has no lock of ours."""
     theirs = tmp_path / "pymp-theirs"
@@ -215,7 +217,7 @@ def test_folders_for_sockets_of_others_and_of_the_living_are_kept(tmp_path: Path
         assert len(before) > 3
         remove_abandoned(tmp_path)
         assert sorted(tmp_path.glob("pymp-*/*")) == before
-        process.communicate(b"\n", timeout=30)
+        process.communicate(b"\n", timeout=100)
     assert [path.name for path in tmp_path.glob("pymp-*")] == [theirs.name]
 
 

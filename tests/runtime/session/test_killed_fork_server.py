@@ -54,6 +54,7 @@ def test_killed_between_measurements(captured: CapturedModel, session: ClusterSe
     assert not [process for process in before if Path(f"/proc/{process}/exe").exists()]
 
 
+@pytest.mark.system
 def test_killed_during_a_measurement(
     captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from drlpp.errors import InvalidInput, InvalidPlacement, OutOfMemory, WorkerLost
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.runtime import ClusterSession, RunOptions, TimeLimits
 from drlpp.runtime.ipc.commands import Progress
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
@@ -205,7 +205,7 @@ def test_a_worker_killed_at_any_moment_costs_no_measurement(
     before = session.process_ids
     thread = _strike(session, victim, signal.SIGKILL)
     with pytest.warns(UserWarning, match=rf"^worker {victim} \(stage {victim}\) was killed by"):
-        outcome = session.measure(placement, minibatches=500)
+        outcome = session.measure(placement, minibatches=250)
     thread.join()
     assert isinstance(outcome, Measurement)
     assert not set(before) & set(session.process_ids)
@@ -236,11 +236,17 @@ def test_a_worker_that_dies_with_its_stage_is_told(
 
 def test_frozen_worker_is_a_timeout(captured: CapturedModel) -> None:
     placement = straight(captured, 0, 1)
-    with ClusterSession(captured, workers=2, timeout_seconds=3) as session:
+    with ClusterSession(captured, workers=2) as session:
         session.measure(placement, minibatches=4)
+        # Only now: workers that start may take their time.
+        session.worker_group.limits, before = (
+            TimeLimits(answer_seconds=2),
+            session.worker_group.limits,
+        )
         thread = _strike(session, 1, signal.SIGSTOP)
         outcome = session.measure(placement, minibatches=5_000)
         thread.join()
+        session.worker_group.limits = before
         assert isinstance(outcome, FailedMeasurement)
         assert outcome.failure == "timeout"
         assert isinstance(session.measure(placement, minibatches=4), Measurement)

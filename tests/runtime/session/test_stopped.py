@@ -146,7 +146,7 @@ def test_what_was_measured_over_a_stop_is_measured_again(
 @pytest.fixture
 def frozen_server(captured: CapturedModel, tmp_path: Path) -> Iterator[ClusterSession]:
     """A session whose workers were forked from a server that is stopped by now."""
-    limits = TimeLimits(answer_seconds=3, end_seconds=2)
+    limits = TimeLimits(end_seconds=2)
     with ClusterSession(captured, 2, time_limits=limits) as session:
         session.measure(in_a_row(captured.graph, 0, 1), 4)
         seen = session.process_ids

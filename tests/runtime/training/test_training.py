@@ -16,7 +16,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.data import Data, Samples, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.in_turns import in_turns
+from tests.support.in_turns import in_turns, words
 from tests.support.training.killing import killed_after_saving, killed_after_savings
 from tests.support.training.loading import DATA, placement_file, same, train
 from tests.support.training.placement_files import ADAM
@@ -67,23 +67,27 @@ def test_resumed_training_equals_uninterrupted_training(
     assert [report.loss for report in second.epochs] == [report.loss for report in whole.epochs]
 
 
-@pytest.mark.parametrize(
-    ("accelerators", "method"),
-    [
-        ((0, 1, 2), Method(policy="pipeoptim")),
-        ((0, 0, 1), Method(policy="stash")),
-        ((0, 1, 2), Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.1)),
-        ((0, 1), Method(policy="2bw", accumulate=2)),
-        ((0, 0, 1), Method(policy="pipeoptim", microbatches=4, clip_norm=1.0)),
-    ],
-)
+KILLED = [
+    ((0, 1, 2), Method(policy="pipeoptim")),
+    ((0, 0, 1), Method(policy="stash")),
+    ((0, 1, 2), Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.1)),
+    ((0, 1), Method(policy="2bw", accumulate=2)),
+    ((0, 0, 1), Method(policy="pipeoptim", microbatches=4, clip_norm=1.0)),
+]
+
+
+@pytest.mark.parametrize(("trained", "saved"), in_turns(KILLED, [1, 3, 4], one_of=3), ids=words)
 def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
     captured: CapturedModel,
     tmp_path: Path,
-    accelerators: tuple[int, ...],
-    method: Method,
+    trained: tuple[tuple[int, ...], Method],
+    saved: int,
 ) -> None:
-    """Two epochs of 12 minibatches, checkpoints every 5: learning rates and warm-up go on, too."""
+    """Two epochs of 12 minibatches, checkpoints every 5: learning rates and warm-up go on, too.
+
+    It was killed after so many checkpoints.
+    """
+    accelerators, method = trained
     document = placement_file(captured, *accelerators, method=method)
     options = {
         "data": DATA,
@@ -92,13 +96,12 @@ def test_training_killed_in_an_epoch_goes_on_bit_for_bit(
         "synchronous_epochs": 1 if method.policy == "pipemare" else 0,
     }
     whole = train(document, out=tmp_path / "whole", **options)
-    parts = {saved: tmp_path / str(saved) for saved in (1, 3, 4)}
-    with killed_after_savings(parts):
-        train(document, out=tmp_path / "killed", checkpoint_every=5, **options)
-    for out in parts.values():
-        rest = train(document, out=out, checkpoint_every=5, resume=True, **options)
-        assert same(rest.state_dict, whole.state_dict)
-        assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
+    out = tmp_path / "parts"
+    with killed_after_saving(saved):
+        train(document, out=out, checkpoint_every=5, **options)
+    rest = train(document, out=out, checkpoint_every=5, resume=True, **options)
+    assert same(rest.state_dict, whole.state_dict)
+    assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
 
 
 @pytest.mark.parametrize(("policy", "every"), in_turns(["vanilla", "pipeoptim"], [1, 3]))

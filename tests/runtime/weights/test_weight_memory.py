@@ -72,9 +72,11 @@ def meter() -> Iterator[Meter]:
     [
         (Method(policy="vanilla"), WITH_RULE, [1, 1, 1]),
         (Method(policy="stash"), WITH_RULE, [3, 2, 1]),
-        (Method(policy="2bw", accumulate=3), WITH_RULE, [2, 2, 2]),
+        pytest.param(
+            Method(policy="2bw", accumulate=3), WITH_RULE, [2, 2, 2], marks=pytest.mark.slow
+        ),
         (Method(policy="2bw-ef", accumulate=3), WITH_RULE, [3, 3, 3]),
-        (Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1]),
+        pytest.param(Method(policy="pipeoptim"), WITH_RULE, [2, 2, 1], marks=pytest.mark.slow),
         (Method(policy="pipeoptim"), WITHOUT_RULE, [2, 2, 1]),
         (Method(policy="last-step"), WITH_RULE, [2, 2, 1]),
     ],

@@ -18,7 +18,7 @@ from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession
+from drlpp.runtime import ClusterSession, TimeLimits
 from drlpp.runtime.deploying.profile_commands import profile_of
 from drlpp.runtime.ipc.commands import LinkTimes, OperatorTimes, StageTimes
 from drlpp.runtime.session.link_measurement import link_of
@@ -59,9 +59,10 @@ def test_the_larger_layer_takes_longer_and_predictions_have_a_price(profile: Pro
 
 def test_a_profile_may_take_longer_than_the_time_limit() -> None:
     """Of that, the sleep of a slow accelerator is most, a twentieth of a second at a time."""
-    with ClusterSession(
-        capture(WIDE), workers=2, speeds=[0.02, 0.02], timeout_seconds=1.5
-    ) as session:
+    with ClusterSession(capture(WIDE), workers=2, speeds=[0.02, 0.02]) as session:
+        session.worker_group.prepare()
+        # Only now: workers that start may take their time.
+        session.worker_group.limits = TimeLimits(answer_seconds=1.5)
         profile, _ = session.profile(repeats=5)
     assert len(profile.operators) == 4
 

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import pickle
@@ -20,6 +22,7 @@ with ClusterSession("tests.support.models.small:perceptron", 1, time_limits=limi
 """
 
 
+@pytest.mark.system
 def test_it_says_what_is_gone_and_that_it_failed() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, cwd=ROOT

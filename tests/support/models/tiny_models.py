@@ -1,6 +1,7 @@
 """The zoo in the smallest sizes that still have every layer of a kind, for tests."""
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Option
@@ -58,8 +59,16 @@ def tiny(name: str, **options: Option) -> ModelReference:
 # Other depths of models that are tested anyway.
 _DEEPER = ("resnet101", "resnet152", "resnext101", "gnmt8", "gnmt16")
 
-MODELS = [
-    pytest.param(name, marks=pytest.mark.slow) if name in _DEEPER else pytest.param(name)
-    for name in TINY
-]
+# Graphs of the shape of others, made of the same kinds of operators.
+_ALIKE = ("vgg16", "resnext50", "inception_v3")
+
+
+def _but_for(slow: tuple[str, ...]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in TINY]
+
+
+MODELS = _but_for(_DEEPER)
 """Every model of the zoo, as an argument of a test."""
+
+GRAPHS = _but_for((*_DEEPER, *_ALIKE))
+"""The same where a model's graph counts, and not how it is captured."""

@@ -148,7 +148,7 @@ ASYNCHRONOUS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, PLACEMENTS), ids=str)
+@pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, PLACEMENTS, one_of=4), ids=str)
 def test_all_stages_of_a_schedule_that_flushes_skip_the_same_updates(
     captured: CapturedModel, session: ClusterSession, method: Method, shape: str
 ) -> None:
@@ -187,7 +187,7 @@ def test_an_asynchronous_stage_skips_updates_alone(
 
 @pytest.mark.parametrize(
     ("policy", "optimizer", "accumulate"),
-    in_turns(["pipeoptim", "spectrain", "xpipe"], [PLAIN_SGD, ADAM, ASGD], [1, 2]),
+    in_turns(["pipeoptim", "spectrain", "xpipe"], [PLAIN_SGD, ADAM, ASGD], [1, 2], one_of=3),
     ids=str,
 )
 def test_predictions_follow_the_last_step_that_was_made(

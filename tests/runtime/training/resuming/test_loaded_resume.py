@@ -20,7 +20,8 @@ from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import PipelineTrainer, TrainingResult
 from drlpp.schedule.method import Method
-from tests.support.training.killing import killed_after_saving, killed_after_savings
+from tests.support.in_turns import in_turns, words
+from tests.support.training.killing import killed_after_saving
 from tests.support.training.loading import data_for, loaders_for, placement_file, same
 
 STASH = Method(policy="stash")
@@ -125,25 +126,24 @@ LOADERS: dict[str, Callable[[Noisy], DataLoader]] = {
 
 
 def _killed_and_resumed(
-    train: Callable[..., TrainingResult], tmp_path: Path, *stopped_after: int
-) -> tuple[TrainingResult, list[TrainingResult]]:
-    """An uninterrupted training, and those that were killed after so many checkpoints."""
+    train: Callable[..., TrainingResult], tmp_path: Path, saved: int
+) -> tuple[TrainingResult, TrainingResult]:
+    """An uninterrupted training, and one that was killed after so many checkpoints."""
     whole = train(out=tmp_path / "whole")
-    parts = {saved: tmp_path / str(saved) for saved in stopped_after}
-    with killed_after_savings(parts):
-        train(out=tmp_path / "killed", checkpoint_every=5)
-    rests = [train(out=out, checkpoint_every=5, resume=True) for out in parts.values()]
-    return whole, rests
+    with killed_after_saving(saved):
+        train(out=tmp_path / "parts", checkpoint_every=5)
+    return whole, train(out=tmp_path / "parts", checkpoint_every=5, resume=True)
 
 
-@pytest.mark.parametrize(("accelerators", "method"), SHAPES)
+@pytest.mark.parametrize(("shape", "saved"), in_turns(SHAPES, [1, 3, 4], one_of=3), ids=words)
 def test_the_weights_are_those_of_samples_in_memory(
     captured: CapturedModel,
     tmp_path: Path,
-    accelerators: tuple[int, ...],
-    method: Method,
+    shape: tuple[tuple[int, ...], Method],
+    saved: int,
 ) -> None:
     """Two epochs of 12 minibatches, checkpoints every 5."""
+    accelerators, method = shape
     document = placement_file(captured, *accelerators, method=method)
     data = data_for(captured)
 
@@ -151,15 +151,14 @@ def test_the_weights_are_those_of_samples_in_memory(
         given = (data,) if out.name == "whole" else loaders_for(data)
         return PipelineTrainer(document, out=out, **options).fit(*given, epochs=2)
 
-    whole, rests = _killed_and_resumed(train, tmp_path, 1, 3, 4)
-    for rest in rests:
-        assert same(rest.state_dict, whole.state_dict)
-        assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
+    whole, rest = _killed_and_resumed(train, tmp_path, saved)
+    assert same(rest.state_dict, whole.state_dict)
+    assert [report.loss for report in rest.epochs] == [report.loss for report in whole.epochs]
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize(("kind", "saved"), in_turns(LOADERS, [3, 4]))
 def test_random_samples_and_orders_are_the_same_again(
-    captured: CapturedModel, tmp_path: Path, kind: str
+    captured: CapturedModel, tmp_path: Path, kind: str, saved: int
 ) -> None:
     document = placement_file(captured, 0, 1, method=STASH)
 
@@ -167,8 +166,8 @@ def test_random_samples_and_orders_are_the_same_again(
         loader = LOADERS[kind](noisy(captured))
         return PipelineTrainer(document, **options).fit(loader, epochs=2)
 
-    whole, rests = _killed_and_resumed(train, tmp_path, 3, 4)
-    assert all(same(rest.state_dict, whole.state_dict) for rest in rests)
+    whole, rest = _killed_and_resumed(train, tmp_path, saved)
+    assert same(rest.state_dict, whole.state_dict)
     assert whole.epochs[0].loss != whole.epochs[1].loss
 
 
