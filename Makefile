@@ -14,11 +14,11 @@ train: $(VENV)/installed
 	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(ARGUMENTS)
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n 3 -q
+	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 # Whole programs, killed, stopped and started again: they wait more than they compute.
 test-system: $(VENV)/installed
-	$(BIN)/python -m pytest -n 3 -q -m 'system and not slow'
+	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m 'system and not slow'
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -q -m slow
@@ -29,7 +29,7 @@ compatibility:
 	test -d $(OLDEST) || $(PYTHON) -m venv $(OLDEST)
 	grep -vE '^(torch|sympy|setuptools)==' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt 'torch==2.8.*' -e '.[dev]'
-	$(OLDEST)/bin/python -m pytest -n 3 -q
+	$(OLDEST)/bin/python -m pytest -n 3 --dist worksteal -q
 
 # Type checkers and the contracts of imports do not follow the mapping of folders to packages; a tree
 # of links shows it to them.

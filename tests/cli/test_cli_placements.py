@@ -248,6 +248,7 @@ def test_a_file_in_the_way_of_the_output_folder(train: Train, path: Path) -> Non
         assert told.err.count("\n") == 1
 
 
+@pytest.mark.system
 def test_one_command_suits_a_loop_that_restarts_it(
     tmp_path: Path, path: Path, train: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
