@@ -84,7 +84,7 @@ TASKS = {
         batch_size=16,
         optimizer="adamw",
         first_power=1,
-        minibatches=300,
+        minibatches=200,
     ),
 }
 

@@ -120,9 +120,9 @@ class Progress:
             return None, None
         target = None if method == self.baseline else self.target
         job, walk = self.study.final(method, power, seed, target), self.study.walk(method, power)
-        if seed == 0 and target is not None and walk in self._found:
-            if self._found[walk].minibatches_to(target) is not None:
-                return walk, self._found[walk]
+        tried = self._found.get(walk) if seed == 0 else None
+        if tried is not None and target is not None and tried.minibatches_to(target) is not None:
+            return walk, tried
         return job, self._found.get(job)
 
     @property
@@ -137,9 +137,11 @@ class Progress:
         # A baseline that diverges sets no target that others could miss.
         return statistics.mean(losses) if len(losses) == len(finals) else math.inf
 
-    def next_job(self) -> Job | None:
-        """Return the run to make next; None if the study is complete."""
+    def next_job(self, methods: Sequence[str] = ()) -> Job | None:
+        """Return the run to make next; None if all there is of the methods, by default all."""
         for method in self.study.methods:
+            if methods and method not in (self.baseline, *methods):
+                continue
             if self.study.own_rates or method == self.baseline:
                 first = TASKS[self.study.task].first_power
                 for power in next_powers(self.walked(method), first):
