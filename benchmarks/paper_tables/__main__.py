@@ -22,9 +22,12 @@ import typer
 from benchmarks.paper_tables import pipedream as pipedream_table
 from benchmarks.paper_tables import pipemare as pipemare_table
 from benchmarks.paper_tables import pipeoptim as pipeoptim_table
+from benchmarks.paper_tables import report as tables
 from benchmarks.paper_tables.learning import Learned, learn
 from benchmarks.paper_tables.learning_study import Progress, Study
+from benchmarks.paper_tables.report import BEGIN, END
 from benchmarks.paper_tables.result_files import RESULTS, STUDY, Results
+from benchmarks.report import write_between
 from benchmarks.results_file import read_results_of
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.io.documents import Record
@@ -109,6 +112,17 @@ def pipemare(
 ) -> None:
     """Replay PipeMare's methods to a loss; no part of it is timed."""
     learn_all(pipemare_table.studies(short), Results(folder).pipemare_path, task, method or ())
+
+
+@app.command()
+def report(
+    folder: FolderOption = RESULTS,
+    document: Annotated[
+        Path, typer.Option(help="Markdown file with the marks between which the tables go.")
+    ] = Path("docs/papers.md"),
+) -> None:
+    """Write all tables into the page."""
+    write_between(document, BEGIN, END, tables.report(Results(folder)))
 
 
 def learn_all(

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.deep_models import VOCABULARY, topics_text
+from benchmarks.learning_curves import minibatches_to
 from benchmarks.machine import this_machine
 from benchmarks.paper_tables.learning import Point
 from drlpp.capturing.capture import capture
@@ -147,6 +148,10 @@ class Training(Record):
     seed: int
     points: tuple[Point, ...]
 
+    def minibatches_to(self, target: float) -> float | None:
+        """Return after how many minibatches a loss was reached, None if it was not."""
+        return minibatches_to(target, [(p.minibatches, p.loss) for p in self.points])
+
 
 def everywhere(operators: int, workers: int) -> Candidate:
     """Return data parallelism."""
@@ -244,7 +249,7 @@ def learn_models(
                 for seed in SEEDS[: 1 if short else None]:
                     if training_of(found, name, way.placement, epochs, seed) is not None:
                         continue
-                    goal = None if way is plain else target_of(found, name, plain, epochs)
+                    goal = None if way is plain else target_of(found, name, plain.placement, epochs)
                     found.append(
                         Training(
                             model=name,
@@ -290,7 +295,7 @@ def training_of(
 
 def target_of(found: Sequence[Training], model: str, plain: Candidate, epochs: int) -> float | None:
     """Return the mean loss of data parallelism after three quarters of its epochs."""
-    key = (model, plain.placement, epochs)
+    key = (model, plain, epochs)
     trainings = [t for t in found if (t.model, t.placement, t.epochs) == key]
     chosen = [t.points[max(round(_TARGET_SHARE * epochs), 1) - 1].loss for t in trainings]
     losses = [loss for loss in chosen if loss is not None]
