@@ -293,7 +293,7 @@ def training_of(
     return next((t for t in found if (t.model, t.placement, t.epochs, t.seed) == key), None)
 
 
-def target_of(found: Sequence[Training], model: str, plain: Candidate, epochs: int) -> float | None:
+def target_of(found: Sequence[Training], model: str, plain: Placement, epochs: int) -> float | None:
     """Return the mean loss of data parallelism after three quarters of its epochs."""
     key = (model, plain, epochs)
     trainings = [t for t in found if (t.model, t.placement, t.epochs) == key]
