@@ -185,7 +185,7 @@ def time_models(
             speeds=[speed] * workers if speed < 1 else None,
             device="cpu",
         ) as session:
-            profile, cluster = session.profile(2 if short else 10)
+            profile, cluster = session.profile(2 if short else 5)
             method = Method(policy="stash")
             problem = PlanningProblem.profiled(profile, cluster, method, session.optimizer)
             placement = pipedream(problem, flat=True).placement

@@ -28,10 +28,10 @@ from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 STAGES = 4
-SPEED = 0.2
-"""Of an accelerator, in cores: four of them leave half of two cores for everything else."""
-MINIBATCHES = 24
-REPETITIONS = 5
+SPEED = 0.4
+"""Of an accelerator, in cores: four of them leave a fifth of two cores for everything else."""
+MINIBATCHES = 12
+REPETITIONS = 4
 
 METHODS: dict[str, Method] = {
     "GPipe": Method(schedule="gpipe", policy="sync", microbatches=4),
@@ -88,7 +88,7 @@ def cases(short: bool) -> dict[str, Case]:
     """Return the models, with the papers' three optimizers."""
     sgdm = OptimizerSpec.parse("sgd", lr=0.01, momentum=0.9, weight_decay=5e-4)
     adam, adamw = OptimizerSpec.parse("adam", lr=0.001), OptimizerSpec.parse("adamw", lr=0.001)
-    sizes = SMALL_MODELS if short else MODELS
+    sizes = SMALL_MODELS if short else {k: v | {"batch_size": 16} for k, v in MODELS.items()}
     found = {
         "convolutions": Case(chain("convolutions", sizes["convolutions"]), sgdm),
         "digits CNN": Case(ModelReference.named("benchmarks.deep_models:digits_cnn"), sgdm),

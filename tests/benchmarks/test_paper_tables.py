@@ -16,6 +16,7 @@ from benchmarks.paper_tables.pipeoptim import Throughput
 from benchmarks.paper_tables.report import BEGIN, END
 from benchmarks.paper_tables.tables.claims import NOT_YET, judged, judged_seconds
 from benchmarks.paper_tables.tables.papers import PIPEMARE_TABLES_2_AND_3, PIPEOPTIM_TABLE_VI
+from benchmarks.paper_tables.tables.parts import counted, reached_text
 from benchmarks.paper_tables.tables.pipedream_table import pipedream_section
 from benchmarks.paper_tables.tables.pipemare_table import pipemare_section
 from benchmarks.paper_tables.tables.pipeoptim_table import pipeoptim_section
@@ -98,8 +99,8 @@ def test_typed_tables_agree_with_the_papers_words() -> None:
 def test_the_runtime_holds_the_versions_of_table_ii() -> None:
     found = list(pipeoptim.measure_memory(short=True))
     assert len(found) == len(pipeoptim.METHODS) * pipeoptim.STAGES
-    counted = [m for m in found if m.method != "PipeMare T2"]
-    assert [m.versions for m in counted] == [m.formula_versions for m in counted]
+    of_paper = [m for m in found if m.method != "PipeMare T2"]
+    assert [m.versions for m in of_paper] == [m.formula_versions for m in of_paper]
     first = {m.method: m.versions for m in found if m.stage == 0}
     assert first == {
         name: {"PipeDream": 4, "GPipe": 1, "vanilla": 1}.get(name, 2) for name in first
@@ -110,8 +111,8 @@ def test_the_runtime_holds_the_versions_of_table_ii() -> None:
 
 
 def rows(minibatches: int) -> dict[str, Row]:
-    late = Method(policy="vanilla")
-    return {"GPipe": Row(GPIPE), "late": Row(late), "lost": Row(Method(policy="stash"))}
+    late = Row(Method(policy="vanilla"))
+    return {"GPipe": Row(GPIPE), "soon": late, "late": late, "lost": Row(Method(policy="stash"))}
 
 
 STUDY = Study("digits", 4, rows, minibatches=16)
@@ -119,7 +120,7 @@ STUDY = Study("digits", 4, rows, minibatches=16)
 
 def made_up(job: Job) -> Learned:
     """Losses that fall as 1 / minibatches, the least with 0.004; one method hardly learns."""
-    slow = {"GPipe": 1.0, "late": 1.5, "lost": 9.0}[job.method]
+    slow = {"GPipe": 1.0, "soon": 0.8, "late": 1.5, "lost": 9.0}[job.method]
     points = []
     for done in range(1, job.longest + 1):
         loss = slow * 16 / done + abs(job.power - 2) + 0.01 * job.seed
@@ -149,6 +150,11 @@ def test_every_method_has_its_own_rate_and_trains_to_the_baseline_s_loss() -> No
     assert late == pytest.approx([17.9, 18, 18.2], abs=0.1)
     assert [f.minibatches_to(progress.target) for f in progress.finals("lost")] == [None] * 3
     assert max(point.minibatches for f in found for point in f.points) == 32
+    # Who was there while it tried its rate trains no second time.
+    assert [f.job.longest for f in progress.finals("soon")] == [16, 32, 32]
+    # Who is not there counts as if it had been there in the end.
+    assert counted(progress, "lost") == {0: 32, 1: 32, 2: 32}
+    assert reached_text(progress, "lost") == "32 ± 0 (3 of 3 not there)"
     # Those of the baseline only, if another method is asked for.
     assert {f.job.method for f in complete(STUDY, ("late",))} == {"GPipe", "late"}
 
@@ -157,7 +163,7 @@ def test_all_have_the_baseline_s_rate_where_the_paper_gives_them_one() -> None:
     shared = Study("digits", 4, rows, own_rates=False, minibatches=16)
     found = complete(shared)
     assert {f.job.power for f in found if f.job.method != "GPipe"} == {2}
-    assert len(found) == 3 + 2 + 2 * 3
+    assert len(found) == 3 + 2 + 3 * 3
 
 
 def test_a_run_ends_at_its_target_but_not_before_its_plan() -> None:
@@ -282,5 +288,5 @@ def test_results_are_kept_and_not_made_again(
     commands.learn_all([STUDY], path, task="text")
     assert len(made) == first
     commands.learn_all([STUDY], path)
-    assert {job.method for job in made[first:]} == {"lost"}
+    assert {job.method for job in made[first:]} == {"soon", "lost"}
     assert len(set(made)) == len(made) == len(path.read_text().splitlines())
