@@ -98,7 +98,8 @@ def pipeoptim(
         pipeoptim_table.measure_throughput(known, _keeping(results.throughput_path), short=short)
     if part is not Part.TIMES:
         if not results.memory:
-            for memory in pipeoptim_table.measure_memory(short=short):
+            # All or none: what is there is not measured again.
+            for memory in list(pipeoptim_table.measure_memory(short=short)):
                 _keeping(results.memory_path)(memory)
         learn_all(pipeoptim_table.studies(short), results.pipeoptim_path)
 

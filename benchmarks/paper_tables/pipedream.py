@@ -36,7 +36,7 @@ from drlpp.training_race.learners import PipelineLearner
 from drlpp.training_race.race_data import RaceData
 from examples.translation import dates
 
-REPETITIONS = 4
+REPETITIONS = 6
 MINIBATCHES = 16
 SEEDS = (0, 1, 2)
 LONGEST = 2
