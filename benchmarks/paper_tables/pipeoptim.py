@@ -122,7 +122,6 @@ class StageMemory(Record):
         method: its name.
         stage: from 0.
         versions: of its weights that the runtime held at most, counted by storage.
-        formula_versions: of the paper's Table II.
         more_bytes: resident at the peak, beyond the naive schedule's, which holds one version and
             the activations of one minibatch.
         formula_more_bytes: the same by the formula that planners count with.
@@ -131,7 +130,6 @@ class StageMemory(Record):
     method: str
     stage: int
     versions: float
-    formula_versions: float
     more_bytes: int
     formula_more_bytes: int
 
@@ -180,7 +178,7 @@ MEMORY_MODEL: dict[str, Option] = {"batch_size": 16, "hidden": 512, "tokens": 32
 
 
 def formula_versions(method: str, stage: int) -> float:
-    """Return the versions of a stage's weights by the paper's Table II."""
+    """Return the versions of a stage's weights by the paper's Table II, and of PipeMare's T2."""
     last = stage == STAGES - 1
     return {
         "GPipe": 1,
@@ -190,8 +188,8 @@ def formula_versions(method: str, stage: int) -> float:
         "SpecTrain": 2,
         "XPipe": 2,
         "PipeOptim": 1 if last else 2,
-        # Pipemare §4.3: δ is a copy more.
-        "PipeMare T2": 2,
+        # W_{t+s}, while a backward runs with others; δ is no version.
+        "PipeMare T2": 1 if last else 2,
     }[method]
 
 
@@ -228,7 +226,6 @@ def measure_memory(*, short: bool) -> Iterator[StageMemory]:
                     method=name,
                     stage=stage,
                     versions=result.peak_weight_bytes / result.weight_bytes,
-                    formula_versions=formula_versions(name, stage),
                     more_bytes=result.peak_memory_bytes - plain[together][worker],
                     formula_more_bytes=round(formula(method, stage) - formula(naive, stage)),
                 )

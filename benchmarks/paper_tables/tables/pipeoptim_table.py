@@ -125,7 +125,7 @@ def _memory_table(memory: Sequence[StageMemory]) -> DataFrame:
         row = {"method": method}
         for stage in stages:
             row[f"versions, stage {stage.stage}"] = (
-                f"{stage.versions:.2f} / {stage.formula_versions:g}"
+                f"{stage.versions:.2f} / {pipeoptim.formula_versions(method, stage.stage):g}"
             )
         for stage in stages:
             row[f"MB, stage {stage.stage}"] = (
@@ -137,7 +137,11 @@ def _memory_table(memory: Sequence[StageMemory]) -> DataFrame:
 
 def _memory_claim(memory: Sequence[StageMemory]) -> Claim:
     papers = [m for m in memory if m.method != "PipeMare T2"]
-    wrong = [f"{m.method}, stage {m.stage}" for m in papers if m.versions != m.formula_versions]
+    wrong = [
+        f"{m.method}, stage {m.stage}"
+        for m in papers
+        if m.versions != pipeoptim.formula_versions(m.method, m.stage)
+    ]
     return decided(
         "versions of the weights are those of Table II",
         f"{len(papers)} stages",
