@@ -31,7 +31,7 @@ STAGES = 4
 SPEED = 0.4
 """Of an accelerator, in cores: four of them leave a fifth of two cores for everything else."""
 MINIBATCHES = 12
-REPETITIONS = 4
+REPETITIONS = 6
 
 METHODS: dict[str, Method] = {
     "GPipe": Method(schedule="gpipe", policy="sync", microbatches=4),
