@@ -11,12 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from benchmarks.deep_models import even_stages
+from benchmarks.learning_curves import minibatches_to, shuffled
+from benchmarks.replay import Replay
 from benchmarks.results_file import read_results_of
 from benchmarks.samples_to_loss.methods import METHODS
-from benchmarks.samples_to_loss.replay import Replay
 from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.io.documents import Record
@@ -75,21 +75,8 @@ class Result(Record):
         return math.inf if last is None else last
 
     def minibatches_to(self, target: float) -> float | None:
-        """Return after how many minibatches the loss was reached, None if it was not.
-
-        Between evaluations the loss is taken for a straight line.
-        """
-        before: tuple[int, float] | None = None
-        for minibatch, loss in zip(self.minibatches, self.losses, strict=True):
-            if loss is None:
-                return None
-            if loss <= target:
-                if before is None or before[1] <= loss:
-                    return minibatch
-                share = (before[1] - target) / (before[1] - loss)
-                return before[0] + share * (minibatch - before[0])
-            before = minibatch, loss
-        return None
+        """Return after how many minibatches the loss was reached, None if it was not."""
+        return minibatches_to(target, zip(self.minibatches, self.losses, strict=True))
 
 
 def run_job(job: Job) -> Result:
@@ -98,12 +85,13 @@ def run_job(job: Job) -> Result:
     method = METHODS[job.method]
     data, captured = _data(job.task), _captured(job.task, job.seed)
     depth = job.depth or 1
+    order = shuffled(len(data.train), TASKS[job.task].batch_size, job.minibatches, job.seed)
     replay = Replay(
         captured,
         even_stages(captured.graph, depth),
         method.build(depth, job.minibatches),
         method.spec(job.learning_rate),
-        Minibatches(data.train.inputs, data.train.targets, _order(job, len(data.train))),
+        Minibatches(data.train.inputs, data.train.targets, order),
         rates_of(job),
     )
     every = max(job.plain_minibatches // EVALUATIONS, 1)
@@ -132,19 +120,6 @@ def rates_of(job: Job) -> list[float]:
         return [job.learning_rate] * job.minibatches
     angles = (math.pi * minibatch / job.minibatches for minibatch in range(job.minibatches))
     return [job.learning_rate * (1 + math.cos(angle)) / 2 for angle in angles]
-
-
-def _order(job: Job, samples: int) -> Tensor:
-    """Return the samples of all minibatches, shuffled anew whenever they have all been seen.
-
-    Runs of the same seed see the same samples in the same order, however long they are.
-    """
-    size = TASKS[job.task].batch_size
-    generator = torch.Generator().manual_seed(job.seed)
-    full = samples // size
-    epochs = -(-job.minibatches // full)
-    shuffled = [torch.randperm(samples, generator=generator)[: full * size] for _ in range(epochs)]
-    return torch.cat(shuffled).view(-1, size)[: job.minibatches]
 
 
 @lru_cache(maxsize=1)

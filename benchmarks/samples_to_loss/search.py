@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.learning_curves import POWERS, next_powers
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
 from benchmarks.samples_to_loss.runs import Job, Result
 
 FIRST_POWERS = {"adamw": 1, "nadam": 1, "muon": 2, "basisrotation": 1}
 """Where the walks begin: 0.002 and 0.004."""
-POWERS = range(-4, 7)
 LONGEST = 3.0
 """Of plain training's minibatches, after which a method is given up."""
 STRETCHES = (1.25, 1.5, 2.0, LONGEST)
@@ -71,17 +71,6 @@ class Study:
                 **others,
             }
         )
-
-
-def next_powers(losses: Mapping[int, float], first: int) -> list[int]:
-    """Return the powers to try next; none if the best has worse neighbours, or the range ends."""
-    if first not in losses:
-        return [first]
-    best = min(losses, key=losses.__getitem__)
-    if math.isinf(losses[best]):
-        # Nothing but smaller rates can help.
-        return [min(losses) - 1] if min(losses) - 1 in POWERS else []
-    return [power for power in (best - 1, best + 1) if power in POWERS and power not in losses]
 
 
 class Progress:

@@ -8,16 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pandas import DataFrame
 
+from benchmarks.comparisons import Comparison, compare, tally
 from benchmarks.report import markdown
 from benchmarks.statistical_efficiency.methods import METHODS
 from benchmarks.statistical_efficiency.orderings import (
     ORDERINGS,
     TABLE_IV,
     TABLE_IV_METHODS,
-    Comparison,
     Ordering,
-    compare,
-    tally,
 )
 from benchmarks.statistical_efficiency.runs import DEPTHS, OPTIONS, SEARCH_SEED, Result
 from benchmarks.statistical_efficiency.tasks import TASKS

@@ -8,16 +8,18 @@ import pytest
 import torch
 
 from benchmarks.deep_models import even_stages
+from benchmarks.learning_curves import next_powers
+from benchmarks.replay import Replay
 from benchmarks.samples_to_loss import runs as study_runs
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
-from benchmarks.samples_to_loss.replay import Replay
 from benchmarks.samples_to_loss.report import cell, section
 from benchmarks.samples_to_loss.runs import Job, Result, rates_of, read_results, run_all, run_job
-from benchmarks.samples_to_loss.search import Progress, Study, next_powers
+from benchmarks.samples_to_loss.search import Progress, Study
 from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import Minibatches, RunOptions, run_reference
+from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.analysis.weight_versions import stage_delays
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
@@ -71,6 +73,31 @@ def test_replay_is_the_reference_executor(
     means = [sum(per_part[k : k + parts]) / parts for k in range(0, len(per_part), parts)]
     assert losses == pytest.approx(means, rel=1e-9)
     assert len(losses) == MINIBATCHES
+
+
+def test_minibatches_that_flush_come_before_late_ones(captured: CapturedModel) -> None:
+    placement = placements(captured)["straight"]
+    method = Method(
+        policy="pipemare",
+        annealing_minibatches=6,
+        correction_decay=0.2,
+        microbatches=2,
+        in_flight_per_link=1,
+        clip_norm=0.1,
+    )
+    rates = [0.02 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES)]
+    minibatches = Minibatches(*samples(), order(MINIBATCHES))
+    # The trainer runs one after the other in this way.
+    wanted = ReferenceExecutor(captured, placement, minibatches, method, SGD)
+    wanted.run(5, RunOptions(rates=rates[:5], synchronous=True))
+    later = RunOptions(rates=rates[5:], order=order(MINIBATCHES)[5:], first_minibatch=5)
+    wanted.run(MINIBATCHES - 5, later)
+    replay = Replay(captured, placement, method, SGD, minibatches, rates, synchronous=5)
+    assert len(list(replay.run())) == MINIBATCHES
+    assert largest_difference({**wanted.state(), **replay.weights}, wanted.state()) < 1e-9
+    without = Replay(captured, placement, method, SGD, minibatches, rates)
+    assert len(list(without.run())) == MINIBATCHES
+    assert largest_difference({**wanted.state(), **without.weights}, wanted.state()) > 1e-4
 
 
 def test_a_flushed_norm_is_of_all_stages(captured: CapturedModel) -> None:

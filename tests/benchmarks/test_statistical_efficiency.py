@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.comparisons import Verdict, compare
 from benchmarks.deep_models import VOCABULARY, encode, even_stages, topics_text
 from benchmarks.report import write_between
 from benchmarks.statistical_efficiency import report as study_report
@@ -16,8 +17,6 @@ from benchmarks.statistical_efficiency.orderings import (
     ORDERINGS,
     TABLE_IV,
     TABLE_IV_METHODS,
-    Verdict,
-    compare,
 )
 from benchmarks.statistical_efficiency.report import (
     by_cell,

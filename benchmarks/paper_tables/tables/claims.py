@@ -1,0 +1,93 @@
+"""Statements of the papers, judged by our results over seeds or repetitions."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pandas import DataFrame
+
+from benchmarks.comparisons import Comparison, Verdict, compare
+
+NOT_YET = "not measured yet"
+_WORDS = {
+    Verdict.SHOWS: "holds",
+    Verdict.DOES_NOT_SHOW: "does not hold",
+    Verdict.WITHIN_NOISE: "within noise",
+}
+
+Scores = Mapping[int, float]
+"""Of every seed, or repetition."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement, and what results say about it somewhere.
+
+    Attributes:
+        text: the paper's statement.
+        where: the task or model.
+        verdict: holds, does not hold, within noise, or not measured yet.
+        figures: by which it was decided.
+    """
+
+    text: str
+    where: str
+    verdict: str
+    figures: str
+
+
+def judged(
+    text: str, where: str, first: Scores, second: Scores, alike_within: float | None = None
+) -> Claim:
+    """Judge whether ``first`` is better than ``second``, or alike; more is better."""
+    found = compare(first, second, alike_within)
+    return Claim(text, where, *_in_words(found, lambda value: f"{value:+.3f}"))
+
+
+def judged_seconds(
+    text: str,
+    where: str,
+    first: Scores,
+    second: Scores,
+    alike_within: float | None = None,
+) -> Claim:
+    """Judge whether ``first`` takes less than ``second``; ``alike_within`` is relative.
+
+    Figures are how many times as soon the first is.
+    """
+    logs = [{seed: -math.log(value) for seed, value in of.items()} for of in (first, second)]
+    within = None if alike_within is None else math.log(1 + alike_within)
+    found = compare(logs[0], logs[1], within)
+    return Claim(text, where, *_in_words(found, lambda value: f"{math.exp(value):.2f}×"))
+
+
+def decided(text: str, where: str, holds: bool | None, figures: str) -> Claim:
+    """Return a claim that numbers without noise decide; None if there are none yet."""
+    verdict = NOT_YET if holds is None else "holds" if holds else "does not hold"
+    return Claim(text, where, verdict, figures if holds is not None else "")
+
+
+def claims_table(claims: Sequence[Claim]) -> DataFrame:
+    """Return a row for each claim."""
+    return DataFrame(
+        {"claim": c.text, "here": c.where, "verdict": c.verdict, "by": c.figures} for c in claims
+    )
+
+
+def spread(values: Sequence[float], digits: int = 3) -> str:
+    """Return the mean of values, with their deviation if there are several."""
+    if not values:
+        return NOT_YET
+    text = f"{statistics.mean(values):.{digits}f}"
+    return f"{text} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else text
+
+
+def _in_words(found: Comparison | None, figure: object) -> tuple[str, str]:
+    if found is None:
+        return NOT_YET, ""
+    assert callable(figure)
+    reach = f"{figure(found.mean)} (± {found.standard_error:.3f})"
+    return _WORDS[found.verdict], reach

@@ -1,0 +1,292 @@
+"""Tables of the papers: what is counted, which runs are made, and how claims are decided."""
+
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.deep_models import DigitsCNN
+from benchmarks.paper_tables import __main__ as commands
+from benchmarks.paper_tables import pipedream, pipemare, pipeoptim
+from benchmarks.paper_tables.learning import Job, Learned, Point, Row, learn
+from benchmarks.paper_tables.learning_study import Progress, Study
+from benchmarks.paper_tables.pipedream import DATA_PARALLEL, PIPEDREAM, Timing, Training
+from benchmarks.paper_tables.pipeoptim import Throughput
+from benchmarks.paper_tables.report import BEGIN, END
+from benchmarks.paper_tables.tables.claims import NOT_YET, judged, judged_seconds
+from benchmarks.paper_tables.tables.papers import PIPEMARE_TABLES_2_AND_3, PIPEOPTIM_TABLE_VI
+from benchmarks.paper_tables.tables.parts import counted, reached_text
+from benchmarks.paper_tables.tables.pipedream_table import pipedream_section
+from benchmarks.paper_tables.tables.pipemare_table import pipemare_section
+from benchmarks.paper_tables.tables.pipeoptim_table import pipeoptim_section
+from drlpp.placement.placement import Placement
+from drlpp.schedule.analysis.weight_versions import stage_delays
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+
+GPIPE = Method(schedule="gpipe", policy="sync")
+
+
+# What is counted
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 2), (4, 2), (8, 4), (5, 1)])
+def test_utilisation_is_the_paper_s(stages: int, microbatches: int) -> None:
+    flushed = pipemare.minibatch_seconds(GPIPE, stages, microbatches)
+    assert 1 / flushed == pytest.approx(microbatches / (microbatches + stages - 1))
+    assert pipemare.minibatch_seconds(Method(policy="stash"), stages) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_gradients_are_as_late_as_in_the_paper_s_pipeline(stages: int) -> None:
+    late = stage_delays(Pipeline.straight(*[1] * stages), Method(policy="vanilla"))
+    papers = [
+        math.ceil((2 * (stages - i) + 1) / pipemare.MICROBATCHES) for i in range(1, stages + 1)
+    ]
+    assert [delay + 1 for delay in late] == papers
+
+
+def test_a_warm_up_takes_gpipe_s_time_while_it_lasts() -> None:
+    warm = pipemare.rows(60)["T1+T2+W"]
+    assert warm.synchronous == 10
+    # Pipemare §4: the utilisation is amortised over the epochs. Here N = 2 and P = 4.
+    factor = pipemare.time_factor(warm, 4, 40.0)
+    assert factor == pytest.approx((30 + 10 * 5 / 2) / 40)
+    assert pipemare.time_factor(warm, 4, 5.0) == pytest.approx(5 / 2)
+    assert pipemare.time_factor(pipemare.rows(60)["T1+T2"], 4, 40.0) == pytest.approx(1)
+
+
+def test_weights_and_optimizer_relative_to_gpipe() -> None:
+    rows = pipemare.rows(100)
+    held = {name: pipemare.weight_memory("digits", row, 4) for name, row in rows.items()}
+    assert held["GPipe"] == held["neither"] == held["T1"] == 1
+    # Weights, gradients and momentum; δ, and W_{t+s} during a backward.
+    assert held["T2"] == held["T1+T2+W"] == pytest.approx(5 / 3)
+    weights, plan = pipemare._weights("digits", 4)
+    assert plan.delays == (3, 2, 1, 0)
+    assert sum(weights) == 4 * sum(weight.numel() for weight in DigitsCNN().parameters())
+    more = sum(weight * late for weight, late in zip(weights, (3, 2, 1, 0), strict=True))
+    assert held["PipeDream"] == pytest.approx(1 + more / (3 * sum(weights)))
+
+
+def test_typed_tables_agree_with_the_papers_words() -> None:
+    hours = {
+        (row.model, row.method): float(row._5.split()[0]) for row in PIPEOPTIM_TABLE_VI.itertuples()
+    }
+    for model, ratios in {
+        "ResNet-101": (2.01, 1.04, 1.17, 1.30, 1.27),
+        "Inception-V3": (1.69, 1.10, 1.45, 1.10, 1.06),
+    }.items():
+        for method, ratio in zip(
+            ("GPipe", "PipeDream", "2BW", "SpecTrain", "XPipe"), ratios, strict=True
+        ):
+            found = hours[model, method] / hours[model, "PipeOptim"]
+            assert found == pytest.approx(ratio, abs=0.006), (model, method)
+    used = {
+        (row.data, row.method): float(row.utilisation.rstrip("%"))
+        for row in PIPEMARE_TABLES_2_AND_3.itertuples()
+    }
+    for data, method, gain in (
+        ("CIFAR10", "T1", 14.3),
+        ("ImageNet", "T1+T2+W", 2.5),
+        ("IWSLT14 (BLEU)", "T1+T2+W", 2.5),
+        ("WMT17 (BLEU)", "T1+T2+W", 1.7),
+    ):
+        assert used[data, method] / used[data, "GPipe"] == pytest.approx(gain, abs=0.05)
+
+
+def test_the_runtime_holds_the_versions_of_table_ii() -> None:
+    found = list(pipeoptim.measure_memory(short=True))
+    assert len(found) == len(pipeoptim.METHODS) * pipeoptim.STAGES
+    formula = [pipeoptim.formula_versions(m.method, m.stage) for m in found]
+    assert [m.versions for m in found] == formula
+    first = {m.method: m.versions for m in found if m.stage == 0}
+    assert first == {
+        name: {"PipeDream": 4, "GPipe": 1, "vanilla": 1}.get(name, 2) for name in first
+    }
+
+
+# Which runs are made
+
+
+def rows(minibatches: int) -> dict[str, Row]:
+    late = Row(Method(policy="vanilla"))
+    return {"GPipe": Row(GPIPE), "soon": late, "late": late, "lost": Row(Method(policy="stash"))}
+
+
+STUDY = Study("digits", 4, rows, minibatches=16)
+
+
+def made_up(job: Job) -> Learned:
+    """Losses that fall as 1 / minibatches, the least with 0.004; one method hardly learns."""
+    slow = {"GPipe": 1.0, "soon": 0.8, "late": 1.5, "lost": 9.0}[job.method]
+    points = []
+    for done in range(1, job.longest + 1):
+        loss = slow * 16 / done + abs(job.power - 2) + 0.01 * job.seed
+        points.append(Point(minibatches=done, loss=loss, score=1 / loss))
+        if done >= job.planned and job.target is not None and loss <= job.target:
+            break
+    return Learned(job=job, points=tuple(points), seconds=1.0)
+
+
+def complete(study: Study, methods: tuple[str, ...] = ()) -> list[Learned]:
+    found: list[Learned] = []
+    while (job := Progress(study, found).next_job(methods)) is not None:
+        assert job not in {learned.job for learned in found}, "no run is made twice"
+        found.append(made_up(job))
+    return found
+
+
+def test_every_method_has_its_own_rate_and_trains_to_the_baseline_s_loss() -> None:
+    found = complete(STUDY)
+    progress = Progress(STUDY, found)
+    assert {method: progress.power(method) for method in STUDY.methods} == dict.fromkeys(
+        STUDY.methods, 2
+    )
+    # After 12 of 16 minibatches, the mean over seeds.
+    assert progress.target == pytest.approx(16 / 12 + 0.01)
+    late = [final.minibatches_to(progress.target) for final in progress.finals("late")]
+    assert late == pytest.approx([17.9, 18, 18.2], abs=0.1)
+    assert [f.minibatches_to(progress.target) for f in progress.finals("lost")] == [None] * 3
+    assert max(point.minibatches for f in found for point in f.points) == 32
+    # Who was there while it tried its rate trains no second time.
+    assert [f.job.longest for f in progress.finals("soon")] == [16, 32, 32]
+    # Who is not there counts as if it had been there in the end.
+    assert counted(progress, "lost") == {0: 32, 1: 32, 2: 32}
+    assert reached_text(progress, "lost") == "32 ± 0 (3 of 3 not there)"
+    # Those of the baseline only, if another method is asked for.
+    assert {f.job.method for f in complete(STUDY, ("late",))} == {"GPipe", "late"}
+
+
+def test_all_have_the_baseline_s_rate_where_the_paper_gives_them_one() -> None:
+    shared = Study("digits", 4, rows, own_rates=False, minibatches=16)
+    found = complete(shared)
+    assert {f.job.power for f in found if f.job.method != "GPipe"} == {2}
+    assert len(found) == 3 + 2 + 3 * 3
+
+
+def test_a_run_ends_at_its_target_but_not_before_its_plan() -> None:
+    job = Job(task="digits", method="T1", stages=4, power=3, planned=4, longest=8, target=9.0)
+    learned = learn(job, pipemare.rows(4)["T1"])
+    assert [point.minibatches for point in learned.points] == [1, 2, 3, 4]
+    assert learned.at_plan().minibatches == 4
+    other = learn(job, pipemare.rows(12)["T1+T2+W"])
+    assert other.loss != learned.loss
+    hopeless = learn(job.model_copy(update={"target": 0.0}), pipemare.rows(4)["T1"])
+    assert hopeless.points[-1].minibatches == 8
+    assert hopeless.loss == pytest.approx(learned.loss)
+
+
+# How claims are decided
+
+
+def test_claims_are_decided_by_intervals() -> None:
+    slow, quick = {0: 2.0, 1: 2.1, 2: 2.0 / 1.05}, {0: 1.0, 1: 1.02, 2: 1 / 1.02}
+    claim = judged_seconds("sooner", "here", quick, slow)
+    assert claim.verdict == "holds"
+    assert claim.figures.startswith("2.00×")
+    assert judged_seconds("sooner", "here", slow, quick).verdict == "does not hold"
+    mixed = {0: 1.5, 1: 2.6, 2: 1.7}
+    assert judged_seconds("sooner", "here", mixed, slow).verdict == "within noise"
+    assert judged_seconds("alike", "here", slow, slow, 0.1).verdict == "holds"
+    assert judged_seconds("alike", "here", quick, slow, 0.1).verdict == "does not hold"
+    assert judged("better", "here", {0: 1.0}, {0: 0.5}).verdict == NOT_YET
+
+
+def test_pipeoptim_s_claims() -> None:
+    speeds = {"GPipe": 2.0, "PipeDream": 1.0, "2BW": 1.0, "XPipe": 1.3, "PipeOptim": 1.4}
+    samples = [
+        Throughput(
+            case="feed-forwards",
+            method=method,
+            repetition=repetition,
+            seconds=seconds * (1 + 0.001 * repetition * (-1) ** len(method)),
+            machine="none",
+        )
+        for method, seconds in speeds.items()
+        for repetition in range(4)
+    ]
+    text = pipeoptim_section(samples, [], [])
+    assert "| GPipe has the lowest throughput (next: PipeOptim) | feed-forwards | holds |" in text
+    assert "| PipeOptim's is within 16.5% of PipeDream's | feed-forwards | does not hold |" in text
+    assert "| PipeOptim's is above XPipe's | feed-forwards | does not hold |" in text
+    assert "| PipeOptim's is above XPipe's | convolutions | not measured yet |" in text
+    assert "| versions of the weights are those of Table II | 0 stages | not measured yet |" in text
+
+
+def test_pipedream_s_claims() -> None:
+    name, epochs = "AWD LM, text", pipedream.MODELS["AWD LM, text"].epochs
+    straight = Placement.from_assignment([0, 1, 2, 3], (0, 1, 2, 3))
+    plain = pipedream.everywhere(4, 4).placement
+    timing = Timing(
+        model=name,
+        links="slow",
+        bandwidth=1e8,
+        placement=straight,
+        minibatches=10,
+        seconds={DATA_PARALLEL: (0.4, 0.42, 0.41), PIPEDREAM: (0.2, 0.21, 0.2)},
+        machine="none",
+    )
+
+    def training(placement: Placement, seed: int, factor: float) -> Training:
+        points = tuple(
+            Point(minibatches=10 * n, loss=factor * (10 - n) + 0.01 * seed, score=None)
+            for n in range(1, epochs + 1)
+        )
+        return Training(model=name, placement=placement, epochs=epochs, seed=seed, points=points)
+
+    trainings = [
+        training(placement, seed, factor)
+        for placement, factor in ((plain, 1.0), (straight, 0.75))
+        for seed in pipedream.SEEDS
+    ]
+    text = pipedream_section([timing], trainings)
+    target = pipedream.target_of(trainings, name, plain, epochs)
+    assert target == pytest.approx(10 - round(0.75 * epochs) + 0.01)
+    assert "| 1-1-1-1 | 2.05× |" in text
+    where = f"{name}, slow"
+    assert f"| an epoch takes less time than with data parallelism | {where} | holds |" in text
+    assert f"(figure 11) | {where} | does not hold |" in text
+    assert f"| {where} | not measured yet |" in pipedream_section([timing], trainings[:2])
+
+
+def test_pipemare_s_claims_need_runs() -> None:
+    text = pipemare_section([])
+    assert "| GPipe | not measured yet |" in text
+    assert "1.67×" in text, "what is counted needs no run"
+    assert "holds" not in text
+
+
+def test_the_page_is_written_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "papers.md"
+    page.write_text(f"before\n\n{BEGIN}\n{END}\n\nafter\n")
+    arguments = ["report", "--results", str(tmp_path / "none"), "--document", str(page)]
+    outcome = CliRunner().invoke(commands.app, arguments, catch_exceptions=False)
+    assert outcome.exit_code == 0
+    text = page.read_text()
+    assert text.startswith("before\n\n" + BEGIN)
+    assert text.endswith(END + "\n\nafter\n")
+    for title in ("PipeDream: Table 1", "PipeOptim: figure 6", "PipeMare: Tables 2 and 3"):
+        assert f"### {title}" in text
+
+
+def test_results_are_kept_and_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Job] = []
+
+    def fake(job: Job, row: Row) -> Learned:
+        made.append(job)
+        return made_up(job)
+
+    monkeypatch.setattr(commands, "learn", fake)
+    path = tmp_path / "folder" / "learned.jsonl"
+    commands.learn_all([STUDY], path, methods=["late"])
+    first = len(made)
+    assert {job.method for job in made} == {"GPipe", "late"}
+    commands.learn_all([STUDY], path, task="text")
+    assert len(made) == first
+    commands.learn_all([STUDY], path)
+    assert {job.method for job in made[first:]} == {"soon", "lost"}
+    assert len(set(made)) == len(made) == len(path.read_text().splitlines())
