@@ -18,12 +18,13 @@ import typer
 
 from benchmarks.report import write_between
 from benchmarks.samples_to_loss.methods import METHODS
-from benchmarks.samples_to_loss.report import BEGIN, END, section, studies
+from benchmarks.samples_to_loss.report import BEGIN, END, samples_needed, section, studies
 from benchmarks.samples_to_loss.runs import Job, Result, read_results, run_all
 from benchmarks.samples_to_loss.search import Progress
 from benchmarks.samples_to_loss.tasks import TASKS
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.errors import InvalidInput
+from drlpp.io.documents import write_atomically
 
 DEPTHS = (2, 4, 8, 16)
 RATES = ("constant", "decaying")
@@ -94,6 +95,26 @@ def report(
     chosen = studies(*_chosen(task, rate, depth, method), minibatches)
     known = [progress for study in chosen if (progress := Progress(study, found)).target()]
     write_between(document, BEGIN, END, "\n".join(section(progress) for progress in known))
+
+
+@app.command()
+def needed(
+    results: Results = DEFAULT_RESULTS,
+    task: Tasks = None,
+    depth: Depths = None,
+    method: Methods = None,
+    out: Annotated[
+        Path, typer.Option(help="File for how many minibatches each method needs.")
+    ] = Path("runs/samples-needed.jsonl"),
+) -> None:
+    """Write for programs what the tables say of constant rates; what is not known is left out."""
+    found = read_results(results)
+    lines = []
+    for study in studies(*_chosen(task, ["constant"], depth, method), None):
+        progress = Progress(study, found)
+        lines += [one.model_dump_json() + "\n" for one in samples_needed(progress)]
+    write_atomically(out, "".join(lines).encode())
+    build_console().print(f"{len(lines)} methods and depths: {out}", soft_wrap=True)
 
 
 def _chosen(

@@ -8,6 +8,7 @@ import statistics
 from pandas import DataFrame
 
 from benchmarks.report import markdown
+from benchmarks.samples_needed import SamplesNeeded
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
 from benchmarks.samples_to_loss.search import LONGEST, MORE_SEEDS, Progress, Study
 from benchmarks.samples_to_loss.tasks import TASKS
@@ -88,6 +89,29 @@ def cell(progress: Progress, method: str, depth: int | None, power: int | None =
 def _mean(values: list[float], digits: int) -> str:
     mean = f"{statistics.mean(values):.{digits}f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def samples_needed(progress: Progress) -> list[SamplesNeeded]:
+    """Return what is known of every method that is late, at its own best rate."""
+    study, target = progress.study, progress.target()
+    if target is None:
+        return []
+    found = []
+    for method, depth in study.rows:
+        if depth is not None and progress.result(method, depth) is not None:
+            ratio, deviation = progress.mean_ratio(method, depth) or (None, 0.0)
+            found.append(
+                SamplesNeeded(
+                    task=study.task,
+                    method=method,
+                    depth=depth,
+                    target=target,
+                    minibatches=study.minibatches,
+                    ratio=ratio,
+                    deviation=deviation,
+                )
+            )
+    return found
 
 
 def studies(

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.deep_models import digits_cnn, encode, sequences
-from benchmarks.time_to_loss.tasks import TASKS as RACE_TASKS
-from benchmarks.time_to_loss.tasks import RaceTask
+from benchmarks.race_tasks import TASKS as RACE_TASKS
+from benchmarks.race_tasks import RaceTask, race_name
 from drlpp.models.model_reference import ModelReference
 from drlpp.specs.data import Data, Samples, digits, load_data
 
@@ -79,11 +79,6 @@ def _decoder_task(title: str, width: int, length: int, minibatches: int) -> Stud
         batch_size=16,
         minibatches=minibatches,
     )
-
-
-def race_name(task: str) -> str:
-    """Return the name here of a task of :mod:`benchmarks.time_to_loss`."""
-    return f"race-{task}"
 
 
 def _of_race(task: RaceTask) -> StudyTask:

@@ -14,16 +14,12 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.race_tasks import TASKS, RaceTask, race_name
 from benchmarks.report import write_between
 from benchmarks.results_file import read_results_of
-from benchmarks.samples_to_loss.__main__ import DEFAULT_RESULTS as REPLAYS
-from benchmarks.samples_to_loss.runs import read_results
-from benchmarks.samples_to_loss.search import Progress, Study
-from benchmarks.samples_to_loss.tasks import TASKS as STUDY_TASKS
-from benchmarks.samples_to_loss.tasks import race_name
+from benchmarks.samples_needed import SamplesNeeded
 from benchmarks.time_to_loss.report import BEGIN, END, table
-from benchmarks.time_to_loss.seconds import DIVIDED, WHOLE, Speed, measure
-from benchmarks.time_to_loss.tasks import TASKS, RaceTask
+from benchmarks.time_to_loss.seconds import Speed, measure
 from drlpp.capturing.capture import capture
 from drlpp.cli.command_line import build_console, run_program
 from drlpp.cli.race_command import run_and_report
@@ -118,26 +114,25 @@ def seconds(
 @app.command()
 def report(
     results: Speeds = DEFAULT_SPEEDS,
-    replays: Annotated[Path, typer.Option(help="Results of benchmarks.samples_to_loss.")] = REPLAYS,
+    needed: Annotated[
+        Path, typer.Option(help="What benchmarks.samples_to_loss needed writes.")
+    ] = Path("runs/samples-needed.jsonl"),
     document: Annotated[
         Path, typer.Option(help="Markdown file with the marks between which the tables go.")
     ] = README,
 ) -> None:
     """Write the time to plain PyTorch's loss of everybody into the document."""
     speeds = read_results_of("benchmarks.time_to_loss", Speed, results)
-    found, parts = read_results(replays), []
-    for task in TASKS:
-        own = [speed for speed in speeds if speed.task == task]
-        study = STUDY_TASKS[race_name(task)]
-        depths = sorted({speed.accelerators for speed in own if speed.accelerators > 1})
-        progress = Progress(
-            Study(race_name(task), False, study.minibatches, depths, [WHOLE, DIVIDED]), found
-        )
-        target = progress.target()
-        if own and target is not None:
+    replayed = read_results_of("benchmarks.samples_to_loss", SamplesNeeded, needed)
+    parts = []
+    for name, task in TASKS.items():
+        own = [speed for speed in speeds if speed.task == name]
+        found = [one for one in replayed if one.task == race_name(name)]
+        if own and found:
             parts.append(
-                f"### {study.title}\n\nSeconds to the held-out loss {target:.3f}, which plain "
-                f"PyTorch has after {study.minibatches} minibatches\n\n{table(own, progress)}\n"
+                f"### {task.title}\n\nSeconds to the held-out loss {found[0].target:.3f}, which "
+                f"plain PyTorch has after {found[0].minibatches} minibatches\n\n"
+                f"{table(own, found)}\n"
             )
     write_between(document, BEGIN, END, "\n".join(parts))
 

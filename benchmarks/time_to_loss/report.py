@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pandas import DataFrame
 
 from benchmarks.report import markdown
-from benchmarks.samples_to_loss.search import Progress
+from benchmarks.samples_needed import SamplesNeeded
 from benchmarks.time_to_loss.seconds import DIVIDED, KINDS, WHOLE, Speed
 
 BEGIN = "<!-- results: written by benchmarks.time_to_loss -->"
@@ -34,19 +34,25 @@ class TimeToLoss(NamedTuple):
         return f"{self.seconds:.1f}{spread}"
 
 
-def time_to_loss(speed: Speed, progress: Progress) -> TimeToLoss | None:
-    """Return what a contender takes, None if it never got there, or was not replayed."""
+def time_to_loss(speed: Speed, needed: Sequence[SamplesNeeded]) -> TimeToLoss | None:
+    """Return what a contender takes, None if it never got there, or was not replayed.
+
+    Args:
+        speed: of the contender.
+        needed: what replays of its task found; not empty.
+    """
     ratio, deviation = 1.0, 0.0
     if speed.kind in (WHOLE, DIVIDED):
-        found = progress.mean_ratio(speed.kind, speed.accelerators)
-        if found is None:
+        who = speed.kind, speed.accelerators
+        found = next((one for one in needed if (one.method, one.depth) == who), None)
+        if found is None or found.ratio is None:
             return None
-        ratio, deviation = found
-    unit = speed.median * progress.study.minibatches
+        ratio, deviation = found.ratio, found.deviation
+    unit = speed.median * needed[0].minibatches
     return TimeToLoss(speed, unit * ratio, unit * (ratio - deviation), unit * (ratio + deviation))
 
 
-def table(speeds: Iterable[Speed], progress: Progress) -> str:
+def table(speeds: Iterable[Speed], needed: Sequence[SamplesNeeded]) -> str:
     """Return a task's table in Markdown: a row for each number of workers and kind of links.
 
     A cell is of all workers, and in brackets what the best takes that uses fewer, if it is sooner.
@@ -57,7 +63,7 @@ def table(speeds: Iterable[Speed], progress: Progress) -> str:
             cells.setdefault((speed.workers, speed.links), []).append(speed)
     rows = []
     for (workers, links), found in sorted(cells.items()):
-        times = [time for one in found if (time := time_to_loss(one, progress)) is not None]
+        times = [time for one in found if (time := time_to_loss(one, needed)) is not None]
         soonest = min(times, key=lambda time: time.seconds)
         rows.append(
             {

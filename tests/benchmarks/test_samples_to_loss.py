@@ -12,7 +12,7 @@ from benchmarks.learning_curves import next_powers
 from benchmarks.replay import Replay
 from benchmarks.samples_to_loss import runs as study_runs
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
-from benchmarks.samples_to_loss.report import cell, section
+from benchmarks.samples_to_loss.report import cell, samples_needed, section
 from benchmarks.samples_to_loss.runs import Job, Result, rates_of, read_results, run_all, run_job
 from benchmarks.samples_to_loss.search import Progress, Study
 from benchmarks.samples_to_loss.tasks import TASKS
@@ -170,6 +170,11 @@ def test_every_method_gets_its_best_rate_and_the_samples_that_it_needs() -> None
             ratio = progress.samples_ratio("PipeOptim", depth, seed)
             assert ratio == pytest.approx(handicap, abs=0.01)
     assert cell(progress, "PipeOptim", 4) == "1.40 ± 0.00 (4: 1.401 ± 0.001)"
+    for found in samples_needed(progress):
+        assert (found.task, found.method, found.minibatches) == ("digits", "PipeOptim", 160)
+        assert found.target == 1.0
+        assert found.ratio == pytest.approx({2: 1.2, 4: 1.4}[found.depth], abs=0.01)
+        assert found.deviation < 0.01
     table = section(progress)
     plain = "1.00 ± 0.00 (4: 1.001 ± 0.001)"
     assert f"| {BASELINE} | {plain} | {plain} |" in table

@@ -5,15 +5,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.samples_to_loss.methods import BASELINE
-from benchmarks.samples_to_loss.runs import Result
-from benchmarks.samples_to_loss.search import Progress, Study
+from benchmarks.race_tasks import TASKS, race_name
+from benchmarks.samples_needed import SamplesNeeded
 from benchmarks.samples_to_loss.tasks import TASKS as STUDY_TASKS
-from benchmarks.samples_to_loss.tasks import race_name
 from benchmarks.time_to_loss.__main__ import app
 from benchmarks.time_to_loss.report import table, time_to_loss
 from benchmarks.time_to_loss.seconds import DIVIDED, KINDS, WHOLE, Speed
-from benchmarks.time_to_loss.tasks import TASKS
 
 
 def speed(kind: str, seconds: float, accelerators: int = 4, workers: int = 4) -> Speed:
@@ -28,40 +25,42 @@ def speed(kind: str, seconds: float, accelerators: int = 4, workers: int = 4) ->
     )
 
 
-@pytest.fixture
-def progress() -> Progress:
-    """Whole minibatches need twice plain training's with two stages, and never get there on four.
-
-    Divided ones need 1.1 times as many with any number of stages.
-    """
-    study = Study("race-mlp", False, 40, (2, 4), (WHOLE, DIVIDED))
-    needed = {BASELINE: 1.0, DIVIDED: 1.1, WHOLE: 2.0}
-    results: list[Result] = []
-    while jobs := Progress(study, results).next_jobs():
-        for job in jobs:
-            factor = needed[job.method]
-            if (job.method, job.depth) == (WHOLE, 4):
-                factor = 10.0
-            minibatches = tuple(range(4, job.minibatches + 1, 4))
-            losses = tuple(
-                factor * 40 / done + abs(job.learning_rate - 0.002) for done in minibatches
-            )
-            results.append(Result(job=job, minibatches=minibatches, losses=losses, seconds=1.0))
-    return Progress(study, results)
+def needed(method: str, depth: int, ratio: float | None, deviation: float = 0.0) -> SamplesNeeded:
+    return SamplesNeeded(
+        task="race-mlp",
+        method=method,
+        depth=depth,
+        target=0.1,
+        minibatches=40,
+        ratio=ratio,
+        deviation=deviation,
+    )
 
 
-def test_minibatches_of_a_replay_times_measured_seconds(progress: Progress) -> None:
+REPLAYED = [
+    needed(WHOLE, 2, 2.0),
+    needed(WHOLE, 4, None),
+    needed(DIVIDED, 2, 1.1),
+    needed(DIVIDED, 4, 1.1, deviation=0.05),
+]
+
+
+def test_minibatches_of_a_replay_times_measured_seconds() -> None:
     for kind in set(KINDS) - {WHOLE, DIVIDED}:
-        found = time_to_loss(speed(kind, 0.01), progress)
+        found = time_to_loss(speed(kind, 0.01), REPLAYED)
         assert found is not None
         assert found.seconds == pytest.approx(0.01 * 40)
-    late = time_to_loss(speed(WHOLE, 0.01, accelerators=2), progress)
+    late = time_to_loss(speed(WHOLE, 0.01, accelerators=2), REPLAYED)
     assert late is not None
-    assert late.seconds == pytest.approx(0.01 * 80, rel=0.01)
-    assert time_to_loss(speed(WHOLE, 0.01), progress) is None
+    assert late.seconds == pytest.approx(0.01 * 80)
+    divided = time_to_loss(speed(DIVIDED, 0.01), REPLAYED)
+    assert divided is not None
+    assert divided.seconds == pytest.approx(0.01 * 44)
+    assert (divided.low, divided.high) == pytest.approx((0.01 * 42, 0.01 * 46))
+    assert time_to_loss(speed(WHOLE, 0.01), REPLAYED) is None
 
 
-def test_a_row_shows_all_workers_and_fewer_where_that_is_sooner(progress: Progress) -> None:
+def test_a_row_shows_all_workers_and_fewer_where_that_is_sooner() -> None:
     speeds = [
         speed("plain PyTorch", 1.0, accelerators=1),
         speed("data parallelism", 0.75, accelerators=3),
@@ -72,14 +71,11 @@ def test_a_row_shows_all_workers_and_fewer_where_that_is_sooner(progress: Progre
         speed(DIVIDED, 0.2),
         speed(DIVIDED, 0.1, accelerators=2),
     ]
-    heading, _, row = table(speeds, progress).splitlines()
+    heading, _, row = table(speeds, REPLAYED).splitlines()
     assert heading == f"| workers | links | {' | '.join(KINDS)} | soonest |"
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells[:6] == ["4", "fast", "40.0", "30.0 on 3", "20.0", "–"]
-    assert cells[7].startswith("32.0")
-    assert cells[7].endswith(" on 2")
-    assert cells[8].startswith("8.8")
-    assert "; 4.4" in cells[8]
+    assert cells[7:9] == ["32.0 on 2", "8.8 (8.4–9.2); 4.4 on 2"]
     assert cells[9] == f"{DIVIDED}, 2"
 
 
@@ -105,7 +101,7 @@ def test_everybody_is_measured_and_reported(tmp_path: Path) -> None:
     document.write_text(
         "<!-- results: written by benchmarks.time_to_loss -->\n<!-- end of results -->\n"
     )
-    more = ["--replays", str(tmp_path / "none.jsonl"), "--document", str(document)]
+    more = ["--needed", str(tmp_path / "none.jsonl"), "--document", str(document)]
     run = CliRunner().invoke(app, ["report", "--results", str(results), *more])
     assert run.exit_code == 0, run.output
     assert "|" not in document.read_text(), "nothing has been replayed"

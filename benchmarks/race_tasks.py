@@ -1,4 +1,4 @@
-"""What is trained: a decoder on text, a CNN on digits, an encoder and decoder on dates, an MLP.
+"""Tasks of a race: a decoder on text, a CNN on digits, an encoder and decoder on dates, an MLP.
 
 The MLP is so small that a pipeline is silly: plain PyTorch should win, and the race should say so.
 """
@@ -75,7 +75,7 @@ def table(inputs: object = None) -> Data:
 
 @dataclass(frozen=True)
 class RaceTask:
-    """A task of the study.
+    """A task to train to the loss that plain PyTorch has after some epochs.
 
     Attributes:
         title: what it is.
@@ -93,7 +93,7 @@ class RaceTask:
     epoch: int
 
 
-_HERE = "benchmarks.time_to_loss.tasks"
+_HERE = "benchmarks.race_tasks"
 
 TASKS = {
     "decoder": RaceTask(
@@ -129,3 +129,8 @@ TASKS = {
         epoch=14,
     ),
 }
+
+
+def race_name(task: str) -> str:
+    """Return the name that replays have for a task, trained to plain PyTorch's third epoch."""
+    return f"race-{task}"
