@@ -21,7 +21,7 @@ def section(progress: Progress) -> str:
     """Return the heading and the tables of one study."""
     study = progress.study
     rate = "a decaying rate" if study.decays else "a constant rate"
-    target, power = progress.target(), progress.plain_power
+    target, power = progress.target(), progress.target_power
     reached = "" if target is None else f" (with seed 0: {target:.3f})"
     parts = [
         f"### {TASKS[study.task].title}, {rate}\n",
@@ -33,7 +33,7 @@ def section(progress: Progress) -> str:
     ]
     if power is not None:
         parts += [
-            f"The same with the rate that suits {BASELINE}, {2.0**power:g} thousandths:\n",
+            f"The same at {2.0**power:g} thousandths, where {BASELINE} ends best:\n",
             markdown(_table(progress, power)),
             "",
         ]
@@ -92,19 +92,19 @@ def _mean(values: list[float], digits: int) -> str:
 
 
 def samples_needed(progress: Progress) -> list[SamplesNeeded]:
-    """Return what is known of every method that is late, at its own best rate."""
+    """Return what is known of every method, at its own best rate; plain training's depth is 1."""
     study, target = progress.study, progress.target()
     if target is None:
         return []
     found = []
     for method, depth in study.rows:
-        if depth is not None and progress.result(method, depth) is not None:
+        if progress.result(method, depth) is not None:
             ratio, deviation = progress.mean_ratio(method, depth) or (None, 0.0)
             found.append(
                 SamplesNeeded(
                     task=study.task,
                     method=method,
-                    depth=depth,
+                    depth=depth or 1,
                     target=target,
                     minibatches=study.minibatches,
                     ratio=ratio,

@@ -2,10 +2,12 @@
 
 The rule is the same for all. Rates are 2^k thousandths. A walk begins at the same rate for all
 methods of an optimizer, and goes on until both neighbours of the best one are worse, at as many
-minibatches as plain training has, with seed 0. Then the best run is made longer until it reaches
-plain training's loss; so is, with the same optimizer, the run with plain training's rate, which is
-what a user has. What ends within a margin of the best of its depth and optimizer is run with more
-seeds, each against plain training with that seed.
+minibatches as plain training has, with seed 0. The least loss with which plain training ends is
+the one to reach, and the best rate of everybody, plain training included, the one with which it is
+there first. If none is there, the best run is made longer until it is; so is, with the same
+optimizer, the run with the rate with which plain training ends best, which is what a user has. What
+ends within a margin of the best of its depth and optimizer is run with more seeds, each against
+plain training with that seed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from benchmarks.learning_curves import POWERS, next_powers
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
@@ -80,22 +83,44 @@ class Progress:
         self.study = study
         self._found = {result.job: result for result in results}
 
-    def walked(self, method: str, depth: int | None) -> dict[int, float]:
-        """Return the losses of a row by the power of their rate."""
+    def walked(self, method: str, depth: int | None) -> dict[int, Result]:
+        """Return the runs of a row, as long as plain training's, by the power of their rate."""
         jobs = {power: self.study.job(method, depth, power) for power in POWERS}
-        return {p: self._found[job].final_loss for p, job in jobs.items() if job in self._found}
+        return {power: self._found[job] for power, job in jobs.items() if job in self._found}
 
-    def best_power(self, method: str, depth: int | None) -> int | None:
-        """Return the power of the best rate, None as long as the walk is not at its end."""
-        losses = self.walked(method, depth)
-        if next_powers(losses, FIRST_POWERS[METHODS[method].optimizer]):
+    @cached_property
+    def target_power(self) -> int | None:
+        """The power of the rate with which plain training ends best; None before that is known."""
+        losses = {p: run.final_loss for p, run in self.walked(BASELINE, None).items()}
+        if next_powers(losses, FIRST_POWERS[METHODS[BASELINE].optimizer]):
             return None
         return min(losses, key=losses.__getitem__)
 
-    @property
-    def plain_power(self) -> int | None:
-        """The power of plain training's best rate, None as long as its walk is not at its end."""
-        return self.best_power(BASELINE, None)
+    def _ranks(self, method: str, depth: int | None) -> dict[int, float]:
+        """Return how good the rates of a row are, less being better.
+
+        Who reaches the target is ahead of who does not, the sooner the better; among the others the
+        loss at the end counts.
+        """
+        target = self.target()
+        runs = self.walked(method, depth)
+        if target is None or self.study.decays:
+            return {power: run.final_loss for power, run in runs.items()}
+        reached = {power: run.minibatches_to(target) for power, run in runs.items()}
+        return {
+            power: run.final_loss if reached[power] is None else -1 / (1 + (reached[power] or 0))
+            for power, run in runs.items()
+        }
+
+    def _next_powers(self, method: str, depth: int | None) -> list[int]:
+        return next_powers(self._ranks(method, depth), FIRST_POWERS[METHODS[method].optimizer])
+
+    def best_power(self, method: str, depth: int | None) -> int | None:
+        """Return the power of the best rate, None as long as the walk is not at its end."""
+        if self._next_powers(method, depth):
+            return None
+        ranks = self._ranks(method, depth)
+        return min(ranks, key=ranks.__getitem__)
 
     def result(
         self, method: str, depth: int | None, seed: int = 0, power: int | None = None
@@ -107,8 +132,10 @@ class Progress:
         return self._found.get(self.study.job(method, depth, power, seed=seed))
 
     def target(self, seed: int = 0) -> float | None:
-        """Return the loss that plain training reaches with that seed, None if it has not run."""
-        plain = self.result(BASELINE, None, seed)
+        """Return the loss that plain training ends with, with that seed; None if it has not run."""
+        if self.target_power is None:
+            return None
+        plain = self.result(BASELINE, None, seed, self.target_power)
         return None if plain is None else plain.final_loss
 
     def longer(
@@ -179,9 +206,7 @@ class Progress:
         """Return the runs that are to be made next; none if the study is complete."""
         wanted: list[Job] = []
         for method, depth in self.study.rows:
-            powers = next_powers(
-                self.walked(method, depth), FIRST_POWERS[METHODS[method].optimizer]
-            )
+            powers = self._next_powers(method, depth)
             wanted += [self.study.job(method, depth, power) for power in powers]
             wanted += self._runs_to_target(method, depth, seed=0)
         if not wanted:
@@ -191,7 +216,7 @@ class Progress:
     def _runs_to_target(self, method: str, depth: int | None, seed: int) -> list[Job]:
         """Return the next runs of a row with its own best rate, and with plain training's."""
         own = self.best_power(method, depth)
-        plain = self.plain_power if METHODS[method].keeps_rate_of_plain else own
+        plain = self.target_power if METHODS[method].keeps_rate_of_plain else own
         jobs = []
         for power in {power for power in (own, plain) if power is not None}:
             usual = self.result(method, depth, seed, power)
@@ -211,6 +236,12 @@ class Progress:
         The best is that of the same depth and optimizer.
         """
         jobs: list[Job] = []
+        if self.target_power is not None:
+            targets = [
+                self.study.job(BASELINE, None, self.target_power, seed=s) for s in MORE_SEEDS
+            ]
+            if missing := [job for job in targets if job not in self._found]:
+                return missing
         for depth in (None, *self.study.depths):
             losses = {
                 method: found.final_loss

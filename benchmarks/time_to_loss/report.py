@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pandas import DataFrame
 
 from benchmarks.report import markdown
-from benchmarks.samples_needed import SamplesNeeded
+from benchmarks.samples_needed import PLAIN, SamplesNeeded
 from benchmarks.time_to_loss.seconds import DIVIDED, KINDS, WHOLE, Speed
 
 BEGIN = "<!-- results: written by benchmarks.time_to_loss -->"
@@ -41,15 +41,14 @@ def time_to_loss(speed: Speed, needed: Sequence[SamplesNeeded]) -> TimeToLoss | 
         speed: of the contender.
         needed: what replays of its task found; not empty.
     """
-    ratio, deviation = 1.0, 0.0
-    if speed.kind in (WHOLE, DIVIDED):
-        who = speed.kind, speed.accelerators
-        found = next((one for one in needed if (one.method, one.depth) == who), None)
-        if found is None or found.ratio is None:
-            return None
-        ratio, deviation = found.ratio, found.deviation
-    unit = speed.median * needed[0].minibatches
-    return TimeToLoss(speed, unit * ratio, unit * (ratio - deviation), unit * (ratio + deviation))
+    is_late = speed.kind in (WHOLE, DIVIDED)
+    who = (speed.kind, speed.accelerators) if is_late else (PLAIN, 1)
+    found = next((one for one in needed if (one.method, one.depth) == who), None)
+    if found is None or found.ratio is None:
+        return None
+    unit = speed.median * found.minibatches
+    low, high = found.ratio - found.deviation, found.ratio + found.deviation
+    return TimeToLoss(speed, unit * found.ratio, unit * low, unit * high)
 
 
 def table(speeds: Iterable[Speed], needed: Sequence[SamplesNeeded]) -> str:

@@ -171,9 +171,9 @@ def test_every_method_gets_its_best_rate_and_the_samples_that_it_needs() -> None
             assert ratio == pytest.approx(handicap, abs=0.01)
     assert cell(progress, "PipeOptim", 4) == "1.40 ± 0.00 (4: 1.401 ± 0.001)"
     for found in samples_needed(progress):
-        assert (found.task, found.method, found.minibatches) == ("digits", "PipeOptim", 160)
-        assert found.target == 1.0
-        assert found.ratio == pytest.approx({2: 1.2, 4: 1.4}[found.depth], abs=0.01)
+        assert (found.task, found.target, found.minibatches) == ("digits", 1.0, 160)
+        assert found.method == (BASELINE if found.depth == 1 else "PipeOptim")
+        assert found.ratio == pytest.approx({1: 1.0, 2: 1.2, 4: 1.4}[found.depth], abs=0.01)
         assert found.deviation < 0.01
     table = section(progress)
     plain = "1.00 ± 0.00 (4: 1.001 ± 0.001)"
@@ -194,13 +194,34 @@ def test_a_method_with_the_users_optimizer_is_tried_at_the_users_rate() -> None:
     while jobs := Progress(chosen, results).next_jobs():
         results += [shifted(job) for job in jobs]
     progress = Progress(chosen, results)
-    assert progress.plain_power == 2
+    assert progress.target_power == 2
     assert progress.best_power("PipeOptim", 2) == 1
     # 1.2 · 160 / minibatches + 1 is never 1: given up after three times the minibatches.
     assert progress.samples_ratio("PipeOptim", 2, power=2) is None
     assert cell(progress, "PipeOptim", 2, 2).startswith("> 3 (2.2")
-    tables = section(progress).split("The same with the rate that suits plain AdamW, 4 thousandths")
+    tables = section(progress).split("The same at 4 thousandths, where plain AdamW ends best")
     assert ["Muon" in table for table in tables] == [True, False]
+
+
+def test_everybody_has_the_rate_with_which_it_is_there_first() -> None:
+    """Plain training ends best at 0.004; at 0.008 it is there sooner, and then gets worse."""
+    chosen = study(["PipeOptim"])
+
+    def worse_later(job: Job) -> Result:
+        result = made_up(job)
+        if job.learning_rate != 0.008:
+            return result
+        losses = [0.9 if done == 100 else 2.0 for done in result.minibatches]
+        return result.model_copy(update={"losses": tuple(losses)})
+
+    results: list[Result] = []
+    while jobs := Progress(chosen, results).next_jobs():
+        results += [worse_later(job) for job in jobs]
+    progress = Progress(chosen, results)
+    assert (progress.target_power, progress.target()) == (2, 1.0)
+    assert progress.best_power(BASELINE, None) == progress.best_power("PipeOptim", 2) == 3
+    for method, depth in ((BASELINE, None), ("PipeOptim", 2)):
+        assert progress.samples_ratio(method, depth) == pytest.approx(100 / 160, abs=0.05)
 
 
 def test_a_rate_that_decays_needs_whole_runs() -> None:
