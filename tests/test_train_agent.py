@@ -196,6 +196,7 @@ def test_an_agent_of_ones_own_is_a_file(tmp_path: Path) -> None:
     assert "it cannot be resumed with" in done.err
 
 
+@pytest.mark.system
 def test_ctrl_c_exports_what_was_learned_and_resume_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     # Tests that run in the background ignore Ctrl-C.
@@ -246,6 +247,7 @@ def test_a_killed_run_resumes_without_measuring_again(tmp_path: Path, placements
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.system
 def test_measurements_are_medians_of_several_runs(tmp_path: Path) -> None:
     out = tmp_path / "run"
     finish(out, 3, "--repetitions", "3", *BRIEF)

@@ -88,6 +88,7 @@ def test_a_declared_profile_of_another_model_is_refused() -> None:
         instance(declared_profile=generate("blocks", 11, 0))
 
 
+@pytest.mark.slow
 def test_the_command_prints_gaps_as_json(tmp_path: Path) -> None:
     path = tmp_path / "made-up.json"
     write_document(path, generate("chain", 8, 0))

@@ -51,11 +51,13 @@ def measured(path: Path) -> SpeedSamples:
     return measure(SMALLEST, path, QUIET)
 
 
+@pytest.mark.system
 def test_everybody_trains_to_the_same_weights(measured: SpeedSamples) -> None:
     assert len(measured.differences) == len(measured.samples)
     assert max(measured.differences.values()) < 1e-5
 
 
+@pytest.mark.system
 def test_every_contender_has_its_samples(measured: SpeedSamples) -> None:
     names = [str(s.contender) for s in measured.samples if s.case == EVEN]
     assert names == [

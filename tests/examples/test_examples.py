@@ -46,6 +46,7 @@ def run(example: str, *arguments: str, **environment: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.system
 def test_an_image_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image_classification.main(epochs=3, minibatches=30, out=tmp_path)
     printed = capsys.readouterr().out

@@ -156,6 +156,7 @@ def check_trainings(
         assert not torch.equal(found[moved], captured.state[moved]), name
 
 
+@pytest.mark.system
 def test_trained_on_two_ranks_without_drlpp_as_by_our_reference(
     captured: CapturedModel, tmp_path: Path
 ) -> None:

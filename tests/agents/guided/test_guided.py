@@ -79,6 +79,7 @@ def test_undeclared_speeds_are_found_and_no_planner_is_better() -> None:
     assert costs.speeds[2:] / costs.speeds[:2] == pytest.approx([0.5, 0.5], rel=0.03)
 
 
+@pytest.mark.slow
 def test_practice_raises_the_reward_of_what_the_policy_imagines(tmp_path: Path) -> None:
     env = environment()
     agent = QUICK.model_copy(

@@ -142,7 +142,7 @@ def _pair() -> tuple[Workload, Cluster]:
     ("name", "milliseconds"),
     [
         pytest.param("bert24_training", 39.7895, marks=pytest.mark.slow),
-        ("bert_l-3_training", 54.2075),
+        pytest.param("bert_l-3_training", 54.2075, marks=pytest.mark.slow),
     ],
 )
 def test_published_instances(name: str, milliseconds: float) -> None:

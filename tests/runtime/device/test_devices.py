@@ -137,6 +137,7 @@ assert not torch.cuda.is_initialized()
 """
 
 
+@pytest.mark.system
 def test_nothing_looks_for_gpus_before_the_fork() -> None:
     """CUDA refuses to work in the child of a process that has counted the GPUs."""
     with ClusterSession(PERCEPTRON, 1, device="cpu") as session:
