@@ -18,7 +18,7 @@ from typing import Self
 
 from benchmarks.emulated_cluster.names import name_in, new_name
 from drlpp.errors import InvalidCluster, RunFailure
-from drlpp.specs.cluster import MOST_LOAD
+from drlpp.runtime.device.emulation import MOST_LOAD
 
 PERIOD_SECONDS = 0.01
 _PRECEDENCE = 100

@@ -20,6 +20,7 @@ from drlpp.costs.profile import Profile
 from drlpp.errors import RunFailure
 from drlpp.io.documents import Document, Record, write_document
 from drlpp.io.formatting import seconds_text
+from drlpp.io.trust import trusting
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement
 from drlpp.placement.placement import Placement
@@ -136,8 +137,11 @@ def _measure(
 
 def main() -> None:
     """Run with the settings of the command line."""
-    settings, path = sys.argv[1:]
-    write_document(Path(path), take(Settings.model_validate_json(settings)))
+    given, path = sys.argv[1:]
+    settings = Settings.model_validate_json(given)
+    # The study names its model in the command that starts this.
+    model = trusting(settings.model, {settings.model.name.partition(".")[0]})
+    write_document(Path(path), take(settings.model_copy(update={"model": model})))
 
 
 if __name__ == "__main__":

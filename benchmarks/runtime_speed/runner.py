@@ -22,9 +22,8 @@ from drlpp.errors import InvalidCluster, RunFailure
 from drlpp.placement.measurement import FailedMeasurement
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, run_reference
-from drlpp.runtime.device.emulation import available_cores, cores_for
+from drlpp.runtime.device.emulation import MOST_LOAD, available_cores, cores_for
 from drlpp.schedule.method import Method
-from drlpp.specs.cluster import MOST_LOAD
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _CHECKED_ROUNDS = 3

@@ -28,12 +28,6 @@ from drlpp.errors import InvalidCluster
 from drlpp.io.documents import Document, StrictRecord, first_problem
 from drlpp.io.quantities import FASTEST, SLOWEST, BytesPerSecond, Room, Seconds, Speed
 
-MOST_LOAD = 0.9
-"""The largest load of a core by emulated accelerators that share it.
-
-A pass sometimes waits for the passes of others.
-"""
-
 
 class Link(StrictRecord):
     """A connection between two accelerators: seconds = latency + bytes / bandwidth.

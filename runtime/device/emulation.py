@@ -15,7 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from drlpp.errors import InvalidInput
-from drlpp.specs.cluster import MOST_LOAD
+
+MOST_LOAD = 0.9
+"""The largest load of a core by emulated accelerators that share it.
+
+A pass sometimes waits for the passes of others.
+"""
 
 
 def available_cores() -> list[int]:

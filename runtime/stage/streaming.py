@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,7 +14,9 @@ from drlpp.runtime.device.devices import to_device_async
 from drlpp.runtime.ipc.commands import Reading, Stream
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
 from drlpp.schedule.actions import MicrobatchId
-from drlpp.specs.data import Samples
+
+if TYPE_CHECKING:
+    from drlpp.specs.data import Samples
 
 _POLL_SECONDS = 0.002
 
