@@ -14,8 +14,8 @@ from functools import lru_cache
 import torch
 
 from benchmarks.deep_models import even_stages, topics_text
-from benchmarks.learning_curves import minibatches_to, shuffled
-from benchmarks.replay import Replay
+from benchmarks.learning.curves import minibatches_to, shuffled
+from benchmarks.learning.replay import Replay
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.io.documents import Record
 from drlpp.models.model_reference import ModelReference

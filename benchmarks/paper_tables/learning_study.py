@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.learning_curves import POWERS, next_powers
+from benchmarks.learning.curves import POWERS, next_powers
 from benchmarks.paper_tables.learning import TASKS, Job, Learned, Row, found_by_job
 
 SEEDS = (0, 1, 2)

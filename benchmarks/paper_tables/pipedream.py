@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.deep_models import VOCABULARY, topics_text
-from benchmarks.learning_curves import minibatches_to
+from benchmarks.learning.curves import minibatches_to
 from benchmarks.machine import this_machine
 from benchmarks.paper_tables.learning import Point
 from drlpp.capturing.capture import capture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.samples_needed import PLAIN
+from benchmarks.learning.samples_needed import PLAIN
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SUGGESTED_CORRECTION_DECAY
 from drlpp.specs.optimizer_spec import OptimizerSpec

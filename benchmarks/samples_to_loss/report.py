@@ -7,8 +7,8 @@ import statistics
 
 from pandas import DataFrame
 
+from benchmarks.learning.samples_needed import SamplesNeeded
 from benchmarks.report import markdown
-from benchmarks.samples_needed import SamplesNeeded
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
 from benchmarks.samples_to_loss.search import LONGEST, MORE_SEEDS, Progress, Study
 from benchmarks.samples_to_loss.tasks import TASKS

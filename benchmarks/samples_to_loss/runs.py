@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.deep_models import even_stages
-from benchmarks.learning_curves import minibatches_to, shuffled
-from benchmarks.replay import Replay
+from benchmarks.learning.curves import minibatches_to, shuffled
+from benchmarks.learning.replay import Replay
 from benchmarks.results_file import read_results_of
 from benchmarks.samples_to_loss.methods import METHODS
 from benchmarks.samples_to_loss.tasks import TASKS

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from benchmarks.learning_curves import POWERS, next_powers
+from benchmarks.learning.curves import POWERS, next_powers
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
 from benchmarks.samples_to_loss.runs import Job, Result
 

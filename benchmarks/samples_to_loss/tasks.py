@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.deep_models import digits_cnn, encode, sequences
-from benchmarks.race_tasks import TASKS as RACE_TASKS
-from benchmarks.race_tasks import RaceTask, race_name
+from benchmarks.learning.race_tasks import TASKS as RACE_TASKS
+from benchmarks.learning.race_tasks import RaceTask, race_name
 from drlpp.models.model_reference import ModelReference
 from drlpp.specs.data import Data, Samples, digits, load_data
 

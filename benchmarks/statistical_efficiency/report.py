@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pandas import DataFrame
 
-from benchmarks.comparisons import Comparison, compare, tally
+from benchmarks.learning.comparisons import Comparison, compare, tally
 from benchmarks.report import markdown
 from benchmarks.statistical_efficiency.methods import METHODS
 from benchmarks.statistical_efficiency.orderings import (

@@ -14,10 +14,10 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.race_tasks import TASKS, RaceTask, race_name
+from benchmarks.learning.race_tasks import TASKS, RaceTask, race_name
+from benchmarks.learning.samples_needed import SamplesNeeded
 from benchmarks.report import write_between
 from benchmarks.results_file import read_results_of
-from benchmarks.samples_needed import SamplesNeeded
 from benchmarks.time_to_loss.report import BEGIN, END, table
 from benchmarks.time_to_loss.seconds import Speed, measure
 from drlpp.capturing.capture import capture

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from pandas import DataFrame
 
+from benchmarks.learning.samples_needed import PLAIN, SamplesNeeded
 from benchmarks.report import markdown
-from benchmarks.samples_needed import PLAIN, SamplesNeeded
 from benchmarks.time_to_loss.seconds import DIVIDED, KINDS, WHOLE, Speed
 
 BEGIN = "<!-- results: written by benchmarks.time_to_loss -->"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pandas import DataFrame
 
-from benchmarks.comparisons import Comparison, Verdict, compare
+from benchmarks.learning.comparisons import Comparison, Verdict, compare
 
 NOT_YET = "not measured yet"
 _WORDS = {

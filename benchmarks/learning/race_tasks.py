@@ -93,7 +93,7 @@ class RaceTask:
     epoch: int
 
 
-_HERE = "benchmarks.race_tasks"
+_HERE = "benchmarks.learning.race_tasks"
 
 TASKS = {
     "decoder": RaceTask(

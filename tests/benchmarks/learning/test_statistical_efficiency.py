@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.comparisons import Verdict, compare
 from benchmarks.deep_models import VOCABULARY, encode, even_stages, topics_text
+from benchmarks.learning.comparisons import Verdict, compare
 from benchmarks.report import write_between
 from benchmarks.statistical_efficiency import report as study_report
 from benchmarks.statistical_efficiency import runs as study_runs

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from benchmarks.deep_models import even_stages
-from benchmarks.learning_curves import next_powers
-from benchmarks.replay import Replay
+from benchmarks.learning.curves import next_powers
+from benchmarks.learning.replay import Replay
 from benchmarks.samples_to_loss import runs as study_runs
 from benchmarks.samples_to_loss.methods import BASELINE, METHODS
 from benchmarks.samples_to_loss.report import cell, samples_needed, section

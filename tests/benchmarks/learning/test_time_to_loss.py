@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.race_tasks import TASKS, race_name
-from benchmarks.samples_needed import PLAIN, SamplesNeeded
+from benchmarks.learning.race_tasks import TASKS, race_name
+from benchmarks.learning.samples_needed import PLAIN, SamplesNeeded
 from benchmarks.samples_to_loss.tasks import TASKS as STUDY_TASKS
 from benchmarks.time_to_loss.__main__ import app
 from benchmarks.time_to_loss.report import table, time_to_loss
