@@ -21,7 +21,7 @@ test-system: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m 'system and not slow'
 
 test-slow: $(VENV)/installed
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m slow
 
 # The tests with the oldest torch that is supported. From PyPI it comes with CUDA: 7 GB.
 OLDEST := .venv-oldest
