@@ -68,6 +68,7 @@ ON_FOUR = {
 }
 
 DRIVER = """
+import os
 import sys
 import torch
 import torch.distributed as dist
@@ -85,7 +86,10 @@ for name in sys.argv[1:]:
     if state is not None:
         torch.save(state, f"{name}.pt")
 assert "drlpp" not in sys.modules
+dist.barrier()
 dist.destroy_process_group()
+# On a busy machine torch's threads sometimes abort a process that is ending anyway.
+os._exit(0)
 """
 
 

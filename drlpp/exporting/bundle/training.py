@@ -39,6 +39,8 @@ def main() -> None:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         _train(Pipeline(device), options)
+        # Nobody leaves while another rank still hears from it.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 
