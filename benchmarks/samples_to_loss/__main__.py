@@ -42,7 +42,7 @@ Methods = Annotated[list[str] | None, typer.Option("--method", help="Only this, 
 Count = Annotated[
     int | None, typer.Option("--minibatches", help="Of plain training; the task's own.", min=1)
 ]
-DEFAULT_RESULTS = Path("runs/samples-to-loss.jsonl")
+DEFAULT_RESULTS = Path(__file__).with_name("results.jsonl")
 README = Path(__file__).with_name("README.md")
 
 
@@ -105,7 +105,7 @@ def needed(
     method: Methods = None,
     out: Annotated[
         Path, typer.Option(help="File for how many minibatches each method needs.")
-    ] = Path("runs/samples-needed.jsonl"),
+    ] = Path("benchmarks/time_to_loss/samples-needed.jsonl"),
 ) -> None:
     """Write for programs what the tables say of constant rates; what is not known is left out."""
     found = read_results(results)

@@ -191,12 +191,18 @@ class Progress:
     def mean_ratio(
         self, method: str, depth: int | None, power: int | None = None
     ) -> tuple[float, float] | None:
-        """Return the mean of the ratios of all seeds that were run, and their deviation.
+        """Return the mean of the ratios of all seeds that were run to an end, and their deviation.
 
         None if one of them never reached the target; the deviation of a single seed is 0.
         """
-        seeds = [s for s in (0, *MORE_SEEDS) if self.result(method, depth, s, power) is not None]
-        ratios = [self.samples_ratio(method, depth, seed, power) for seed in seeds]
+        ratios = []
+        for seed in (0, *MORE_SEEDS):
+            if self.result(method, depth, seed, power) is None:
+                continue
+            ratio = self.samples_ratio(method, depth, seed, power)
+            longer = self.longer(method, depth, seed, power)
+            if ratio is not None or all(job in self._found for job in longer):
+                ratios.append(ratio)
         reached = [ratio for ratio in ratios if ratio is not None]
         if not reached or len(reached) < len(ratios):
             return None

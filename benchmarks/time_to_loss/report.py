@@ -30,8 +30,8 @@ class TimeToLoss(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        spread = "" if self.low == self.high else f" ({self.low:.1f}–{self.high:.1f})"
-        return f"{self.seconds:.1f}{spread}"
+        seconds, low, high = (float(f"{x:.2g}") for x in (self.seconds, self.low, self.high))
+        return f"{seconds:g}" + ("" if low == high else f" ({low:g}–{high:g})")
 
 
 def time_to_loss(speed: Speed, needed: Sequence[SamplesNeeded]) -> TimeToLoss | None:

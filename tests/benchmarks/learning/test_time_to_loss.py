@@ -76,8 +76,8 @@ def test_a_row_shows_all_workers_and_fewer_where_that_is_sooner() -> None:
     heading, _, row = table(speeds, REPLAYED).splitlines()
     assert heading == f"| workers | links | {' | '.join(KINDS)} | soonest |"
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
-    assert cells[:6] == ["4", "fast", "36.0", "27.0 on 3", "18.0", "–"]
-    assert cells[7:9] == ["32.0 on 2", "8.8 (8.4–9.2); 4.4 on 2"]
+    assert cells[:6] == ["4", "fast", "36", "27 on 3", "18", "–"]
+    assert cells[7:9] == ["32 on 2", "8.8 (8.4–9.2); 4.4 on 2"]
     assert cells[9] == f"{DIVIDED}, 2"
 
 
