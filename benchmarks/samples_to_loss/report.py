@@ -71,14 +71,13 @@ def cell(progress: Progress, method: str, depth: int | None, power: int | None =
         return "–"
     if math.isinf(first.final_loss):
         return "diverged"
-    found, ratios = [], []
-    for seed in (0, *MORE_SEEDS):
-        one = progress.result(method, depth, seed, used)
-        if one is not None:
-            found.append(one.final_loss)
-            ratios.append(progress.samples_ratio(method, depth, seed, used))
+    runs = (progress.result(method, depth, seed, used) for seed in (0, *MORE_SEEDS))
+    found = [run.final_loss for run in runs if run is not None]
+    ratios = progress.ratios(method, depth, used)
     reached = [ratio for ratio in ratios if ratio is not None]
-    if len(reached) == len(ratios):
+    if not ratios:
+        text = "not run"
+    elif len(reached) == len(ratios):
         text = _mean(reached, 2)
     else:
         text = f"> {LONGEST:g}" + (f" ({len(reached)} of {len(ratios)} less)" if reached else "")

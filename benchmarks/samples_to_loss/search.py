@@ -188,13 +188,10 @@ class Progress:
             last = run
         return None
 
-    def mean_ratio(
+    def ratios(
         self, method: str, depth: int | None, power: int | None = None
-    ) -> tuple[float, float] | None:
-        """Return the mean of the ratios of all seeds that were run to an end, and their deviation.
-
-        None if one of them never reached the target; the deviation of a single seed is 0.
-        """
+    ) -> list[float | None]:
+        """Return the ratio of every seed that was run to an end; None if it was never there."""
         ratios = []
         for seed in (0, *MORE_SEEDS):
             if self.result(method, depth, seed, power) is None:
@@ -203,6 +200,14 @@ class Progress:
             longer = self.longer(method, depth, seed, power)
             if ratio is not None or all(job in self._found for job in longer):
                 ratios.append(ratio)
+        return ratios
+
+    def mean_ratio(self, method: str, depth: int | None) -> tuple[float, float] | None:
+        """Return the mean of the ratios and their deviation, which is 0 of a single seed.
+
+        None if one of them never reached the target.
+        """
+        ratios = self.ratios(method, depth)
         reached = [ratio for ratio in ratios if ratio is not None]
         if not reached or len(reached) < len(ratios):
             return None

@@ -48,6 +48,7 @@ SpeedOption = Annotated[
 ]
 Speeds = Annotated[Path, typer.Option(help="File of seconds, one contender in a line.")]
 DEFAULT_SPEEDS = Path(__file__).with_name("seconds.jsonl")
+DEFAULT_NEEDED = Path(__file__).with_name("samples-needed.jsonl")
 README = Path(__file__).with_name("README.md")
 
 
@@ -116,7 +117,7 @@ def report(
     results: Speeds = DEFAULT_SPEEDS,
     needed: Annotated[
         Path, typer.Option(help="What benchmarks.samples_to_loss needed writes.")
-    ] = Path(__file__).with_name("samples-needed.jsonl"),
+    ] = DEFAULT_NEEDED,
     document: Annotated[
         Path, typer.Option(help="Markdown file with the marks between which the tables go.")
     ] = README,
