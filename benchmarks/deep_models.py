@@ -52,6 +52,12 @@ def topics_text(length: int) -> Data:
     return Data(train=sequences(text[:-held_out], length), test=sequences(text[-held_out:], length))
 
 
+def spread(samples: Samples, count: int) -> Samples:
+    """Return so many of the samples, at equal distances."""
+    chosen = torch.linspace(0, len(samples) - 1, count).long()
+    return Samples(tuple(value[chosen] for value in samples.inputs), samples.targets[chosen])
+
+
 def next_character_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross entropy over all positions, in nats a character."""
     return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())

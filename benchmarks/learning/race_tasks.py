@@ -18,15 +18,16 @@ from drlpp.specs.data import Data, Samples
 from drlpp.specs.data import digits as digits_data
 from examples.translation import dates
 
-_LENGTH = 32
-_SEQUENCES = 3200
-_HELD_OUT = 320
-
 
 def text(inputs: object = None) -> Data:
     """Return sequences of Python's documentation: the first ones of each part."""
-    train, held_out = topics_text(_LENGTH)
-    return Data(_first(train, _SEQUENCES), _first(held_out, _HELD_OUT))
+    return first_text(3200)
+
+
+def first_text(sequences: int) -> Data:
+    """Return so many sequences of 32 characters to train on, and 320 held-out ones."""
+    train, held_out = topics_text(32)
+    return Data(_first(train, sequences), _first(held_out, 320))
 
 
 def _first(samples: Samples, count: int) -> Samples:

@@ -29,6 +29,7 @@ from drlpp.runtime.reference.reference_weights import (
 )
 from drlpp.schedule.analysis.update_rates import update_rates
 from drlpp.schedule.method import Method
+from drlpp.specs.data import Samples
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
@@ -107,12 +108,16 @@ class Replay:
                     gradients = [[] for _ in self._stages]
             yield sum(losses) / parts
 
-    def held_out_loss(self, inputs: Sequence[Tensor], targets: Tensor) -> float:
-        """Return the loss of the newest weights on other samples."""
-        assert self._task.loss is not None
+    def evaluate(self, samples: Samples) -> tuple[float, float | None]:
+        """Return the loss of the newest weights on other samples, and the score if there is one."""
+        task = self._task
+        assert task.loss is not None
         with torch.no_grad():
-            outputs = torch.func.functional_call(self._task.module, self.weights, tuple(inputs))
-            return self._task.loss(outputs, targets).item()
+            outputs = torch.func.functional_call(task.module, self.weights, samples.inputs)
+            loss = task.loss(outputs, samples.targets).item()
+            if task.score is None:
+                return loss, None
+            return loss, task.score(outputs, samples.targets).float().mean().item()
 
     @property
     def weights(self) -> Weights:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 
-from benchmarks.deep_models import even_stages, topics_text
+from benchmarks.deep_models import even_stages, spread, topics_text
 from benchmarks.learning.curves import minibatches_to, shuffled
 from benchmarks.learning.replay import Replay
 from drlpp.capturing.capture import CapturedModel, capture
@@ -63,8 +63,7 @@ _OPTIONS = {"sgd": {"momentum": 0.9, "weight_decay": 5e-4}, "adamw": {"weight_de
 def _text() -> Data:
     """Return Python's documentation, with some hundred of the held-out sequences."""
     train, held_out = topics_text(32)
-    chosen = torch.linspace(0, len(held_out) - 1, _HELD_OUT).long()
-    return Data(train, Samples((held_out.inputs[0][chosen],), held_out.targets[chosen]))
+    return Data(train, spread(held_out, _HELD_OUT))
 
 
 TASKS = {
@@ -177,39 +176,24 @@ def learn(job: Job, row: Row) -> Learned:
     )
     return Learned(
         job=job,
-        points=tuple(_points(job, replay, captured, data.test)),
+        points=tuple(_points(job, replay, data.test)),
         seconds=time.perf_counter() - started,
     )
 
 
-def _points(
-    job: Job, replay: Replay, captured: CapturedModel, held_out: Samples
-) -> Iterator[Point]:
+def _points(job: Job, replay: Replay, held_out: Samples) -> Iterator[Point]:
     every = max(job.planned // EVALUATIONS, 1)
     for done, training_loss in enumerate(replay.run(), start=1):
         ends = done in (job.planned, job.longest)
         if done % every and not ends and math.isfinite(training_loss):
             continue
-        loss, score = _held_out(replay, captured, held_out)
+        loss, score = replay.evaluate(held_out)
         if not (math.isfinite(loss) and math.isfinite(training_loss)):
             yield Point(minibatches=done, loss=None, score=None)
             return
         yield Point(minibatches=done, loss=loss, score=score)
         if done >= job.planned and job.target is not None and loss <= job.target:
             return
-
-
-def _held_out(
-    replay: Replay, captured: CapturedModel, samples: Samples
-) -> tuple[float, float | None]:
-    """Return the loss of the newest weights on held-out samples, and the score if there is one."""
-    task = captured.task
-    assert task.loss is not None
-    with torch.no_grad():
-        outputs = torch.func.functional_call(task.module, replay.weights, samples.inputs)
-        loss = task.loss(outputs, samples.targets).item()
-        score = task.score(outputs, samples.targets).float().mean().item() if task.score else None
-    return loss, score
 
 
 @lru_cache(maxsize=1)
@@ -221,8 +205,3 @@ def _data(task: str) -> Data:
 def _captured(task: str, seed: int) -> CapturedModel:
     of = TASKS[task]
     return capture(ModelReference.named(of.model, batch_size=of.batch_size), seed=seed)
-
-
-def found_by_job(results: Sequence[Learned]) -> Mapping[Job, Learned]:
-    """Return results by their jobs."""
-    return {result.job: result for result in results}

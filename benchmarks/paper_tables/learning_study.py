@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.learning.curves import POWERS, next_powers
-from benchmarks.paper_tables.learning import TASKS, Job, Learned, Row, found_by_job
+from benchmarks.paper_tables.learning import TASKS, Job, Learned, Row
 
 SEEDS = (0, 1, 2)
 LONGEST = 2
@@ -84,7 +84,7 @@ class Progress:
 
     def __init__(self, study: Study, results: Sequence[Learned]) -> None:
         self.study = study
-        self._found = found_by_job(results)
+        self._found = {result.job: result for result in results}
 
     @property
     def baseline(self) -> str:

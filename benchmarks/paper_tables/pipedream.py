@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.deep_models import VOCABULARY, topics_text
+from benchmarks.deep_models import VOCABULARY
 from benchmarks.learning.curves import minibatches_to
+from benchmarks.learning.race_tasks import first_text
 from benchmarks.machine import this_machine
 from benchmarks.paper_tables.learning import Point
 from drlpp.capturing.capture import capture
@@ -30,11 +31,10 @@ from drlpp.planners import PlanningProblem
 from drlpp.planners.pipedream.pipedream import pipedream
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
-from drlpp.specs.data import Data, Samples
+from drlpp.specs.data import Data
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.training_race.learners import PipelineLearner
 from drlpp.training_race.race_data import RaceData
-from examples.translation import dates
 
 REPETITIONS = 6
 MINIBATCHES = 16
@@ -43,22 +43,11 @@ LONGEST = 2
 """Times the epochs of data parallelism, after which the other is given up."""
 _TARGET_SHARE = 0.75
 DATA_PARALLEL, PIPEDREAM = "data parallelism", "PipeDream"
-_HERE = "benchmarks.paper_tables.pipedream"
 
 
 def text(inputs: object = None) -> Data:
-    """Return Python's documentation in sequences of 32 characters, the first of each part."""
-    train, held_out = topics_text(32)
-    return Data(_first(train, 1600), _first(held_out, 320))
-
-
-def _first(samples: Samples, count: int) -> Samples:
-    return Samples(tuple(value[:count] for value in samples.inputs), samples.targets[:count])
-
-
-def date_sentences(inputs: object = None) -> Data:
-    """Return dates in words and in digits, as ``examples/translation.py`` draws them."""
-    return Data(*(Samples(tuple(of.tensors[:-1]), of.tensors[-1]) for of in dates()))
+    """Return sequences of Python's documentation: half as many as races have."""
+    return first_text(1600)
 
 
 @dataclass(frozen=True)
@@ -96,11 +85,14 @@ MODELS = {
     "AlexNet, digits": Model("alexnet", "digits", SMALL["alexnet"], rate=0.0003),
     "ResNet-50, digits": Model("resnet50", "digits", SMALL["resnet50"], learns=False),
     "LSTMs with attention, dates": Model(
-        "examples.translation:translator", f"{_HERE}:date_sentences", rate=0.003, epochs=6
+        "examples.translation:translator",
+        "benchmarks.learning.race_tasks:date_sentences",
+        rate=0.003,
+        epochs=6,
     ),
     "AWD LM, text": Model(
         "awd_lm",
-        f"{_HERE}:text",
+        "benchmarks.paper_tables.pipedream:text",
         {
             "batch_size": 32,
             "sequence_length": 32,

@@ -100,7 +100,7 @@ def run_job(job: Job) -> Result:
     for done, training_loss in enumerate(replay.run(), start=1):
         if done % every and done < job.minibatches and math.isfinite(training_loss):
             continue
-        loss = replay.held_out_loss(data.test.inputs, data.test.targets)
+        loss, _ = replay.evaluate(data.test)
         is_finite = math.isfinite(loss) and math.isfinite(training_loss)
         minibatches.append(done)
         losses.append(loss if is_finite else None)

@@ -102,15 +102,14 @@ class Progress:
         Who reaches the target is ahead of who does not, the sooner the better; among the others the
         loss at the end counts.
         """
-        target = self.target()
-        runs = self.walked(method, depth)
-        if target is None or self.study.decays:
-            return {power: run.final_loss for power, run in runs.items()}
-        reached = {power: run.minibatches_to(target) for power, run in runs.items()}
-        return {
-            power: run.final_loss if reached[power] is None else -1 / (1 + (reached[power] or 0))
-            for power, run in runs.items()
-        }
+        # A rate that decays has to reach its end.
+        target = None if self.study.decays else self.target()
+
+        def rank(run: Result) -> float:
+            reached = None if target is None else run.minibatches_to(target)
+            return run.final_loss if reached is None else -1 / (1 + reached)
+
+        return {power: rank(run) for power, run in self.walked(method, depth).items()}
 
     def _next_powers(self, method: str, depth: int | None) -> list[int]:
         return next_powers(self._ranks(method, depth), FIRST_POWERS[METHODS[method].optimizer])

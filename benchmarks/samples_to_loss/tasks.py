@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-
-from benchmarks.deep_models import digits_cnn, encode, sequences
+from benchmarks.deep_models import digits_cnn, encode, sequences, spread
 from benchmarks.learning.race_tasks import TASKS as RACE_TASKS
 from benchmarks.learning.race_tasks import RaceTask, race_name
 from drlpp.models.model_reference import ModelReference
-from drlpp.specs.data import Data, Samples, digits, load_data
+from drlpp.specs.data import Data, digits, load_data
 
 _HELD_OUT_FILES = 10
 """Every tenth file is held out."""
@@ -47,9 +45,7 @@ def library_data(length: int) -> Data:
     hundred sequences are taken at equal distances.
     """
     train, held_out = (sequences(encode(text), length) for text in library_text())
-    chosen = torch.linspace(0, len(held_out) - 1, _HELD_OUT_SAMPLES).long()
-    inputs = (held_out.inputs[0][chosen],)
-    return Data(train=train, test=Samples(inputs, held_out.targets[chosen]))
+    return Data(train=train, test=spread(held_out, _HELD_OUT_SAMPLES))
 
 
 @dataclass(frozen=True)

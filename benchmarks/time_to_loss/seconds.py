@@ -13,8 +13,9 @@ from typing import Self
 
 from drlpp.comparison.contenders import PLAIN, Contender
 from drlpp.comparison.plain import PlainPyTorch
+from drlpp.comparison.race import measure_round
 from drlpp.io.documents import Record
-from drlpp.placement.measurement import FailedMeasurement
+from drlpp.placement.measurement import FailedMeasurement, Outcome
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.kinds.flushed_1f1b import FLUSHED_1F1B
 from drlpp.schedule.kinds.zero_bubble_h1 import ZERO_BUBBLE_H1
@@ -100,20 +101,20 @@ def measure(
     found: list[list[float]] = [[] for _ in contenders]
     running = list(range(len(contenders)))
     with PlainPyTorch(session) as plain:
+
+        def measure_one(index: int) -> Outcome:
+            contender = contenders[index]
+            candidate = contender.candidate
+            outcome = (
+                plain.measure(contender.threads, minibatches, contender.method)
+                if candidate is None
+                else session.measure(candidate, minibatches)
+            )
+            if isinstance(outcome, FailedMeasurement):
+                tell(f"{kind_of(contender)}, {contender.configuration}: {outcome.reason}")
+            return outcome
+
         for number in range(rounds):
             tell(f"round {number + 1} of {rounds}")
-            for index in running if number % 2 == 0 else running[::-1]:
-                contender = contenders[index]
-                candidate = contender.candidate
-                outcome = (
-                    plain.measure(contender.threads, minibatches, contender.method)
-                    if candidate is None
-                    else session.measure(candidate, minibatches)
-                )
-                if isinstance(outcome, FailedMeasurement):
-                    tell(f"{kind_of(contender)}, {contender.configuration}: {outcome.reason}")
-                    found[index].clear()
-                else:
-                    found[index].append(outcome.seconds_per_minibatch)
-            running = [index for index in running if found[index]]
+            running = measure_round(number, running, measure_one, found)
     return found

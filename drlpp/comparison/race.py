@@ -113,8 +113,7 @@ def race(
     seconds: list[list[float]] = [[] for _ in range(contenders)]
     running = list(range(contenders))
     for number in range(rules.rounds):
-        _measure_round(running if number % 2 == 0 else running[::-1], measure, seconds)
-        running = [index for index in running if seconds[index]]
+        running = measure_round(number, running, measure, seconds)
         decided = not running
         if running and number + 1 >= rules.least_rounds:
             running, decided = _judge(running, seconds, rules)
@@ -151,9 +150,8 @@ def heat(
     for number in count():
         if len(running) < 2 or (len(running) == 2 and number >= _HEAT_ROUNDS):
             break
-        _measure_round(running if number % 2 == 0 else running[::-1], measure, seconds)
         ranked = sorted(
-            (index for index in running if seconds[index]),
+            measure_round(number, running, measure, seconds),
             key=lambda index: _median(seconds[index]),
         )
         running = sorted(ranked[: max(-(-len(running) // 2), 2)])
@@ -161,16 +159,30 @@ def heat(
     return min(running, key=lambda index: _median(seconds[index]), default=None)
 
 
-def _measure_round(
-    order: Sequence[int], measure: Callable[[int], Outcome], seconds: Sequence[list[float]]
-) -> None:
-    """Add a measurement of each; one that fails has no seconds any more."""
-    for index in order:
+def measure_round(
+    number: int,
+    running: Sequence[int],
+    measure: Callable[[int], Outcome],
+    seconds: Sequence[list[float]],
+) -> list[int]:
+    """Measure each once, in turns; the machine's drift hits all alike.
+
+    Args:
+        number: of the round: every other one goes the other way.
+        running: who takes part, in order.
+        measure: runs one once.
+        seconds: of everybody, added to; one that fails has none any more.
+
+    Returns:
+        Who has not failed.
+    """
+    for index in running if number % 2 == 0 else running[::-1]:
         outcome = measure(index)
         if isinstance(outcome, FailedMeasurement):
             seconds[index].clear()
         else:
             seconds[index].append(outcome.seconds_per_minibatch)
+    return [index for index in running if seconds[index]]
 
 
 def _median(seconds: Sequence[float]) -> float:

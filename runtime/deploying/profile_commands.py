@@ -200,9 +200,9 @@ def _fixed_share(times: Sequence[OperatorTimes], overhead: float) -> float:
         times: of the whole model on minibatches, and on microbatches.
         overhead: of a forward and a backward, whatever is computed.
     """
-    if times[0].microbatch is None:
+    small = [time.microbatch for time in times if time.microbatch is not None]
+    if not small:
         return 0.0
-    found = [(time.microbatch, time) for time in times if time.microbatch is not None]
 
     def seconds(stages: Sequence[StageTimes]) -> float:
         passes = [
@@ -212,7 +212,7 @@ def _fixed_share(times: Sequence[OperatorTimes], overhead: float) -> float:
         ]
         return max(statistics.median(passes) - overhead, 0.0)
 
-    whole, part = seconds([t.whole for _, t in found]), seconds([small for small, _ in found])
+    whole, part = seconds([time.whole for time in times]), seconds(small)
     parts = times[0].microbatches
     share = (parts * part / whole - 1) / (parts - 1) if whole else 0.0
     return min(max(share, 0.0), 1.0)
