@@ -37,6 +37,14 @@ def random_sentences(batch_size: int, length: int, vocabulary: int) -> tuple[Ten
     return sentences[:, :-1].contiguous(), sentences[:, 1:].contiguous()
 
 
+def continuation_task(
+    module: nn.Module, batch_size: int, sequence_length: int, vocabulary: int
+) -> Task:
+    """Give ``module`` random text ``(batch size, sequence length)`` to continue, token by token."""
+    tokens, following = random_sentences(batch_size, sequence_length, vocabulary)
+    return Task(module, (tokens,), following, token_loss, token_accuracy)
+
+
 def translation_task(
     module: nn.Module,
     batch_size: int,

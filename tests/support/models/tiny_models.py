@@ -13,6 +13,7 @@ _SENTENCES: dict[str, Option] = {
     "vocabulary": 11,
     "hidden": 8,
 }
+_DECODER: dict[str, Option] = {**_SENTENCES, "inner": 12, "heads": 2, "key_heads": 1}
 
 TINY: dict[str, dict[str, Option]] = {
     "alexnet": {**_IMAGES, "input_size": 63},
@@ -49,6 +50,21 @@ TINY: dict[str, dict[str, Option]] = {
         "heads": 2,
         "layers": 2,
     },
+    "gpt2": {**_SENTENCES, "layers": 2, "heads": 2, "positions": 8, "tied": False},
+    "llama": {**_DECODER, "layers": 2, "tied": False},
+    "mixtral": {**_DECODER, "layers": 1, "experts": 3},
+    "vit": {
+        "batch_size": 4,
+        "input_size": 8,
+        "patch": 4,
+        "classes": 10,
+        "hidden": 8,
+        "layers": 2,
+        "heads": 2,
+        "dropout": 0.1,
+    },
+    "t5": {**_SENTENCES, "inner": 12, "layers": 2, "heads": 2, "head_size": 3, "tied": False},
+    "unet": {"batch_size": 4, "input_size": 16, "width": 0.03},
 }
 
 
