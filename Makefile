@@ -7,7 +7,7 @@ ARGUMENTS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-system test-slow compatibility lint bench clean
+.PHONY: train test test-system test-slow compatibility lint bench gpu clean
 
 # The main job: learn a placement on this machine's CPU workers. A run that was interrupted goes on.
 train: $(VENV)/installed
@@ -46,10 +46,19 @@ lint: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.repeatability
 
+# Everything that one GPU can tell: with a Python that has torch, and nothing installed of this project.
+# WHEELS is a folder with what that Python lacks.
+GPU := .gpu
+gpu:
+	rm -rf $(GPU) && mkdir -p $(GPU)/site
+	cp -r drlpp benchmarks tests pyproject.toml $(GPU)/ && cp -r runtime envs agents $(GPU)/drlpp/
+	$(if $(WHEELS),$(PYTHON) -m pip install --quiet --no-index --no-deps --target $(GPU)/site $(WHEELS)/*.whl)
+	cd $(GPU) && PYTHONPATH=$(CURDIR)/$(GPU):$(CURDIR)/$(GPU)/site $(PYTHON) -m benchmarks.one_gpu --out $(CURDIR)/runs/one-gpu $(ARGUMENTS)
+
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .typecheck build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs races
+	rm -rf $(VENV) $(OLDEST) .typecheck $(GPU) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs races
