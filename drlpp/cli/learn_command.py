@@ -162,6 +162,8 @@ def learn(
             f"{reference}: {len(captured.graph)} operators, "
             f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
         )
+        if method.recomputation_text:
+            console.print(method.recomputation_text, soft_wrap=True)
         job = Job(
             out=folder,
             agent=name if (name := Path(agent).stem) not in RIVALS else f"agent {name}",

@@ -55,6 +55,8 @@ def train_and_report(
     def on_begin() -> None:
         # The first of the lines: the next is some time away.
         lines(banner)
+        if method.recomputation_text:
+            console.print(method.recomputation_text, soft_wrap=True)
         if trainer.staleness:
             console.print(trainer.staleness, soft_wrap=True)
         if not options["resume"]:

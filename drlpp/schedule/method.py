@@ -50,6 +50,11 @@ def _one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _needs_recomputation(facts: PolicyFacts, precision: object) -> bool:
+    """Return whether what autocast keeps of a forward is of no use to its backward."""
+    return facts.writes_in_place and precision in ("bfloat16", "float16")
+
+
 PolicyName = Annotated[str, _one_of(lambda: WEIGHT_POLICIES)]
 KindName = Annotated[str, _one_of(training_kinds)]
 
@@ -86,10 +91,11 @@ class Method(StrictRecord):
             for each link between stages, up to 100. They hide the time that messages are on their
             way, and make s and memory larger
             (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
-        recompute: compute activations again for the backward pass instead of keeping them.
+        recompute: compute activations again for the backward pass instead of keeping them. Left
+            out, it is true where ``precision`` needs it.
         precision: ``bfloat16`` and ``float16`` run the passes under torch's autocast; weights,
-            gradients and updates stay as they are. Policies whose backward uses other weights than
-            its forward need ``recompute`` with it.
+            gradients and updates stay as they are. Autocast keeps copies of a forward's weights,
+            so policies whose backward uses other weights need ``recompute`` with it.
         loss_scale: of ``float16`` only: losses are multiplied with it before their backward, so
             that small gradients are not rounded to 0, and gradients divided by it before their
             update. A power of two rounds nothing. None takes :data:`SUGGESTED_LOSS_SCALE`. It
@@ -122,6 +128,15 @@ class Method(StrictRecord):
     annealing_minibatches: Count = 0
     correction_decay: float = Field(default=0.0, ge=0, lt=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _recomputes_where_it_has_to(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and "recompute" not in values:
+            facts = WEIGHT_POLICIES.get(values.get("policy", PIPEOPTIM.name))
+            if facts is not None and _needs_recomputation(facts, values.get("precision")):
+                return {**values, "recompute": True}
+        return values
+
     @model_validator(mode="after")
     def _fits_together(self) -> Method:
         kind, facts = self.schedule_kind, self.policy_facts
@@ -143,10 +158,10 @@ class Method(StrictRecord):
                 f"schedule {kind.name} has no stale gradients, so stage_momentum has no meaning on "
                 "it; leave it out"
             )
-        if self.precision != "float32" and facts.writes_in_place and not self.recompute:
+        if _needs_recomputation(facts, self.precision) and not self.recompute:
             raise ValueError(
                 f"in {self.precision}, autocast keeps copies of the weights of a forward, and "
-                f"policy {self.policy} needs newer ones in the backward; use recompute=true"
+                f"policy {self.policy} needs newer ones in the backward; leave out recompute=false"
             )
         if self.loss_scale is not None and self.precision != "float16":
             raise ValueError(
@@ -218,6 +233,17 @@ class Method(StrictRecord):
     def moves_weights(self) -> bool:
         """Whether passes use other weights than the newest, moved there and back in place."""
         return self.lookahead is not None
+
+    @property
+    def recomputation_text(self) -> str | None:
+        """Say in one line why activations are computed again, where the precision asks for it."""
+        if not _needs_recomputation(self.policy_facts, self.precision):
+            return None
+        return (
+            f"in {self.precision}, activations are computed again for the backward, a forward more "
+            f"for each minibatch: autocast keeps copies of a forward's weights, and {self.policy} "
+            "needs newer ones in the backward (a policy that stashes weights does not: stash)"
+        )
 
     @property
     def applied_loss_scale(self) -> float:
@@ -352,6 +378,9 @@ def choose_method(
     if policy is not None and policy not in WEIGHT_POLICIES:
         raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(WEIGHT_POLICIES)}")
     values = (base or Method()).model_dump()
+    if not values["recompute"]:
+        # Nobody has asked for it, or against it.
+        del values["recompute"]
     chosen = policy or _policy_of(given.get("schedule"), values)
     facts = WEIGHT_POLICIES[chosen]
     if chosen != values["policy"]:
@@ -361,7 +390,7 @@ def choose_method(
             kept += ["in_flight_per_link", "stage_momentum"]
             if not WEIGHT_POLICIES[values["policy"]].synchronous:
                 kept.append("microbatches")
-        values = {"policy": chosen} | {key: values[key] for key in kept}
+        values = {"policy": chosen} | {key: values[key] for key in kept if key in values}
         if facts.synchronous:
             values["schedule"] = GPIPE.name
     for option, value in (facts.own_options.suggested if facts.own_options else {}).items():

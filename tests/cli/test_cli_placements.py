@@ -174,7 +174,10 @@ def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
             ["--method-option", "schedule=gpipe", "--method-option", "microbatches=3"],
             "samples cannot be divided into 3 equal microbatches",
         ),
-        (["--method-option", "precision=bfloat16"], "use recompute=true"),
+        (
+            ["--method-option", "precision=bfloat16", "--method-option", "recompute=false"],
+            "leave out recompute=false",
+        ),
         (["--lr-schedule", "cosine"], "learning-rate schedule 'cosine' is unknown"),
         (["--lr-schedule-option", "T_max=3"], "need its name: --lr-schedule"),
         (

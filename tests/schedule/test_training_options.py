@@ -115,9 +115,17 @@ def test_a_choice_keeps_what_fits(
         ("stash", {"stage_momentum": 1}, "less than 1"),
         ("stash", {"policy": "vanilla"}, "use --policy"),
         ("stash", {"depth": 3}, "a method has no option 'depth'; it has schedule, microbatches"),
-        ("vanilla", {"precision": "bfloat16"}, "autocast keeps copies .* use recompute=true"),
+        (
+            "vanilla",
+            {"precision": "bfloat16", "recompute": False},
+            "autocast keeps copies .* leave out recompute=false",
+        ),
         ("vanilla", {"recompute": "maybe"}, "'recompute': 'maybe' is neither true nor false"),
-        ("pipeoptim", {"precision": "float16"}, "in float16, autocast keeps copies"),
+        (
+            "pipeoptim",
+            {"precision": "float16", "recompute": False},
+            "in float16, autocast keeps copies",
+        ),
         ("stash", {"precision": "float8"}, "field 'precision'"),
         ("stash", {"loss_scale": 512}, "loss_scale has no meaning in float32, .* precision=float1"),
         ("stash", {"precision": "bfloat16", "loss_scale": 1}, "no meaning in bfloat16"),
@@ -128,6 +136,20 @@ def test_a_choice_keeps_what_fits(
 def test_what_does_not_fit_is_told(policy: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         choose_method(policy, options)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_reduced_precision_recomputes_where_the_policy_needs_it(precision: str) -> None:
+    method = choose_method("pipeoptim", {"precision": precision})
+    assert method.recompute
+    assert "activations are computed again" in (method.recomputation_text or "")
+    assert choose_method(None, {"precision": precision}, Method()).recompute
+    assert Method.model_validate_json(method.model_dump_json()) == method
+    stashing = choose_method("stash", {"precision": precision}, Method(policy="pipeoptim"))
+    assert not stashing.recompute
+    assert stashing.recomputation_text is None
+    assert choose_method("stash", {"precision": precision, "recompute": True}).recompute
+    assert not choose_method("pipeoptim", {"precision": "float32"}).recompute
 
 
 def test_a_method_says_everything_about_itself() -> None:

@@ -54,7 +54,7 @@ def test_a_method_may_have_a_new_policy() -> None:
     assert Method.model_validate_json(method.model_dump_json()) == method
     for options, message in [
         ({"schedule": "gpipe"}, "made-up has no meaning on schedule gpipe"),
-        ({"precision": "bfloat16"}, "recompute=true"),
+        ({"precision": "bfloat16", "recompute": False}, "recompute=false"),
         ({"correction_decay": 0.1}, "belong to policy pipemare, not to made-up"),
     ]:
         with pytest.raises(InvalidInput, match=message):
