@@ -126,10 +126,13 @@ def _(profile: Profile) -> RenderableType:
             decimal(described.output_bytes) if described.output_bytes else "–",
             decimal(costs.kept_bytes) if costs.kept_bytes else "–",
         )
+    repeating = len(graph) - (profile.timed_operators or len(graph))
     return Group(
         title,
         table,
-        f"{len(graph)} operators, {seconds_text(total)} per minibatch; a stage's passes take "
+        f"{len(graph)} operators"
+        f"{f', of which {repeating} repeat others and were not timed' if repeating else ''}"
+        f", {seconds_text(total)} per minibatch; a stage's passes take "
         f"{seconds_text(profile.forward_overhead_seconds + profile.backward_overhead_seconds)} "
         "in addition",
         f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
 from typing import ClassVar
 
 from pydantic import Field, model_validator
@@ -36,6 +38,8 @@ class Profile(Document):
         device: that it was measured on.
         batch_size: samples in a minibatch.
         operators: costs, by operator id.
+        timed_operators: how many were timed, the others being equal to one of them
+            (:mod:`drlpp.capturing.blocks`); None where each was.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
         fixed_share: the part of an operator's seconds that a microbatch takes as well, however few
@@ -60,6 +64,7 @@ class Profile(Document):
     device: str
     batch_size: Count
     operators: tuple[OperatorProfile, ...]
+    timed_operators: Count | None = None
     forward_overhead_seconds: Seconds = 0.0
     backward_overhead_seconds: Seconds = 0.0
     fixed_share: float = Field(default=0.0, ge=0, le=1)
@@ -79,7 +84,34 @@ class Profile(Document):
             )
         return self
 
+    def of_repeated_blocks(self, graph: OpGraph, alike: Sequence[Sequence[int]]) -> Profile:
+        """Return the profile of a model that has more of the same blocks.
+
+        Args:
+            graph: of that model.
+            alike: for each of its operators, those of this profile's graph that are equal. It costs
+                what they do in the median.
+        """
+        operators = [[self.operators[op] for op in equal] for equal in alike]
+        return Profile.model_validate(
+            {
+                **dict(self),
+                "graph": graph,
+                "operators": tuple(map(_in_the_middle, operators)),
+                "timed_operators": len(self.operators),
+            }
+        )
+
     @property
     def seconds(self) -> tuple[float, ...]:
         """Forward plus backward seconds of every operator."""
         return tuple(op.forward_seconds + op.backward_seconds for op in self.operators)
+
+
+def _in_the_middle(operators: Sequence[OperatorProfile]) -> OperatorProfile:
+    """Return the median of every cost."""
+    if len(operators) == 1:
+        return operators[0]
+    fields = OperatorProfile.model_fields
+    middle = {name: median(getattr(op, name) for op in operators) for name in fields}
+    return OperatorProfile(**{**middle, "kept_bytes": round(middle["kept_bytes"])})

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
+from drlpp.capturing.blocks import shorten
 from drlpp.capturing.capture import CapturedModel
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.errors import InvalidModel
@@ -53,6 +54,7 @@ def computing_at_once(devices: Sequence[DeviceFacts], cores: int) -> int:
 
 @discarded_fx_sources()
 def profile_command(
+    whole_model: CapturedModel,
     captured: CapturedModel,
     method: Method,
     optimizer: OptimizerSpec,
@@ -64,7 +66,8 @@ def profile_command(
     """Return the command to time every operator of a model on several workers at the same time.
 
     Args:
-        captured: the model.
+        whole_model: the model.
+        captured: the same with fewer blocks, which is timed.
         method, optimizer: what updates and predictions are timed for.
         repeats: timed passes.
         name: of the workers' group, never used twice.
@@ -75,23 +78,27 @@ def profile_command(
     each = cut_stages(captured, _even_cut(count, count))
     parts = cut_stages(captured, _even_cut(count, min(_PARTS, count)))
     (whole,) = cut_stages(captured, _even_cut(count, 1))
-    small, microbatches = _microbatch(captured)
+    small, microbatches = _microbatch(whole_model, captured)
     programs = pickle.dumps((each, parts, whole, small, portable(captured.loss)))
     return ProfileOperators(
         programs, microbatches, method, optimizer, repeats, name, tuple(workers), transport
     )
 
 
-def _microbatch(captured: CapturedModel) -> tuple[StageProgram | None, int]:
-    """Return the model as one stage for a part of a minibatch, and how many such parts there are.
+def _microbatch(
+    whole_model: CapturedModel, captured: CapturedModel
+) -> tuple[StageProgram | None, int]:
+    """Return what is timed as one stage for a part of a minibatch, and how many parts there are.
 
     None if minibatches cannot be divided.
     """
     for parts in _MICROBATCHES:
         if captured.task.batch_size % parts == 0:
             with suppress(InvalidModel):
-                divided = captured.microbatch(parts)
-                return cut_stages(divided, _even_cut(len(divided.graph), 1))[0], parts
+                divided = shorten(whole_model.microbatch(parts)).captured
+                # What is equal with many samples, may differ with few, or the other way round.
+                if divided.graph.fingerprint == captured.graph.fingerprint:
+                    return cut_stages(divided, _even_cut(len(divided.graph), 1))[0], parts
     return None, 1
 
 

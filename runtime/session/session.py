@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drlpp.capturing.blocks import shorten
 from drlpp.costs.profile import Profile
 from drlpp.errors import HostLost, InvalidInput, RunFailure, StorageFailure, WorkerLost
 from drlpp.placement.candidate import Candidate
@@ -123,6 +124,9 @@ class ClusterSession(WorkerSession):
     def profile(self, repeats: int = 20) -> tuple[Profile, Cluster]:
         """Time every operator, and links within a host and between hosts.
 
+        Of blocks that repeat, such as a decoder's layers, only a few are timed
+        (:mod:`drlpp.capturing.blocks`).
+
         As many workers as compute at the same time when they train measure at the same time: one
         for each core, or all of them if they emulate slower accelerators.
 
@@ -133,10 +137,21 @@ class ClusterSession(WorkerSession):
         measuring = measuring_workers(self.speeds, self._workers.hosts, self._workers.devices)
         transport = self._workers.transport(measuring)
         name = self._workers.new_name("profile")
+        short = shorten(self.captured)
         command = profile_command(
-            self.captured, self.method, self.optimizer, repeats, name, measuring, transport
+            self.captured,
+            short.captured,
+            self.method,
+            self.optimizer,
+            repeats,
+            name,
+            measuring,
+            transport,
         )
         times = list(self._workers.command(dict.fromkeys(measuring, command)).values())
         links = time_hosts(self._workers, repeats)
         cluster = session_cluster(self._workers.hosts, self._workers.devices, self.speeds, links)
-        return profile_of(self.captured, times), cluster
+        profile = profile_of(short.captured, times)
+        if short.captured is not self.captured:
+            profile = profile.of_repeated_blocks(self.graph, short.alike)
+        return profile, cluster

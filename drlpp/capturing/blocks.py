@@ -1,0 +1,224 @@
+"""Blocks of a model that repeat, and the model with fewer of them, which costs less to profile.
+
+A decoder of 48 layers is 48 times the same operators, one block behind the other::
+
+    embedding ─ block ─ block ─ block ─ … ─ block ─ norm ─ head
+
+Blocks are equal where their operators are: type, bytes of parameters, outputs, and edges from
+within, from the block before, or from one operator ahead of all blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import numpy
+from torch import fx
+
+from drlpp.capturing.aten import is_call
+from drlpp.capturing.capture import CapturedModel
+from drlpp.capturing.graph import Edge, OpGraph
+from drlpp.torch_versions import graph_compiled_when_used
+
+KEPT = 4
+"""Blocks that stay. With fewer, all weights of a small model would stay in a processor's cache."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Equal runs of operators, each behind the other.
+
+    Attributes:
+        begin: the first operator of the first block.
+        length: operators of a block.
+        copies: how many blocks there are.
+    """
+
+    begin: int
+    length: int
+    copies: int
+
+    @property
+    def left_out(self) -> range:
+        """The operators of all blocks but the first :data:`KEPT`."""
+        end = self.begin + self.copies * self.length
+        return range(self.begin + KEPT * self.length, end)
+
+    def last_kept(self, operator: int) -> int:
+        """Return the equal operator of the last block that stays."""
+        return self.begin + (KEPT - 1) * self.length + (operator - self.begin) % self.length
+
+    def all_kept(self, operator: int) -> tuple[int, ...]:
+        """Return the equal operators of all blocks that stay."""
+        last = self.last_kept(operator)
+        return tuple(range(last - (KEPT - 1) * self.length, last + 1, self.length))
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """A model with fewer blocks.
+
+    Attributes:
+        captured: it computes something else than the whole model, in equal operators.
+        alike: for every operator of the whole model, those of this one that are equal.
+    """
+
+    captured: CapturedModel
+    alike: tuple[tuple[int, ...], ...]
+
+
+def shorten(captured: CapturedModel) -> Shortened:
+    """Leave out blocks that repeat, those of an encoder and those of a decoder alike."""
+    found = Shortened(captured, tuple((op.id,) for op in captured.graph.operators))
+    while (less := _shorten_once(found.captured)) is not None:
+        alike = tuple(
+            tuple(sorted({measured for op in ops for measured in less.alike[op]}))
+            for ops in found.alike
+        )
+        found = Shortened(less.captured, alike)
+    return found
+
+
+def _shorten_once(captured: CapturedModel) -> Shortened | None:
+    members: dict[int, list[fx.Node]] = {}
+    for node in captured.module.graph.nodes:
+        if is_call(node):
+            members.setdefault(captured.operator_of[node.name], []).append(node)
+    for candidate in find_blocks(captured.graph):
+        blocks = _with_equal_nodes(members, candidate)
+        if blocks.copies > KEPT:
+            return _shortened(captured, blocks, _without(captured, members, blocks))
+    return None
+
+
+def find_blocks(graph: OpGraph) -> Iterator[Blocks]:
+    """Yield blocks that repeat more than :data:`KEPT` times; the most operators to spare first."""
+    numbers: dict[object, int] = {}
+    labels = numpy.array(
+        [
+            numbers.setdefault((op.type, op.parameter_bytes, op.outputs), len(numbers))
+            for op in graph.operators
+        ]
+    )
+    found = []
+    for length in range(1, len(labels) // (KEPT + 1) + 1):
+        same = numpy.concatenate([[False], labels[:-length] == labels[length:], [False]])
+        (changes,) = numpy.nonzero(same[:-1] != same[1:])
+        for begin, end in changes.reshape(-1, 2).tolist():
+            copies = (end - begin) // length + 1
+            if copies > KEPT:
+                found.append(Blocks(begin, length, copies))
+    found.sort(key=lambda blocks: (-len(blocks.left_out), blocks.length, blocks.begin))
+    incoming: list[list[Edge]] = [[] for _ in graph.operators]
+    for edge in graph.edges:
+        incoming[edge.target].append(edge)
+    equal = (_with_equal_edges(incoming, blocks) for blocks in found)
+    yield from (blocks for blocks in equal if blocks.copies > KEPT)
+
+
+def _with_equal_edges(incoming: Sequence[Sequence[Edge]], blocks: Blocks) -> Blocks:
+    """Return the blocks from the first on that read from the same places, the first apart."""
+
+    def places(block: int) -> list[set[tuple[object, ...]]]:
+        begin = blocks.begin + block * blocks.length
+        return [
+            {
+                (
+                    # Of this block and the one before counts how far it is from the block's begin.
+                    edge.source - begin
+                    if edge.source >= begin - blocks.length and edge.source >= blocks.begin
+                    else f"ahead: {edge.source}",
+                    edge.outputs,
+                )
+                for edge in incoming[operator]
+            }
+            for operator in range(begin, begin + blocks.length)
+        ]
+
+    second = places(1)
+    equal = takewhile(lambda block: places(block) == second, range(2, blocks.copies))
+    return replace(blocks, copies=2 + len(list(equal)))
+
+
+def _with_equal_nodes(members: Mapping[int, Sequence[fx.Node]], blocks: Blocks) -> Blocks:
+    """Return the blocks from the first on whose operators are made of the same nodes."""
+
+    def equal(block: int) -> bool:
+        begin = blocks.begin + block * blocks.length
+        return all(
+            [(node.op, node.target) for node in members[operator]]
+            == [(node.op, node.target) for node in members[blocks.last_kept(operator)]]
+            for operator in range(begin, begin + blocks.length)
+        )
+
+    return replace(blocks, copies=len(list(takewhile(equal, range(blocks.copies)))))
+
+
+def _without(
+    captured: CapturedModel, members: Mapping[int, Sequence[fx.Node]], blocks: Blocks
+) -> fx.GraphModule:
+    """Return the graph without the blocks to leave out.
+
+    What they give, the last block that stays gives in their place.
+    """
+    instead: dict[fx.Node, fx.Node] = {}
+    for operator in blocks.left_out:
+        others = members[blocks.last_kept(operator)]
+        instead |= dict(zip(members[operator], others, strict=True))
+    graph = fx.Graph()
+    graph.set_codegen(captured.module.graph._codegen)
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in captured.module.graph.nodes:
+        copies[node] = (
+            copies[instead[node]] if node in instead else graph.node_copy(node, copies.__getitem__)
+        )
+    for node in graph.find_nodes(op="get_attr"):
+        if not node.users:
+            graph.erase_node(node)
+    return graph_compiled_when_used(captured.module, graph)
+
+
+def _shortened(captured: CapturedModel, blocks: Blocks, module: fx.GraphModule) -> Shortened:
+    whole = captured.graph
+    kept = [op for op in range(len(whole)) if op not in blocks.left_out]
+    number = {op: place for place, op in enumerate(kept)}
+    number |= {op: number[blocks.last_kept(op)] for op in blocks.left_out}
+    read: dict[tuple[int, int], set[int]] = {}
+    for edge in whole.edges:
+        if edge.target not in blocks.left_out:
+            read.setdefault((number[edge.target], number[edge.source]), set()).update(edge.outputs)
+    operators_of = {n: number[op] for n, op in captured.operator_of.items()}
+    names = {node.name for node in module.graph.nodes}
+    graph = OpGraph(
+        model=whole.model,
+        operators=tuple(
+            whole.operators[op].model_copy(update={"id": place}) for place, op in enumerate(kept)
+        ),
+        edges=tuple(
+            Edge(source=source, target=target, outputs=tuple(sorted(outputs)))
+            for (target, source), outputs in sorted(read.items())
+        ),
+        outputs=tuple((number[op], index) for op, index in whole.outputs),
+    )
+    repeated = range(blocks.begin, blocks.left_out.stop)
+    return Shortened(
+        replace(
+            captured,
+            graph=graph,
+            module=module,
+            operator_of={name: op for name, op in operators_of.items() if name in names},
+            output_nodes={
+                (number[op], index): name
+                for (op, index), name in captured.output_nodes.items()
+                if name in names
+            },
+        ),
+        tuple(
+            tuple(number[equal] for equal in blocks.all_kept(op))
+            if op in repeated
+            else (number[op],)
+            for op in range(len(whole))
+        ),
+    )

@@ -1,0 +1,136 @@
+"""Blocks that repeat are found, and a model with fewer of them is one of fewer layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from drlpp.capturing.blocks import KEPT, Blocks, find_blocks, shorten
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.costs.profile import OperatorProfile, Profile
+from drlpp.models.model_reference import ModelReference
+from drlpp.models.task import Option, Task
+from tests.support.models.tiny_models import tiny
+
+
+class Layers(nn.Module):
+    """Layers of ``width``, each a linear one and a tanh, between two of other sizes."""
+
+    def __init__(self, layers: int, width: int, wider: int) -> None:
+        super().__init__()
+        sizes = [width] * layers
+        if wider < layers:
+            sizes[wider] = 2 * width
+        self.first = nn.Linear(3, width)
+        self.layers = nn.ModuleList(nn.Linear(width, size) for size in sizes)
+        self.last = nn.Linear(sizes[-1], 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        for layer in self.layers:
+            x = torch.tanh(layer(x[:, : layer.in_features]))
+        return self.last(x)
+
+
+def layers(layers: int = 9, width: int = 4, wider: int = 100) -> Task:
+    return Task(Layers(layers, width, wider), (torch.randn(6, 3),))
+
+
+def captured(**options: Option) -> CapturedModel:
+    return capture(ModelReference.named("tests.capturing.test_blocks:layers", **options))
+
+
+def kinds(model: CapturedModel) -> list[tuple[object, ...]]:
+    return [(op.type, op.parameter_bytes, op.outputs) for op in model.graph.operators]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "fewer"),
+    [
+        ("gpt2", {"layers": 11}, {"layers": KEPT}),
+        ("transformer", {"layers": 6}, {"layers": KEPT}),
+        # Of the last layer two operators read, so it is none of the equal ones.
+        ("bert48", {"layers": 9}, {"layers": KEPT + 1}),
+    ],
+)
+def test_a_shortened_model_is_one_of_fewer_layers(
+    name: str, options: dict[str, Option], fewer: dict[str, Option]
+) -> None:
+    whole = capture(tiny(name, **options), check=False)
+    short = shorten(whole)
+    wanted = capture(tiny(name, **fewer), check=False)
+    assert kinds(short.captured) == kinds(wanted)
+    assert short.captured.graph.edges == wanted.graph.edges
+    assert short.captured.graph.outputs == wanted.graph.outputs
+    task = short.captured.task
+    found = torch.utils._pytree.tree_leaves(short.captured.module(*task.inputs))
+    expected = torch.utils._pytree.tree_leaves(wanted.module(*task.inputs))
+    assert [value.shape for value in found] == [value.shape for value in expected]
+    for op, alike in enumerate(short.alike):
+        for measured in alike:
+            assert kinds(short.captured)[measured] == kinds(whole)[op]
+    assert {op for alike in short.alike for op in alike} == set(range(len(wanted.graph)))
+
+
+def test_the_layers_that_stay_compute_what_they_computed() -> None:
+    whole = captured()
+    short = shorten(whole).captured
+    (x,) = whole.task.inputs
+    value = torch.relu(F.linear(x, whole.state["first.weight"], whole.state["first.bias"]))
+    # The last one is none of the equal ones: nobody reads a part of what it gives.
+    for layer in (*range(KEPT), 8):
+        weight, bias = (whole.state[f"layers.{layer}.{part}"] for part in ("weight", "bias"))
+        value = torch.tanh(F.linear(value, weight, bias))
+    value = F.linear(value, whole.state["last.weight"], whole.state["last.bias"])
+    torch.testing.assert_close(short.module(x), value)
+    read = {str(node.target) for node in short.module.graph.find_nodes(op="get_attr")}
+    left_out = {f"layers.{layer}.weight" for layer in range(KEPT, 8)}
+    assert not read & left_out
+
+
+def test_few_blocks_stay_as_they_are() -> None:
+    whole = captured(layers=KEPT)
+    assert shorten(whole).captured is whole
+
+
+@pytest.mark.parametrize(("count", "wider"), [(1, 9), (7, 0), (9, 5), (12, 5), (12, 11), (14, 9)])
+def test_a_layer_of_another_size_is_not_left_out(count: int, wider: int) -> None:
+    found = list(find_blocks(captured(layers=count, wider=wider).graph))
+    # It and, where it is not the last, the one behind it are unlike the others.
+    for blocks in found:
+        assert blocks.copies > KEPT
+        assert len(blocks.left_out) == (blocks.copies - KEPT) * blocks.length
+        odd = {1 + 1 + 2 * wider} if wider < count else set()
+        assert not odd & set(range(blocks.begin, blocks.left_out.stop))
+
+
+def test_equal_operators_of_the_blocks_that_stay() -> None:
+    blocks = Blocks(begin=2, length=3, copies=6)
+    assert blocks.left_out == range(14, 20)
+    assert blocks.last_kept(18) == 12
+    assert blocks.all_kept(18) == (3, 6, 9, 12)
+    assert blocks.all_kept(6) == (3, 6, 9, 12)
+
+
+def test_a_profile_has_the_median_of_what_is_equal() -> None:
+    whole = captured(layers=7)
+    short = shorten(whole)
+    measured = Profile(
+        graph=short.captured.graph,
+        device="cpu",
+        batch_size=6,
+        operators=tuple(
+            OperatorProfile(forward_seconds=op, backward_seconds=2 * op, kept_bytes=10 * op)
+            for op in range(len(short.captured.graph))
+        ),
+        fixed_share=0.5,
+    )
+    profile = measured.of_repeated_blocks(whole.graph, short.alike)
+    assert profile.fixed_share == 0.5
+    assert profile.timed_operators == len(measured.operators) == 5 + 2 * KEPT
+    forward = [operator.forward_seconds for operator in profile.operators]
+    # Equal linear layers are operators 2, 4, 6 and 8 of what was measured.
+    assert forward == [0, 1, *[5, 6] * 6, 10, 11, 12]
+    assert profile.operators[2].kept_bytes == 50
