@@ -77,15 +77,19 @@ def capture_model(
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> None:
-    """Write the operator graph of a model."""
+    """Write the operator graph of a model, and a page about it; ``drlpp show`` lists operators."""
     from drlpp.capturing.capture import capture
-    from drlpp.cli.tables import describe
+    from drlpp.cli.graph_report import report_lines
     from drlpp.io.documents import write_document
 
     captured = capture(model_reference(model, size, model_option))
     write_document(output, captured.graph)
-    build_console().print(describe(captured.graph))
-    build_console().print(f"written to {output}")
+    console = build_console()
+    title = f"{captured.graph.model} · graph {captured.graph.fingerprint}"
+    console.print(title, soft_wrap=True)
+    for line in report_lines(captured.graph):
+        console.print(f"  {line}", soft_wrap=True)
+    console.print(f"written to {output}; drlpp show {output} lists the operators")
 
 
 @app.command()

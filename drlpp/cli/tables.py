@@ -11,6 +11,7 @@ from rich.table import Table
 
 from drlpp.capturing.graph import OpGraph, TensorSpec
 from drlpp.cli.comparison_table import describe_comparison
+from drlpp.cli.graph_report import report_lines
 from drlpp.cli.race_report import describe_race
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.microbatches import MicrobatchChoice
@@ -53,11 +54,7 @@ def _(graph: OpGraph) -> RenderableType:
             "\n".join(_tensor_text(output) for output in operator.outputs),
             ", ".join(readers),
         )
-    totals = (
-        f"{len(graph)} operators, {len(graph.edges)} edges, "
-        f"{decimal(graph.parameter_bytes)} of parameters"
-    )
-    return Group(f"{graph.model} · graph {graph.fingerprint}", table, totals)
+    return Group(f"{graph.model} · graph {graph.fingerprint}", table, *report_lines(graph))
 
 
 def _tensor_text(tensor: TensorSpec) -> str:
