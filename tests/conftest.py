@@ -47,4 +47,5 @@ def _temporary_files() -> Iterator[None]:
         patch.setattr(tempfile, "tempdir", folder)
         patch.setitem(os.environ, "TMPDIR", folder)
         patch.setitem(os.environ, "XDG_STATE_HOME", f"{folder}/state")
+        patch.setitem(os.environ, "XDG_CACHE_HOME", f"{folder}/cache")
         yield

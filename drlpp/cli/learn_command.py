@@ -29,6 +29,7 @@ from drlpp.cli.command_line import (
     run_program,
 )
 from drlpp.cli.learning_job import Job, run_job
+from drlpp.cli.report_command import end_with_report
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
@@ -189,6 +190,7 @@ def learn(
             note=_tell,
         ) as session:
             run_job(job, session)
+        end_with_report(console, folder)
 
 
 def _tell(note: str) -> None:

@@ -29,6 +29,7 @@ from drlpp.cli.export_command import export_placement
 from drlpp.cli.learn_command import learn
 from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model
 from drlpp.cli.race_command import race_model
+from drlpp.cli.report_command import report_run
 from drlpp.cli.schema_command import print_schema
 from drlpp.cli.timeline.timeline_command import show_timeline
 from drlpp.errors import InvalidInput
@@ -70,6 +71,7 @@ app.command("plan")(plan_placement)
 app.command("timeline")(show_timeline)
 app.command("export")(export_placement)
 app.command("schema")(print_schema)
+app.command("report")(report_run)
 
 
 @app.command("capture")

@@ -24,6 +24,7 @@ from drlpp.cli.command_line import (
     resume_hint_on_interrupt,
     shown,
 )
+from drlpp.cli.report_command import end_with_report
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 
@@ -154,6 +155,7 @@ def race_model(
     ):
         named = _named(session, placement, trust)
         run_and_report(console, session, named, race_data, folder, options)
+        end_with_report(console, folder)
 
 
 def _named(session: ClusterSession, paths: list[Path], trust: list[str]) -> list[Contender]:

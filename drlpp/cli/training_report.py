@@ -16,6 +16,7 @@ from rich.progress import (
 )
 
 from drlpp.cli.command_line import build_console, resume_hint_on_interrupt
+from drlpp.cli.report_command import end_with_report
 from drlpp.io.progress_lines import ProgressLines, TimeLeft
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import EpochReport, PipelineTrainer, ProgressReport, TrainerCallbacks
@@ -133,3 +134,4 @@ def train_and_report(
             f"held-out score {result.module_score:.4f}"
         )
     console.print(f"state_dict: {result.folder / 'model.pt'}")
+    end_with_report(console, result.folder)

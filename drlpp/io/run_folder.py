@@ -7,6 +7,8 @@ Whoever resumes where there is nothing yet begins: one command suits a loop that
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,12 +35,17 @@ _LONGEST_BLANK = 2**20
 
 
 class RunRecord(Document):
-    """What a folder holds: the command that filled it, and the settings that decide its result."""
+    """What a folder holds: the command that filled it, and the settings that decide its result.
+
+    ``started_as`` is the command line that began it; None in older files, and where a terminal
+    could not show it.
+    """
 
     kind: ClassVar[str] = "run"
 
     command: str
     settings: dict[str, Any]
+    started_as: str | None = None
 
     @field_validator("command")
     @classmethod
@@ -94,8 +101,16 @@ def open_run_folder(
             note(f"{folder} holds nothing to resume yet: the run begins")
         for events in folder.glob(_EVENTS):
             events.unlink()
-        write_document(record_path, RunRecord(command=command, settings=dict(settings)))
+        record = RunRecord(
+            command=command, settings=dict(settings), started_as=_this_command_line()
+        )
+        write_document(record_path, record)
         yield folder
+
+
+def _this_command_line() -> str | None:
+    line = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return line if line.isprintable() else None
 
 
 def _check_usable(folder: Path) -> None:

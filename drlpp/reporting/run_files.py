@@ -1,0 +1,138 @@
+"""What a run's folder holds, read for its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.microbatches import FILE_NAME as MICROBATCHES
+from drlpp.comparison.microbatches import MicrobatchChoice
+from drlpp.costs.profile import Profile
+from drlpp.envs.measurements_file import read_measurements
+from drlpp.errors import InvalidFile
+from drlpp.io.documents import DocumentType, read_document
+from drlpp.io.run_folder import RunRecord
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Outcome
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster
+from drlpp.training_race.training_race_file import TrainingRace
+
+_TRAIN_LOSS, _HELD_OUT_LOSS = "train/loss", "eval/loss"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number of a training's log.
+
+    Attributes:
+        step: minibatch or epoch.
+        seconds: since the training's first event.
+        value: of the loss.
+    """
+
+    step: int
+    seconds: float
+    value: float
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of a run; None where there is none.
+
+    Attributes:
+        folder: of the run.
+        record: command and settings.
+        measured: every run of every candidate, in the order in which they were made.
+        train_losses: of every minibatch of a training.
+        held_out_losses: of every epoch.
+        unread: files that could not be read, and why.
+    """
+
+    folder: Path
+    record: RunRecord
+    comparison: Comparison | None = None
+    race: TrainingRace | None = None
+    placement: PlacementFile | None = None
+    profile: Profile | None = None
+    cluster: Cluster | None = None
+    microbatches: MicrobatchChoice | None = None
+    measured: tuple[tuple[Candidate, Outcome], ...] = ()
+    train_losses: tuple[Scalar, ...] = ()
+    held_out_losses: tuple[Scalar, ...] = ()
+    unread: dict[str, str] = field(default_factory=dict)
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read everything that a run has left in its folder.
+
+    Raises:
+        InvalidFile: it is no run's folder.
+    """
+    if not (folder / "run.json").is_file():
+        raise InvalidFile(
+            f"{folder}: has no run.json; expected the folder of a run of drlpp learn, train or race"
+        )
+    unread: dict[str, str] = {}
+
+    def read(kind: type[DocumentType], *names: str) -> DocumentType | None:
+        for name in names:
+            path = folder / name
+            if path.is_file():
+                try:
+                    return read_document(path, kind)
+                except InvalidFile as error:
+                    unread[name] = str(error)
+        return None
+
+    record = read_document(folder / "run.json", RunRecord)
+    losses = _losses(folder)
+    return RunFiles(
+        folder=folder,
+        record=record,
+        comparison=read(Comparison, "comparison.json"),
+        race=read(TrainingRace, "race.json", "race/race.json"),
+        placement=read(PlacementFile, "placement.json", "winner/placement.json"),
+        profile=read(Profile, "profile.json"),
+        cluster=read(Cluster, "cluster.yaml"),
+        microbatches=read(MicrobatchChoice, MICROBATCHES),
+        measured=tuple(_measured(folder / "measurements.jsonl", unread)),
+        train_losses=losses.get(_TRAIN_LOSS, ()),
+        held_out_losses=losses.get(_HELD_OUT_LOSS, ()),
+        unread=unread,
+    )
+
+
+def _measured(path: Path, unread: dict[str, str]) -> Iterator[tuple[Candidate, Outcome]]:
+    if not path.is_file():
+        return
+    try:
+        header, entries = read_measurements(path)
+        usual = header.method or Method()
+        for entry in entries:
+            yield entry.candidate(usual), entry.outcome
+    except InvalidFile as error:
+        unread[path.name] = str(error)
+
+
+def _losses(folder: Path) -> dict[str, tuple[Scalar, ...]]:
+    """Return the losses that a training wrote for TensorBoard."""
+    if not any(folder.glob("events.out.tfevents.*")):
+        return {}
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    found = {
+        name: events.Scalars(name)
+        for name in (_TRAIN_LOSS, _HELD_OUT_LOSS)
+        if name in events.Tags()["scalars"]
+    }
+    begin = min((scalars[0].wall_time for scalars in found.values()), default=0.0)
+    return {
+        name: tuple(Scalar(one.step, one.wall_time - begin, one.value) for one in scalars)
+        for name, scalars in found.items()
+    }

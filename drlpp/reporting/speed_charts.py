@@ -1,0 +1,187 @@
+"""Charts of measurements: the race, the search, where time goes, how well it was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import altair as alt
+
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import Contender
+from drlpp.costs.workload import Workload
+from drlpp.errors import DRLPPError
+from drlpp.placement.candidate import Candidate
+from drlpp.placement.measurement import Measurement, Outcome
+from drlpp.reporting.run_files import RunFiles
+from drlpp.simulator import simulate
+
+_WIDTH = 680
+_COMPUTING, _WAITING = "#0072B2", "#D9D9D9"
+"""Colours that colour-blind people tell apart (Okabe and Ito)."""
+
+Measured = Sequence[tuple[Candidate, Outcome]]
+
+
+def name_of(contender: Contender) -> str:
+    """Return what charts call a contender."""
+    return f"{contender.found_by} · {contender.configuration}"
+
+
+def race_chart(comparison: Comparison) -> alt.TopLevelMixin | None:
+    """Draw every round of every contender, and their medians; None if nothing was measured."""
+    rows = [
+        {
+            "contender": name_of(contender),
+            "round": number + 1,
+            "ms": 1e3 * seconds,
+            "median": 1e3 * median(contender.seconds),
+        }
+        for contender in comparison.contenders
+        for number, seconds in enumerate(contender.seconds)
+    ]
+    if not rows:
+        return None
+    order = alt.EncodingSortField("median", order="ascending")
+    y = alt.Y("contender:N", sort=order, title=None, axis=alt.Axis(labelLimit=260))
+    base = alt.Chart(alt.Data(values=rows)).encode(y=y)
+    rounds = base.mark_circle(size=60, opacity=0.6).encode(
+        x=alt.X("ms:Q", title="milliseconds per minibatch", scale=alt.Scale(zero=False)),
+        tooltip=["contender:N", "round:Q", alt.Tooltip("ms:Q", format=".3f")],
+    )
+    middle = base.mark_tick(thickness=3, size=22).encode(
+        x="median:Q", tooltip=["contender:N", alt.Tooltip("median:Q", format=".3f")]
+    )
+    return alt.layer(
+        rounds, middle, width=_WIDTH, description="Every round of the race, and medians"
+    )
+
+
+def search_chart(measured: Measured) -> alt.TopLevelMixin | None:
+    """Draw the seconds of every measurement in turn, and the best so far."""
+    rows: list[dict[str, object]] = []
+    best = float("inf")
+    for number, (candidate, outcome) in enumerate(measured, start=1):
+        if isinstance(outcome, Measurement):
+            best = min(best, outcome.seconds_per_minibatch)
+            rows.append(
+                {
+                    "measurement": number,
+                    "ms": 1e3 * outcome.seconds_per_minibatch,
+                    "best": 1e3 * best,
+                    "placement": candidate.configuration,
+                    "method": str(candidate.method),
+                }
+            )
+    if not rows:
+        return None
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X(
+            "measurement:Q",
+            title="measurement",
+            axis=alt.Axis(tickMinStep=1, format="d"),
+            scale=alt.Scale(zero=False, padding=12),
+        )
+    )
+    points = base.mark_circle(size=50, opacity=0.6).encode(
+        y=alt.Y("ms:Q", title="milliseconds per minibatch", scale=alt.Scale(zero=False)),
+        tooltip=["measurement:Q", "placement:N", "method:N", alt.Tooltip("ms:Q", format=".3f")],
+    )
+    line = base.mark_line(interpolate="step-after", strokeWidth=2).encode(y="best:Q")
+    return alt.layer(
+        points, line, width=_WIDTH, height=240, description="Every measurement, and the best so far"
+    ).interactive()
+
+
+def usage_chart(contenders: Iterable[Contender]) -> alt.TopLevelMixin | None:
+    """Draw what part of its time every worker computed, in the last round of each contender."""
+    rows: list[dict[str, object]] = []
+    for contender in contenders:
+        if contender.placement is None or not contender.measurements or contender.failure:
+            continue
+        last = contender.measurements[-1]
+        for usage in last.workers:
+            whole = last.seconds_per_minibatch * last.minibatches
+            busy = usage.busy_seconds / whole if whole else 0.0
+            for what, share in (("computing", busy), ("waiting", max(0.0, 1 - busy))):
+                rows.append(
+                    {
+                        "contender": name_of(contender),
+                        "worker": f"worker {usage.worker} · stage {usage.stage}",
+                        "what": what,
+                        "share": share,
+                        "memory": f"{usage.peak_memory_bytes / 1e6:,.0f} MB at most",
+                    }
+                )
+    if not rows:
+        return None
+    colour = alt.Scale(domain=["computing", "waiting"], range=[_COMPUTING, _WAITING])
+    return (
+        alt.Chart(alt.Data(values=rows), width=_WIDTH - 160)
+        .mark_bar()
+        .encode(
+            x=alt.X("share:Q", title="part of the time", axis=alt.Axis(format="%"), stack=True),
+            y=alt.Y("worker:N", title=None),
+            color=alt.Color("what:N", title=None, scale=colour),
+            row=alt.Row(
+                "contender:N",
+                title=None,
+                sort=list(dict.fromkeys(str(row["contender"]) for row in rows)),
+                header=alt.Header(labelAngle=0, labelAlign="left"),
+            ),
+            tooltip=["worker:N", "what:N", alt.Tooltip("share:Q", format=".1%"), "memory:N"],
+        )
+        .properties(description="What part of its time every worker computed")
+        .resolve_scale(y="independent")
+    )
+
+
+def predictions(files: RunFiles) -> list[dict[str, object]]:
+    """Return measured and simulated milliseconds of every candidate that both are known of."""
+    if files.profile is None or files.cluster is None:
+        return []
+    rows: list[dict[str, object]] = []
+    measured: dict[Candidate, list[float]] = {}
+    for candidate, outcome in files.measured:
+        if isinstance(outcome, Measurement):
+            measured.setdefault(candidate, []).append(outcome.seconds_per_minibatch)
+    for candidate, seconds in measured.items():
+        workload = Workload.of(files.profile, candidate.method)
+        try:
+            simulation = simulate(workload, files.cluster, candidate.placement, candidate.method)
+        except DRLPPError:
+            # Of a profile or a cluster that somebody has changed.
+            continue
+        rows.append(
+            {
+                "placement": candidate.configuration,
+                "measured": 1e3 * median(seconds),
+                "simulated": 1e3 * simulation.seconds_per_minibatch,
+            }
+        )
+    return rows
+
+
+def agreement_chart(rows: Sequence[dict[str, object]]) -> alt.TopLevelMixin | None:
+    """Draw simulated against measured milliseconds, and the line on which they are equal."""
+    if not rows:
+        return None
+    values = [float(str(row[key])) for row in rows for key in ("measured", "simulated")]
+    ends = [{"x": limit, "y": limit} for limit in (min(values), max(values))]
+    points = (
+        alt.Chart(alt.Data(values=list(rows)))
+        .mark_circle(size=60, opacity=0.7)
+        .encode(
+            x=alt.X("measured:Q", title="measured, ms", scale=alt.Scale(zero=False)),
+            y=alt.Y("simulated:Q", title="simulated, ms", scale=alt.Scale(zero=False)),
+            tooltip=[
+                "placement:N",
+                alt.Tooltip("measured:Q", format=".3f"),
+                alt.Tooltip("simulated:Q", format=".3f"),
+            ],
+        )
+    )
+    line = alt.Chart(alt.Data(values=ends)).mark_line(strokeDash=[4, 4]).encode(x="x:Q", y="y:Q")
+    return alt.layer(
+        line, points, width=380, height=340, description="Simulated against measured times"
+    )

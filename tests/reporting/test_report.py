@@ -1,0 +1,246 @@
+"""The report of a run: what stands in it, and that a browser draws it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.tensorboard import SummaryWriter
+
+from benchmarks.fuzzing.documents import every_document
+from drlpp.comparison.comparison_file import Comparison
+from drlpp.comparison.contenders import Contender
+from drlpp.envs.measurements_file import Entry, Header, append
+from drlpp.errors import InvalidFile
+from drlpp.io.documents import write_document
+from drlpp.io.run_folder import RunRecord
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import FailedMeasurement, Measurement, WorkerUsage
+from drlpp.placement.placement import Placement
+from drlpp.reporting.page import write_report
+from drlpp.reporting.pipeline_charts import folded
+from drlpp.schedule.method import Method
+from tests.support.strategies.graphs import chain_of, cluster_of
+
+EVIL = "a model</script><script>alert(1)</script>"
+GRAPH, PROFILE = chain_of(
+    seconds=[0.003, 0.002, 0.004, 0.001], parameter_bytes=[4] * 4, output_bytes=[8] * 4
+)
+TWO = Placement.from_assignment([0, 0, 1, 1], [0, 1])
+ONE = Placement.from_assignment([0] * 4, [0])
+
+
+def measurement(seconds: float, workers: int = 2) -> Measurement:
+    return Measurement(
+        seconds_per_minibatch=seconds,
+        median_seconds=seconds,
+        standard_deviation_seconds=seconds / 10,
+        minibatches=10,
+        workers=tuple(
+            WorkerUsage(
+                worker=worker,
+                stage=worker,
+                busy_seconds=7 * seconds,
+                waiting_seconds=3 * seconds,
+                peak_memory_bytes=10**6,
+                bytes_sent=10,
+            )
+            for worker in range(workers)
+        ),
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder of a run that learned, raced and trained."""
+    settings = {"model": {"name": EVIL}, "seed": 0}
+    record = RunRecord(command="drlpp learn", settings=settings, started_as="drlpp learn x")
+    write_document(tmp_path / "run.json", record)
+    write_document(tmp_path / "profile.json", PROFILE)
+    write_document(tmp_path / "cluster.yaml", cluster_of(2, bandwidth=1e9))
+    contenders = tuple(
+        Contender(
+            found_by=who,
+            placement=placement,
+            method=Method() if placement else Method(schedule="gpipe", policy="sync"),
+            threads=None if placement else 2,
+            measurements=tuple(measurement(s, workers) for s in seconds),
+        )
+        for who, placement, workers, seconds in (
+            ("guided", TWO, 2, (0.006, 0.007, 0.005)),
+            ("plain PyTorch", None, 0, (0.012, 0.011, 0.013)),
+            ("exact", ONE, 1, (0.010, 0.011, 0.010)),
+        )
+    )
+    comparison = Comparison(model=EVIL, minibatches=10, contenders=contenders)
+    write_document(tmp_path / "comparison.json", comparison)
+    path = tmp_path / "measurements.jsonl"
+    header = Header(
+        model=EVIL,
+        graph_fingerprint=GRAPH.fingerprint,
+        accelerators=2,
+        minibatches=10,
+        method=Method(),
+    )
+    append(path, header)
+    append(path, Entry(placement=ONE, outcome=measurement(0.010, 1)))
+    append(path, Entry(placement=TWO, outcome=measurement(0.006)))
+    failure = FailedMeasurement(failure="timeout", reason="nobody said a word")
+    append(path, Entry(placement=TWO, outcome=failure, method=Method(recompute=True)))
+    return tmp_path
+
+
+class Page(HTMLParser):
+    """What a test asks of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.cells: list[str] = []
+        self.scripts: list[str] = []
+        self._within = ""
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._within = tag
+        if tag in ("h2", "td", "script"):
+            {"h2": self.headings, "td": self.cells, "script": self.scripts}[tag].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        lists = {"h2": self.headings, "td": self.cells, "script": self.scripts}
+        if self._within in lists:
+            lists[self._within][-1] += data
+
+    @property
+    def charts(self) -> list[dict[str, Any]]:
+        """The charts that its last script draws."""
+        found = re.search(r"const charts = (\[.*\]);", self.scripts[-1])
+        assert found is not None
+        charts: list[dict[str, Any]] = json.loads(found[1])
+        return charts
+
+
+def values_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    found = [*chart.get("data", {}).get("values", ())]
+    for part in (*chart.get("layer", ()), *chart.get("hconcat", ())):
+        found += values_of(part)
+    if "spec" in chart:
+        found += values_of(chart["spec"])
+    return found
+
+
+def test_a_report_has_everything_that_the_run_has(run: Path) -> None:
+    page = Page(write_report(run))
+    assert page.headings == [
+        "The race",
+        "The search",
+        "Every placement that was measured",
+        "Where the time goes",
+        "The model, by stage",
+        "How late gradients are",
+        "Who does what when",
+        "Predicted and measured",
+        "Machine, versions, settings",
+    ]
+    race, search, usage, model, late, timelines, agreement = page.charts
+    assert sorted({row["contender"] for row in values_of(race)}) == [
+        "exact · 1",
+        "guided · 1-1",
+        "plain PyTorch · 2 threads",
+    ]
+    assert [row["best"] for row in values_of(search)] == [10, 6]
+    assert {round(row["share"], 6) for row in values_of(usage)} == {0.7, 0.3}
+    stages = {row["name"]: row["stage"] for row in values_of(model) if "name" in row}
+    assert list(stages.values()) == ["stage 0", "stage 0", "stage 1", "stage 1"]
+    assert [row["updates"] for row in values_of(late)] == [1, 0, 0]
+    assert {row["kind"] for row in values_of(timelines)} >= {"forward", "backward"}
+    found = [row for row in values_of(agreement) if "placement" in row]
+    assert [row["measured"] for row in found] == [10, 6]
+    assert "failed: nobody said a word" in page.cells
+    assert "1.71×" in page.cells or "2.00×" in page.cells
+
+
+def test_nothing_of_a_run_becomes_part_of_the_page(run: Path) -> None:
+    """Nor is anything loaded from elsewhere, and the page is small."""
+    path = write_report(run)
+    page = Page(path)
+    assert len(page.scripts) == 2
+    assert ("script", {}) in page.tags
+    for tag, attributes in page.tags:
+        assert tag not in ("img", "link", "iframe")
+        for name in ("src", "href"):
+            value = attributes.get(name) or "#"
+            assert value.startswith("#"), (tag, value)
+    assert path.stat().st_size < 5e6
+
+
+def test_a_race_to_a_loss_and_a_training(tmp_path: Path) -> None:
+    write_document(tmp_path / "run.json", RunRecord(command="drlpp race", settings={}))
+    write_document(tmp_path / "race.json", every_document()["training race"])
+    with SummaryWriter(str(tmp_path)) as board:
+        for minibatch in range(8):
+            board.add_scalar("train/loss", 3.0 - minibatch / 8, minibatch)
+        board.add_scalar("eval/loss", 2.5, 1)
+        board.add_scalar("eval/loss", 2.0, 2)
+    page = Page(write_report(tmp_path))
+    assert page.headings[:2] == ["The race to a loss, on digits", "The training"]
+    race, training = page.charts
+    assert {row["candidate"] for row in values_of(race)}
+    held_out = [row for row in values_of(training) if row["loss of"] == "held-out samples"]
+    assert {(row["minibatches"], row["loss"]) for row in held_out} == {(4, 2.5), (8, 2.0)}
+
+
+def test_a_damaged_file_is_named_and_the_rest_is_shown(run: Path) -> None:
+    (run / "profile.json").write_text("{")
+    page = Page(write_report(run))
+    assert "The race" in page.headings
+    assert "The model, by stage" not in page.headings
+    assert "not read" in (run / "report.html").read_text()
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match=r"has no run\.json"):
+        write_report(tmp_path)
+
+
+def test_a_large_graph_is_drawn_by_modules() -> None:
+    from drlpp.capturing.capture import capture
+
+    reference = ModelReference.named(
+        "bert48", layers=24, hidden=8, heads=2, vocabulary=11, batch_size=2, sequence_length=4
+    )
+    graph = capture(reference, check=False).graph
+    stages = [int(op >= len(graph) // 2) for op in range(len(graph))]
+    placement = Placement.from_assignment(stages, [0, 1])
+    nodes = folded(graph, placement, None)
+    assert len(nodes) <= 150
+    assert [op for node in nodes for op in node.operators] == list(range(len(graph)))
+    assert all(stages[op] == node.stage for node in nodes for op in node.operators)
+    assert sum(node.parameter_bytes for node in nodes) == graph.parameter_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no browser, chromium")
+def test_a_browser_draws_every_chart(run: Path) -> None:
+    path = write_report(run)
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000")
+    done = subprocess.run(
+        ["chromium", *options, "--dump-dom", path.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    drawn = re.findall(r'<div class="chart[^>]*id="chart\d+"[^>]*>.*?<svg', done.stdout, re.DOTALL)
+    assert len(drawn) == len(Page(path).charts)
