@@ -57,7 +57,12 @@ def _(graph: OpGraph) -> RenderableType:
         f"{len(graph)} operators, {len(graph.edges)} edges, "
         f"{decimal(graph.parameter_bytes)} of parameters"
     )
-    return Group(f"{graph.model} · graph {graph.fingerprint}", table, totals)
+    ties = [
+        f"operators {', '.join(map(str, shared.operators))} share {shared.name} "
+        f"({decimal(shared.bytes_)}{'' if shared.trained else ', frozen'}), each stage a copy"
+        for shared in graph.shared_parameters
+    ]
+    return Group(f"{graph.model} · graph {graph.fingerprint}", table, totals, *ties)
 
 
 def _tensor_text(tensor: TensorSpec) -> str:
