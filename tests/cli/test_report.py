@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from drlpp.capturing.graph import OpGraph
+from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.cli.comparison_table import ComparisonRow, comparison_table
 from drlpp.cli.tables import describe
 from drlpp.errors import InvalidFile, InvalidPlacement
