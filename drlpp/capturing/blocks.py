@@ -184,6 +184,7 @@ def _shortened(captured: CapturedModel, blocks: Blocks, module: fx.GraphModule) 
     whole = captured.graph
     kept = [op for op in range(len(whole)) if op not in blocks.left_out]
     number = {op: place for place, op in enumerate(kept)}
+    staying = frozenset(kept)
     number |= {op: number[blocks.last_kept(op)] for op in blocks.left_out}
     read: dict[tuple[int, int], set[int]] = {}
     for edge in whole.edges:
@@ -201,6 +202,11 @@ def _shortened(captured: CapturedModel, blocks: Blocks, module: fx.GraphModule) 
             for (target, source), outputs in sorted(read.items())
         ),
         outputs=tuple((number[op], index) for op, index in whole.outputs),
+        shared_parameters=tuple(
+            shared.model_copy(update={"operators": operators})
+            for shared in whole.shared_parameters
+            if len(operators := tuple(number[o] for o in shared.operators if o in staying)) > 1
+        ),
     )
     repeated = range(blocks.begin, blocks.left_out.stop)
     return Shortened(

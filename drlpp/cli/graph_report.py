@@ -21,6 +21,7 @@ def report_lines(graph: OpGraph) -> Iterator[str]:
         f"{decimal(graph.parameter_bytes)} of parameters"
     )
     yield from _parameters(graph)
+    yield from _ties(graph)
     yield from _repeating(graph)
     yield from _cuts(graph)
 
@@ -45,6 +46,16 @@ def _parameters(graph: OpGraph) -> Iterator[str]:
     if large and len(graph) > 1:
         named = ", ".join(f"{op.name} ({op.parameter_bytes / total:.0%})" for op in large)
         yield f"cannot be cut, and have more than a tenth of the parameters each: {named}"
+
+
+def _ties(graph: OpGraph) -> Iterator[str]:
+    """Say which operators share a parameter."""
+    for shared in graph.shared_parameters:
+        frozen = "" if shared.trained else ", frozen"
+        yield (
+            f"operators {', '.join(map(str, shared.operators))} share {shared.name} "
+            f"({decimal(shared.bytes_)}{frozen}), each stage a copy"
+        )
 
 
 def _repeating(graph: OpGraph) -> Iterator[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,20 @@ class Pipeline:
 
     ``stages[k]`` are the workers that hold stage k (its replicas, in round-robin order). A worker
     holds one stage, or two where the pipeline is folded: each worker then holds the k-th stage from
-    the beginning and the k-th from the end.
+    the beginning and the k-th from the end. Each of ``ties`` names the stages, in order, that hold
+    copies of the same weights.
     """
 
     stages: tuple[tuple[int, ...], ...]
     edges: tuple[StageEdge, ...]
+    ties: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def connecting(
-        cls, stages: Iterable[tuple[int, ...]], crossing: Iterable[tuple[int, int, bool]]
+        cls,
+        stages: Iterable[tuple[int, ...]],
+        crossing: Iterable[tuple[int, int, bool]],
+        ties: Iterable[tuple[int, ...]] = (),
     ) -> Pipeline:
         """Return stages that exchange tensors.
 
@@ -53,6 +59,7 @@ class Pipeline:
             stages: the workers of each.
             crossing: for every tensor the stage that it comes from, the one that it goes to, and
                 whether its gradient comes back; what stays in a stage does not count.
+            ties: the stages that hold copies of the same weights, for every set of such stages.
         """
         differentiable: dict[tuple[int, int], bool] = {}
         for source, target, returns in crossing:
@@ -60,7 +67,7 @@ class Pipeline:
                 known = differentiable.get((source, target), False)
                 differentiable[source, target] = known or returns
         edges = (StageEdge(*edge, returns) for edge, returns in sorted(differentiable.items()))
-        return cls(tuple(stages), tuple(edges))
+        return cls(tuple(stages), tuple(edges), tuple(ties))
 
     @classmethod
     def straight(cls, *replicas: int) -> Pipeline:
@@ -91,9 +98,16 @@ class Pipeline:
         """From which worker to which messages go in a long run, whatever the schedule; sorted.
 
         Replicas take parts in turns, so of m and n replicas those meet whose numbers are the same
-        modulo the greatest common divisor of m and n.
+        modulo the greatest common divisor of m and n. Of stages that hold copies of the same
+        weights, each replica of one gets the gradients of one replica of another.
         """
         found = set()
+        for source, target in self._tied_pairs():
+            senders = self.stages[source]
+            for number, receiver in enumerate(self.stages[target]):
+                sender = senders[number % len(senders)]
+                if sender != receiver:
+                    found.add((sender, receiver))
         for edge in self.edges:
             sources, targets = self.stages[edge.source], self.stages[edge.target]
             for part in range(math.lcm(len(sources), len(targets))):
@@ -104,6 +118,9 @@ class Pipeline:
                 if edge.differentiable:
                     found.add((target, source))
         return tuple(sorted(found))
+
+    def _tied_pairs(self) -> set[tuple[int, int]]:
+        return {pair for stages in self.ties for pair in permutations(stages, 2)}
 
     def rank(self, stage: int) -> int:
         """Return the number of stages before ``stage`` on the longest path to it.

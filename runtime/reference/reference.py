@@ -9,11 +9,13 @@ accelerators for.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
@@ -23,6 +25,7 @@ from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
 from drlpp.runtime.reference.reference_weights import StageHistory, with_stage_momentum
 from drlpp.runtime.reference.replay import ReferencePipeline, ReferenceStage, Replay
 from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
@@ -91,19 +94,38 @@ class ReferenceExecutor:
         # Counted, where workers have a formula for it.
         steady = self._plan.schedule(2 * round_trip * method.accumulate)
         stage_delays = [stage_delay(steady, stage) for stage in range(len(programs))]
+        tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self._plan.ties}
+        if delays and tied_delays:
+            raise InvalidInput(
+                "random delays are for stages that share no parameter; put the operators that "
+                "share one into one stage"
+            )
         values = captured.state | captured.constants
+
+        def history(names: Collection[str], delay: int) -> StageHistory:
+            return StageHistory(
+                {name: captured.state[name] for name in names},
+                method,
+                with_stage_momentum(optimizer, method, delay, max(stage_delays)),
+                delay,
+            )
+
+        def alone(program: StageProgram) -> list[str]:
+            tied = {name for names in program.ties.values() for name in names}
+            return [name for name in program.weight_names if name not in tied]
+
         self._pipeline = ReferencePipeline(
             stages=[
                 ReferenceStage(
                     program,
-                    StageHistory(
-                        {name: captured.state[name] for name in program.weight_names},
-                        method,
-                        with_stage_momentum(optimizer, method, delay, max(stage_delays)),
-                        delay,
-                    ),
+                    history(alone(program), delay),
                     delay,
                     DelayedGradients(delays, stage) if delays else None,
+                    tied={
+                        tie.number: history(program.ties[tie.number], tied_delay)
+                        for tie, tied_delay in tied_delays.items()
+                        if stage in tie.stages
+                    },
                 )
                 for stage, (program, delay) in enumerate(zip(programs, stage_delays, strict=True))
             ],
@@ -130,7 +152,8 @@ class ReferenceExecutor:
         """Train on ``count`` minibatches and return the loss of every part."""
         options = options or RunOptions()
         for stage in self._pipeline.stages:
-            stage.history.begin()
+            for history in (stage.history, *stage.tied.values()):
+                history.begin()
         plan = self._plan.synchronous if options.synchronous else self._plan
         minibatches = self._minibatches
         if options.order is not None:
@@ -141,8 +164,9 @@ class ReferenceExecutor:
         """Return all parameters and buffers by name; of replicas, the first one's buffers."""
         state = dict(self._captured.state)
         for stage, replicas in zip(self._pipeline.stages, self._plan.pipeline.stages, strict=True):
-            history = stage.history
-            found = history.versions[history.newest] | self._pipeline.buffers[replicas[0]]
+            found = dict(self._pipeline.buffers[replicas[0]])
+            for history in (stage.history, *stage.tied.values()):
+                found |= history.versions[history.newest]
             state |= {name: value for name, value in found.items() if name in state}
         for alias, name in self._captured.aliases.items():
             state[alias] = state[name]
