@@ -50,8 +50,8 @@ TINY: dict[str, dict[str, Option]] = {
         "heads": 2,
         "layers": 2,
     },
-    "gpt2": {**_SENTENCES, "layers": 2, "heads": 2, "positions": 8, "tied": False},
-    "llama": {**_DECODER, "layers": 2, "tied": False},
+    "gpt2": {**_SENTENCES, "layers": 2, "heads": 2, "positions": 8},
+    "llama": {**_DECODER, "layers": 2},
     "mixtral": {**_DECODER, "layers": 1, "experts": 3},
     "vit": {
         "batch_size": 4,
@@ -63,7 +63,7 @@ TINY: dict[str, dict[str, Option]] = {
         "heads": 2,
         "dropout": 0.1,
     },
-    "t5": {**_SENTENCES, "inner": 12, "layers": 2, "heads": 2, "head_size": 3, "tied": False},
+    "t5": {**_SENTENCES, "inner": 12, "layers": 2, "heads": 2, "head_size": 3},
     "unet": {"batch_size": 4, "input_size": 16, "width": 0.03},
 }
 
