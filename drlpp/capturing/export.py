@@ -26,11 +26,13 @@ from drlpp.capturing.dropped import noticing_dropped
 from drlpp.capturing.function_capture import insert_functions, recorded_functions
 from drlpp.capturing.unlifting import unlift
 from drlpp.errors import InvalidModel
+from drlpp.specs.batches import Batch, as_arguments
 from drlpp.torch_versions import copy_where_a_view_does_not_fit
 
 _HINT = (
     "torch.export has to see the same operators whatever the values of the tensors are, and "
-    "outputs that are tensors, tuples, lists or dicts"
+    "outputs that are tensors, tuples, lists, dicts, or of a type that torch.export knows "
+    "(torch.export.register_dataclass)"
 )
 
 
@@ -41,12 +43,12 @@ class Exported(NamedTuple):
     notes: tuple[str, ...]
 
 
-def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Exported:
+def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
     """Trace ``module``, and share its parameters and buffers under their dotted names.
 
     Args:
         module: traced in the mode (training or evaluation) in which it is.
-        inputs: positional arguments; fake tensors do.
+        inputs: a tuple of positional arguments, or a dictionary; fake tensors do.
         what: how errors call the module, such as ``model vgg16``.
 
     Raises:
@@ -54,7 +56,7 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Ex
     """
     try:
         with _quietly(), recorded_functions(), noticing_dropped(module) as dropped:
-            traced = unlift(torch.export.export(module, _told_apart(inputs)))
+            traced = unlift(torch.export.export(module, *as_arguments(_told_apart(inputs))))
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
@@ -84,12 +86,16 @@ def _constant_note(name: str) -> str:
     )
 
 
-def _told_apart(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _told_apart(inputs: Batch) -> Batch:
     """Copy tensors that come again: torch.export takes a tensor given twice for one input."""
-    return tuple(
-        value.clone() if any(value is earlier for earlier in inputs[:index]) else value
-        for index, value in enumerate(inputs)
-    )
+    seen: set[int] = set()
+
+    def once(value: Tensor) -> Tensor:
+        again = id(value) in seen
+        seen.add(id(value))
+        return value.clone() if again else value
+
+    return pytree.tree_map(once, inputs)
 
 
 @contextlib.contextmanager
