@@ -39,7 +39,8 @@ def chosen(batch: Structure, which: slice | Tensor) -> Structure:
 
 def joined(batches: Sequence[Structure]) -> Structure:
     """Return the samples of several batches, one after the other."""
-    return pytree.tree_map(lambda *tensors: torch.cat(tensors), *batches)
+    columns = zip(*map(tensors_in, batches), strict=True)
+    return pytree.tree_unflatten(map(torch.cat, columns), pytree.tree_structure(batches[0]))
 
 
 def call(module: nn.Module, inputs: Batch) -> Any:
@@ -98,4 +99,8 @@ def arranged_like(example: Batch, batch: Batch, name: str) -> Batch:
             for index, (known, value) in enumerate(zip(example, batch, strict=True))
         ]
         return type(example)(*parts) if hasattr(example, "_fields") else type(example)(parts)
+    if not isinstance(batch, Tensor):
+        several = isinstance(batch, tuple | list) and batch
+        of = f" of {type(batch[0]).__name__}" if several else ""
+        raise InvalidInput(f"{name} is a {type(batch).__name__}{of}; expected a tensor")
     return batch

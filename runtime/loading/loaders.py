@@ -270,9 +270,8 @@ class Unpacker:
         if all(isinstance(value, Tensor) for value in flat):
             if len(flat) != count + len(targets):
                 raise InvalidInput(
-                    f"the loader gives {len(flat)} tensors of shapes and types {kinds_of(flat)}, "
-                    f"but the model's {count} inputs and {len(targets)} targets have "
-                    f"{kinds_of((self._inputs, targets))}"
+                    f"the loader gives samples of shapes and types {kinds_of(flat)}, but the "
+                    f"model's inputs and targets have {kinds_of((self._inputs, targets))}"
                 )
             structure = pytree.tree_structure(self._inputs)
             inputs = pytree.tree_unflatten(flat[:count], structure)
@@ -290,7 +289,7 @@ _LABELS = ("labels", "label", "targets", "target")
 def _hint(found: object, wanted: object) -> str:
     """Return what to do where sizes are all that differs, as in sentences of another length."""
     pairs = list(zip(tensors_in(found), tensors_in(wanted), strict=True))
-    if any(not isinstance(a, Tensor) or a.dim() != b.dim() or a.dtype != b.dtype for a, b in pairs):
+    if any((a.dim(), a.dtype) != (b.dim(), b.dtype) for a, b in pairs):
         return ""
     return (
         "; a pipeline's shapes are fixed, so bring every sample to the size of the examples: pad "

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from drlpp.runtime.device.devices import CPU, to_device, to_device_async
 from drlpp.schedule.actions import MicrobatchId
-from drlpp.specs.batches import Batch, tensors_in
+
+if TYPE_CHECKING:
+    from drlpp.specs.batches import Batch
 
 
 class MinibatchSource(Protocol):
@@ -60,15 +63,15 @@ class Minibatches:
 
     def inputs(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         """Return the model's inputs for (minibatch, microbatch)."""
-        return tuple(self._take(tensor, part) for tensor in tensors_in(self.samples))
+        return tuple(self._take(tensor, part) for tensor in pytree.tree_leaves(self.samples))
 
     def input(self, index: int, part: MicrobatchId) -> Tensor:
         """Return one of the model's inputs for (minibatch, microbatch)."""
-        return self._take(tensors_in(self.samples)[index], part)
+        return self._take(pytree.tree_leaves(self.samples)[index], part)
 
     def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         """Return the targets for (minibatch, microbatch), one or several."""
-        return tuple(self._take(tensor, part) for tensor in tensors_in(self.labels))
+        return tuple(self._take(tensor, part) for tensor in pytree.tree_leaves(self.labels))
 
     def wait_for(self, minibatch: int) -> None:
         """Return at once: all minibatches are there."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from drlpp.runtime.device.devices import to_device_async
 from drlpp.runtime.ipc.commands import Reading, Stream
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
 from drlpp.schedule.actions import MicrobatchId
-from drlpp.specs.batches import tensors_in
 
 if TYPE_CHECKING:
     from drlpp.specs.data import Samples
@@ -32,7 +32,7 @@ def write_chunk(path: Path, minibatches: Sequence[Samples]) -> None:
         StorageFailure: the disk is full or cannot be written.
     """
     temporary = path.with_name(f".{path.name}")
-    tensors = [(tensors_in(each.inputs), tensors_in(each.targets)) for each in minibatches]
+    tensors = [tuple(map(pytree.tree_leaves, minibatch)) for minibatch in minibatches]
     write_tree(temporary, tensors)
     temporary.replace(path)
 
