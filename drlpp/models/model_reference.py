@@ -63,8 +63,8 @@ class ModelReference(ImportedByName):
             return model
         if isinstance(model, str):
             return cls.named(model)
-        if isinstance(model, tuple) and model:
-            name = type(model[0]).__name__
+        if isinstance(model, tuple) and model and isinstance(model[0], nn.Module):
+            name = model[0]._get_name()
         elif callable(model) and not isinstance(model, nn.Module):
             if (path := _importable(model)) is not None:
                 return cls.named(path[0], "published", **path[1])
