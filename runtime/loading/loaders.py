@@ -280,7 +280,10 @@ class Unpacker:
             structure = pytree.tree_structure(self._targets)
             return Samples(inputs, pytree.tree_unflatten(flat[count:], structure))
         *given, last = (*batch, None) if has_no_targets(self._targets) else batch
-        return Samples(given[0] if isinstance(self._inputs, Mapping) else given, last)
+        if isinstance(self._inputs, Mapping) or len(given) != len(self._inputs):
+            # ((inputs, …), targets), or inputs of which each is a structure.
+            given = given[0] if given else given
+        return Samples(given, last)
 
 
 _LABELS = ("labels", "label", "targets", "target")
