@@ -13,6 +13,7 @@ from torch import nn
 
 from drlpp.errors import InvalidModel
 from drlpp.io.importing import ImportedByName
+from drlpp.models.huggingface import huggingface
 from drlpp.models.task import Option, Task, checked_task
 from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.sizes import check_size
@@ -140,10 +141,13 @@ class ModelReference(ImportedByName):
             )
         if ":" in self.name:
             return self.imported(InvalidModel)
+        if self.name == huggingface.__name__:
+            return huggingface
         if self.name not in ZOO:
             raise InvalidModel(
-                f"model {self.name!r} is not in the zoo; it has {', '.join(ZOO)}. A model of your "
-                "own is named 'package.module:factory'"
+                f"model {self.name!r} is not in the zoo; it has {', '.join(ZOO)}. A model of "
+                "transformers is 'huggingface' with the option folder, one of your own "
+                "'package.module:factory'"
             )
         return ZOO[self.name]
 
