@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 _CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification")
+_LENGTH = 128
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 
 
@@ -29,7 +30,7 @@ def from_huggingface(
     batch: Mapping[str, Any] | None = None,
     *,
     batch_size: int = 8,
-    length: int = 128,
+    length: int | None = None,
     score: Callable[[Any, Any], Tensor] | None = None,
 ) -> Task:
     """Return a model of transformers as a task, with the loss that it computes from ``labels``.
@@ -48,7 +49,8 @@ def from_huggingface(
             tensors by the names of the model's arguments, ``labels`` among them. Its size and its
             lengths are those of the training. By default random numbers of the sizes below.
         batch_size: samples of a minibatch, without ``batch``.
-        length: tokens of a sample, without ``batch``; at most what the model has positions for.
+        length: tokens of a sample, without ``batch``; by default 128, or fewer if the model has
+            positions for fewer.
         score: ``score(outputs, targets)`` of ``{"loss", "logits"}`` and ``{"labels"}`` gives one
             number for each sample. By default whether a classifier is right; otherwise none.
 
@@ -91,7 +93,7 @@ def from_huggingface(
     return task
 
 
-def huggingface(folder: str, batch_size: int = 8, length: int = 128) -> Task:
+def huggingface(folder: str, batch_size: int = 8, length: int | None = None) -> Task:
     """Return the model of a local folder with random examples: the factory of that name."""
     return from_huggingface(folder, batch_size=batch_size, length=length)
 
@@ -216,7 +218,7 @@ def _loaded(folder: Path) -> PreTrainedModel:
     return found
 
 
-def _random_batch(model: PreTrainedModel, batch_size: int, length: int) -> dict[str, Tensor]:
+def _random_batch(model: PreTrainedModel, batch_size: int, length: int | None) -> dict[str, Tensor]:
     """Return random inputs and labels for a model.
 
     Raises:
@@ -234,8 +236,7 @@ def _random_batch(model: PreTrainedModel, batch_size: int, length: int) -> dict[
             f"model {name} takes {model.main_input_name}, of which there is no random example; "
             "give one: drlpp.from_huggingface(model, batch)"
         )
-    length = min(length, _positions(config))
-    tokens = torch.randint(config.vocab_size, (batch_size, length))
+    tokens = torch.randint(config.vocab_size, (batch_size, length or _usual_length(config)))
     return {
         "input_ids": tokens,
         "attention_mask": torch.ones_like(tokens),
@@ -243,8 +244,7 @@ def _random_batch(model: PreTrainedModel, batch_size: int, length: int) -> dict[
     }
 
 
-def _positions(config: PretrainedConfig) -> int:
-    """Return the longest sentence that a model takes."""
+def _usual_length(config: PretrainedConfig) -> int:
     positions = getattr(config, "max_position_embeddings", None)
     # RoBERTa counts its positions from the one of padding on.
-    return positions - 2 if isinstance(positions, int) and positions > 2 else 2**31
+    return min(_LENGTH, positions - 2) if isinstance(positions, int) and positions > 2 else _LENGTH
