@@ -11,6 +11,7 @@ import contextlib
 import io
 import logging
 import operator
+import re
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -31,8 +32,7 @@ from drlpp.torch_versions import copy_where_a_view_does_not_fit
 
 _HINT = (
     "torch.export has to see the same operators whatever the values of the tensors are, and "
-    "outputs that are tensors, tuples, lists, dicts, or of a type that torch.export knows "
-    "(torch.export.register_dataclass)"
+    "outputs that are tensors, tuples, lists or dicts"
 )
 
 
@@ -60,7 +60,8 @@ def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
-        raise InvalidModel(f"{what} cannot be captured: {_reason(error)}; {_HINT}") from error
+        reason = _unknown_type(error) or f"{_reason(error)}; {_HINT}"
+        raise InvalidModel(f"{what} cannot be captured: {reason}") from error
     dropped.refuse(what)
     graph, root, with_gradients = traced
     _inline_regions(graph, root, what)
@@ -115,6 +116,15 @@ def _quietly() -> Iterator[None]:
         logging.disable(disabled)
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _unknown_type(error: Exception) -> str | None:
+    """Return what to do where a module returns a type that torch cannot take apart."""
+    found = re.search(r"<class '(?:.*\.)?(\w+)'> in output, which is not a known type", str(error))
+    return found and (
+        f"it returns a {found[1]}, of which torch does not know what is in it; return a dict, or "
+        f"call torch.export.register_dataclass({found[1]}) once if it is a dataclass"
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -35,8 +35,9 @@ def from_huggingface(
 ) -> Task:
     """Return a model of transformers as a task, with the loss that it computes from ``labels``.
 
-    The task's module is the model with the same parameters under the same names, without caches.
-    So what a training gives goes back into the model, and from there into a folder::
+    The task's module is the model with the same parameters under the same names, without caches; a
+    mixture of experts computes them in batches (``set_experts_implementation("batched_mm")``). So
+    what a training gives goes back into the model, and from there into a folder::
 
         model.load_state_dict(result.state_dict)
         model.save_pretrained("trained")
@@ -77,6 +78,9 @@ def from_huggingface(
             "of which the model makes its loss; for a language model they are the input_ids, "
             "with -100 where nothing is to be learned (DataCollatorForLanguageModeling)"
         )
+    if hasattr(model, "set_experts_implementation") and model._can_set_experts_implementation():
+        # The others depend on which expert gets how many tokens, or on an extension's operators.
+        model.set_experts_implementation("batched_mm")
     module = CalledWithTensors(model, {"use_cache": False} if "use_cache" in accepted else {})
     inputs = {key: value for key, value in given.items() if key in accepted}
     if "labels" not in inputs:
@@ -188,7 +192,9 @@ def _loaded(folder: Path) -> PreTrainedModel:
             "(nothing is downloaded: transformers' snapshot_download does that)"
         )
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
         names = config.architectures or ()
         kind = getattr(transformers, names[0], None) if names else None
         if kind is None:

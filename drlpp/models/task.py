@@ -133,6 +133,8 @@ def _check_targets(targets: Batch, size: int, what: str) -> None:
 
 
 def _of_outputs(function: Callable[..., Tensor], kind: str, what: str) -> OfOutputs:
+    if isinstance(function, OfOutputs):
+        return function
     try:
         inspect.signature(function).bind(None)
     except ValueError:
