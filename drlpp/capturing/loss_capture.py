@@ -54,7 +54,7 @@ def returned_nodes(module: fx.GraphModule) -> list[fx.Node]:
     return [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
 
 
-def _values_returned(module: fx.GraphModule) -> list[Tensor]:
+def _values_returned(module: fx.GraphModule) -> list[Any]:
     """Return the tensors that a model returns, flat and without values."""
     return [node.meta["val"] for node in returned_nodes(module)]
 

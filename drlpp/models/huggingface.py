@@ -64,6 +64,7 @@ def from_huggingface(
         raise InvalidModel(
             f"model is a {type(model).__name__}; expected a model of transformers, or a folder"
         )
+    called: Any = model
     name = type(model).__name__
     accepted = inspect.signature(model.forward).parameters
     given = _random_batch(model, batch_size, length) if batch is None else batch
@@ -78,9 +79,9 @@ def from_huggingface(
             "of which the model makes its loss; for a language model they are the input_ids, "
             "with -100 where nothing is to be learned (DataCollatorForLanguageModeling)"
         )
-    if hasattr(model, "set_experts_implementation") and model._can_set_experts_implementation():
+    if hasattr(model, "set_experts_implementation") and called._can_set_experts_implementation():
         # The others depend on which expert gets how many tokens, or on an extension's operators.
-        model.set_experts_implementation("batched_mm")
+        called.set_experts_implementation("batched_mm")
     module = CalledWithTensors(model, {"use_cache": False} if "use_cache" in accepted else {})
     inputs = {key: value for key, value in given.items() if key in accepted}
     if "labels" not in inputs:

@@ -162,7 +162,8 @@ def _importable(factory: Callable[..., Any]) -> tuple[str, dict[str, Option]] | 
     if isinstance(factory, functools.partial):
         if factory.args or not all(isinstance(v, Option) for v in factory.keywords.values()):
             return None
-        factory, options = factory.func, factory.keywords
+        options = factory.keywords
+        factory = factory.func
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "")
     if ZOO.get(name) is factory:
         return name, options

@@ -15,6 +15,9 @@ from drlpp.specs.batches import Batch, named_tensors, tensors_in, with_plain_con
 Option = bool | int | float | str
 """Argument of a model's factory."""
 
+_DEVICES = ("cpu", "meta")
+"""That a model may be on: weights on ``meta`` are to be looked at only."""
+
 
 class Task(NamedTuple):
     """What a model factory returns. Only the first two are needed to measure placements.
@@ -91,6 +94,7 @@ def checked_task(result: object, what: str) -> Task:
     else:
         loss = loss and _of_outputs(loss, "loss", what)
         score = score and _of_outputs(score, "score", what)
+    _check_devices(task.module, (inputs, targets), what)
     return Task(task.module, inputs, targets, loss, score)
 
 
@@ -130,6 +134,15 @@ def _check_targets(targets: Batch, size: int, what: str) -> None:
             )
     if not named:
         raise InvalidModel(f"{what}: example targets are {targets!r}, without any tensor")
+
+
+def _check_devices(module: nn.Module, examples: Batch, what: str) -> None:
+    for value in (*module.parameters(), *module.buffers(), *tensors_in(examples)):
+        if isinstance(value, Tensor) and value.device.type not in _DEVICES:
+            raise InvalidModel(
+                f"{what}: its weights or examples are on {value.device}; leave them on the CPU "
+                "(module.cpu()), workers move their stages to devices of their own"
+            )
 
 
 def _of_outputs(function: Callable[..., Tensor], kind: str, what: str) -> OfOutputs:
