@@ -123,7 +123,8 @@ def _unknown_type(error: Exception) -> str | None:
     found = re.search(r"<class '(?:.*\.)?(\w+)'> in output, which is not a known type", str(error))
     return found and (
         f"it returns a {found[1]}, of which torch does not know what is in it; return a dict, or "
-        f"call torch.export.register_dataclass({found[1]}) once if it is a dataclass"
+        f"call torch.export.register_dataclass({found[1]}) once if it is a dataclass "
+        "(drlpp.from_huggingface calls a model of transformers so that it returns no cache)"
     )
 
 

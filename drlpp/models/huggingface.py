@@ -62,7 +62,8 @@ def from_huggingface(
         model = _loaded(Path(model))
     elif not hasattr(model, "save_pretrained") or not isinstance(model, nn.Module):
         raise InvalidModel(
-            f"model is a {type(model).__name__}; expected a model of transformers, or a folder"
+            f"model is a {type(model).__name__}; expected a model of transformers, such as "
+            "AutoModelForCausalLM.from_config(config), or a folder"
         )
     called: Any = model
     name = type(model).__name__
@@ -74,10 +75,15 @@ def from_huggingface(
             "of tensors by the names of the model's arguments"
         )
     if "labels" not in given:
+        way_out = (
+            "rename the column 'label' (dataset.rename_column('label', 'labels'))"
+            if "label" in given
+            else "for a language model they are the input_ids, with -100 where nothing is to be "
+            "learned (DataCollatorForLanguageModeling)"
+        )
         raise InvalidModel(
             f"model {name}: the example batch has {', '.join(map(repr, given))} and no 'labels', "
-            "of which the model makes its loss; for a language model they are the input_ids, "
-            "with -100 where nothing is to be learned (DataCollatorForLanguageModeling)"
+            f"of which the model makes its loss; {way_out}"
         )
     if hasattr(model, "set_experts_implementation") and called._can_set_experts_implementation():
         # The others depend on which expert gets how many tokens, or on an extension's operators.
@@ -89,8 +95,14 @@ def from_huggingface(
             f"model {name} takes no labels, so it has no loss; take the class with a head for what "
             "is to be learned, such as AutoModelForCausalLM"
         )
+    for key, value in inputs.items():
+        if not isinstance(value, Tensor):
+            raise InvalidModel(
+                f"model {name}: {key!r} of the example batch is a {type(value).__name__}; expected "
+                "a tensor, as a data set in torch's format gives (dataset.with_format('torch'))"
+            )
     labels = inputs["labels"]
-    classes = isinstance(labels, Tensor) and labels.dim() == 1 and not labels.is_floating_point()
+    classes = labels.dim() == 1 and not labels.is_floating_point()
     if score is None and name.endswith(_CLASSIFIERS) and classes:
         score = is_right
     task = Task(module.train(), inputs, {"labels": labels} if score else None, None, score)
@@ -147,10 +159,10 @@ def _call_once(task: Task, name: str) -> None:
     Raises:
         InvalidModel: it raises, or gives no loss or logits.
     """
-    few = chosen(task.inputs, slice(2)) if all(map(_has_samples, task.inputs.values())) else None
-    if few is None:
-        # What is wrong is said where every task is checked.
+    if not all(value.dim() for value in task.inputs.values()):
+        # Said where every task is checked.
         return
+    few = chosen(task.inputs, slice(2))
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             found: Batch = task.module.eval()(**few)
@@ -167,10 +179,6 @@ def _call_once(task: Task, name: str) -> None:
             f"model {name} gives no loss and logits for labels; take the class with a head for "
             "what is to be learned, such as AutoModelForCausalLM"
         )
-
-
-def _has_samples(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0
 
 
 def _transformers() -> Any:

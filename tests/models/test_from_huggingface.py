@@ -240,8 +240,19 @@ def test_a_folder_by_name_and_in_python_is_the_same_model(tmp_path: Path) -> Non
         (
             "gpt2",
             {"input_ids": torch.ones(2, 4).long(), "labels": [1, 2]},
-            r"must be tensors, but inputs\['labels'\]",
+            r"'labels' of the example batch is a list; .*with_format\('torch'\)",
         ),
+        (
+            "gpt2",
+            {"input_ids": torch.ones(2, 4), "label": 1},
+            r"rename_column\('label', 'labels'\)",
+        ),
+        (
+            "gpt2",
+            {"input_ids": torch.ones(2, 4).long(), "labels": torch.tensor(1)},
+            "must be tensors with the batch as first dimension",
+        ),
+        (transformers.GPT2Config(), None, r"model is a GPT2Config; .*from_config\(config\)"),
         (
             "gpt2",
             {
