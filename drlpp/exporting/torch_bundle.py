@@ -25,6 +25,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.weight_policies import PIPEOPTIM, WEIGHT_POLICIES
 from drlpp.specs.batches import named_tensors, tensors_in
+from drlpp.specs.data import has_no_targets
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.torch_versions import pipelines_take_functions
 
@@ -41,6 +42,9 @@ if __name__ == "__main__":
     main()
 '''
 
+_NO_TARGETS = """
+  The model makes its loss of its inputs: give `torch.empty(len(inputs[0]), 0)` as targets."""
+
 _README = """# {model} in {stages} stages
 
 Trains with torch.distributed.pipelining, one rank for each stage. Nothing but torch is needed; it
@@ -51,9 +55,8 @@ was made for torch {torch}, and says so when it meets another.
 
 - method: {method}; optimizer: {optimizer}
 - minibatches of a step, after which the pipeline is empty: {together}, of {batch_size} samples
-- `--data` names a function that gives minibatches `(inputs, targets)`, the inputs a
-  tuple{names}; every rank calls it, and it gives all of them the same. Without it an example is
-  repeated.
+- `--data` names a function that gives minibatches `(inputs, targets)`, the inputs a tuple{names};
+  every rank calls it, and it gives all of them the same. Without it an example is repeated.{labels}
 - `{package}/stages.py` has a module for each stage, with the weights under the model's names
 - `{package}/schedule.csv` is what every rank does in a step, as torch writes it
 
@@ -134,6 +137,7 @@ class TorchExport:
     def _readme(self, facts: Facts) -> str:
         stages, method = len(facts.arrives), self.nearest.candidate.method
         inputs = self.captured.task.inputs
+        names = [name for name, _ in named_tensors("", inputs)]
         notes = "".join(f"- {note}\n" for note in self.notes) or "- nothing\n"
         return _README.format(
             model=facts.model,
@@ -145,7 +149,8 @@ class TorchExport:
             together=facts.minibatches,
             batch_size=facts.batch_size,
             notes=notes,
-            names=f" ({', '.join(inputs)})" if isinstance(inputs, Mapping) else "",
+            labels=_NO_TARGETS if has_no_targets(self.captured.task.targets) else "",
+            names=f" in this order: {', '.join(names)}" if isinstance(inputs, Mapping) else "",
         )
 
     def _facts(self, links: tuple[Link, ...], schedule: Schedule) -> Facts:
