@@ -202,13 +202,9 @@ def test_a_bundle_says_how_to_give_inputs_and_refuses_several_targets(tmp_path: 
     own, several = capture(structured.own_loss()), capture(structured.by_keyword())
     exporting(own, in_a_row(own.graph, 0, 1), GPIPE, SGD).write(tmp_path)
     text = (tmp_path / "README.md").read_text()
-    assert (
-        "a tuple in this order: ['extra']['numbers'][0], ['extra']['numbers'][1]['scale']," in text
-    )
+    assert "a tuple in this order: ['extra']['numbers'][0], ['extra']['numbers'][1]" in text
     assert "give `torch.empty(len(inputs[0]), 0)` as targets" in text
-    with pytest.raises(
-        InvalidInput, match=r"one tensor .* has targets\['number'\], targets\['words'\]"
-    ):
+    with pytest.raises(InvalidInput, match=r"one tensor .*targets\['number'\], targets\['words'\]"):
         exporting(several, in_a_row(several.graph, 0, 1), GPIPE, SGD).write(tmp_path / "other")
 
 

@@ -218,6 +218,10 @@ def test_a_folder_by_name_and_in_python_is_the_same_model(tmp_path: Path) -> Non
         }
         for key, value in model.state_dict().items():
             assert torch.equal(task.module.state_dict()[key], value)
+    task = from_huggingface(model, batch_size=2)
+    assert model.training
+    task.module.eval()
+    assert not any(part.training for part in model.modules())
     # A configuration alone has weights of the seed.
     model.config.save_pretrained(tmp_path / "config")
     model.config.architectures = [type(model).__name__]

@@ -102,6 +102,22 @@ def test_workers_train_as_the_reference_and_flushed_as_plain_pytorch(
         assert_state(state, plainly_trained(captured.task, minibatches).module)
 
 
+def test_replicas_take_turns_in_structured_minibatches() -> None:
+    captured = captured_for("own loss")
+    given, order = as_taken("own loss", samples(12, seed=5)), random_order(12, 8, BATCH)
+    for method in (FLUSHED, STASH):
+        placement = in_a_row(captured.graph, 0, 0, 1)
+        with ClusterSession(captured, workers=3, method=method, optimizer=SGD) as session:
+            session.use_samples(given.inputs, torch.empty(12, 0))
+            deployment = session.deploy(placement)
+            session.run(deployment, 8, RunOptions(order=order))
+            state, _ = session.collect(deployment)
+        minibatches = Minibatches(given.inputs, torch.empty(12, 0), order)
+        reference = run_reference(captured, placement, minibatches, 8, method=method, optimizer=SGD)
+        for name, value in reference.state.items():
+            torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-12)
+
+
 def test_what_is_evaluated_is_what_the_users_module_gives(kind: str, tmp_path: Path) -> None:
     captured = captured_for(kind)
     train, test = (as_taken(kind, part) for part in data())
@@ -150,8 +166,8 @@ def test_resumed_from_a_checkpoint_within_an_epoch_equals_uninterrupted(
 
 
 def _names(given: Samples) -> list[dict[str, Any]]:
-    """Flat dictionaries, as collators give them."""
-    return [{**one.inputs, **one.targets} for one in rows(given)]
+    """Flat dictionaries, as collators give them, in an order of their own."""
+    return [dict(reversed({**one.inputs, **one.targets}.items())) for one in rows(given)]
 
 
 def test_a_dictionary_is_taken_apart_by_name_and_what_is_left_out_is_said(
@@ -181,7 +197,7 @@ def test_a_dictionary_is_taken_apart_by_name_and_what_is_left_out_is_said(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda one: one.pop("tokens"), r"inputs has no 'tokens', only 'extra', 'number', 'words'"),
+        (lambda one: one.pop("tokens"), r"inputs has no 'tokens', only 'words', 'number', 'extra'"),
         (lambda one: one.pop("words"), "targets has no 'words', only"),
         (lambda one: one["extra"].pop("mask"), r"inputs\['extra'\] has no 'mask', only 'numbers'"),
         (
