@@ -8,7 +8,8 @@ cause.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,12 +111,8 @@ def check_evaluation(captured: CapturedModel, graph: fx.GraphModule) -> None:
     task, module = captured.task, captured.task.module
     if any(weight.is_meta for weight in module.parameters()):
         return
-    modes = {part: part.training for part in module.modules()}
-    try:
-        expected = _outputs(module.eval(), task.inputs)
-    finally:
-        for part, training in modes.items():
-            part.training = training
+    with evaluating(module):
+        expected = _outputs(module, task.inputs)
     found = _outputs(graph, task.inputs)
     if [value.shape for value in expected] != [value.shape for value in found]:
         return
@@ -128,6 +125,23 @@ def check_evaluation(captured: CapturedModel, graph: fx.GraphModule) -> None:
             "self.training stays as in training. Write it with these, or train without held-out "
             "data and evaluate the module itself"
         )
+
+
+@contextmanager
+def evaluating(module: nn.Module, state: Mapping[str, Tensor] | None = None) -> Iterator[None]:
+    """Put a user's module into evaluation mode, with other weights if given; then undo both."""
+    own = {name: value.clone() for name, value in module.state_dict().items()} if state else {}
+    modes = {part: part.training for part in module.modules()}
+    try:
+        if state:
+            module.load_state_dict(state)
+        module.eval()
+        yield
+    finally:
+        if state:
+            module.load_state_dict(own)
+        for part, training in modes.items():
+            part.training = training
 
 
 def _outputs(module: nn.Module, inputs: Batch) -> list[Tensor]:

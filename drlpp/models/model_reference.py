@@ -35,6 +35,8 @@ class _Held:
 class ModelReference(ImportedByName):
     """Where a model comes from: a name in the zoo or ``package.module:factory``, and its options.
 
+    The name ``huggingface`` stands for a local folder of transformers, its option ``folder``.
+
     The factory is called with the options as keyword arguments and returns a :class:`Task`, or
     any tuple with the same first elements, such as ``(module, inputs)``.
 

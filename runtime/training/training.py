@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture, microbatch_size
+from drlpp.capturing.module_check import evaluating
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.importing import ImportedByName
 from drlpp.io.run_folder import open_run_folder
@@ -345,27 +345,12 @@ class PipelineTrainer:
         task = self.captured.task
         if task.score is None or not data.held_out_samples:
             return None
-        with torch.no_grad(), _evaluating(task.module, state):
+        with torch.no_grad(), evaluating(task.module, state):
             scores = [
                 task.score(call(task.module, minibatch.inputs), minibatch.targets)
                 for minibatch in data.held_out()
             ]
         return mean_score(scores, data.held_out_samples)
-
-
-@contextmanager
-def _evaluating(module: nn.Module, state: dict[str, Tensor]) -> Iterator[None]:
-    """Lend a user's module other weights, in evaluation mode; it gets its own back."""
-    own = {name: value.clone() for name, value in module.state_dict().items()}
-    modes = {part: part.training for part in module.modules()}
-    try:
-        module.load_state_dict(state)
-        module.eval()
-        yield
-    finally:
-        module.load_state_dict(own)
-        for part, training in modes.items():
-            part.training = training
 
 
 def training_settings(
