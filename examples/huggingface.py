@@ -2,10 +2,8 @@
 
 Every factory makes a model with random weights from a configuration, so that nothing is
 downloaded; ``from_pretrained`` in its place gives published weights. ``from_huggingface`` makes a
-task of it, with the loss that the model itself computes from labels. One setting matters:
-
-- ``tie_word_embeddings=False``: what lies between tied weights is one operator, and so a language
-  model with tied embeddings cannot be cut.
+task of it, with the loss that the model itself computes from labels. With ``tied=True`` words are
+guessed with the weights of their embedding, as in the published models.
 """
 
 from __future__ import annotations
@@ -26,7 +24,12 @@ from drlpp import Task, from_huggingface
 
 
 def bert(
-    batch_size: int = 8, length: int = 32, vocabulary: int = 1000, hidden: int = 64, layers: int = 4
+    batch_size: int = 8,
+    length: int = 32,
+    vocabulary: int = 1000,
+    hidden: int = 64,
+    layers: int = 4,
+    tied: bool = False,
 ) -> Task:
     """Make BERT, guessing the words of random sentences."""
     config = BertConfig(
@@ -36,14 +39,19 @@ def bert(
         num_attention_heads=4,
         intermediate_size=4 * hidden,
         max_position_embeddings=length,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
     )
     tokens = torch.randint(vocabulary, (batch_size, length))
     return from_huggingface(BertForMaskedLM(config), {"input_ids": tokens, "labels": tokens})
 
 
 def gpt2(
-    batch_size: int = 8, length: int = 32, vocabulary: int = 1000, hidden: int = 64, layers: int = 4
+    batch_size: int = 8,
+    length: int = 32,
+    vocabulary: int = 1000,
+    hidden: int = 64,
+    layers: int = 4,
+    tied: bool = False,
 ) -> Task:
     """Make GPT-2, asked for the next word of random sentences."""
     config = GPT2Config(
@@ -54,7 +62,7 @@ def gpt2(
         n_head=4,
         bos_token_id=0,
         eos_token_id=0,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
     )
     # The model compares each word with the next.
     tokens = torch.randint(vocabulary, (batch_size, length))
@@ -62,7 +70,12 @@ def gpt2(
 
 
 def t5(
-    batch_size: int = 8, length: int = 32, vocabulary: int = 1000, hidden: int = 64, layers: int = 4
+    batch_size: int = 8,
+    length: int = 32,
+    vocabulary: int = 1000,
+    hidden: int = 64,
+    layers: int = 4,
+    tied: bool = False,
 ) -> Task:
     """Make T5, translating random sentences."""
     config = T5Config(
@@ -75,7 +88,7 @@ def t5(
         decoder_start_token_id=0,
     )
     # T5Config ignores the argument.
-    config.tie_word_embeddings = False
+    config.tie_word_embeddings = tied
     source, target = torch.randint(vocabulary, (2, batch_size, length))
     batch = {"input_ids": source, "labels": target}
     return from_huggingface(T5ForConditionalGeneration(config), batch)

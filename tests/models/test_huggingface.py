@@ -7,9 +7,8 @@ from drlpp.capturing.capture import capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.schedule.method import Method
-from drlpp.specs.batches import chosen
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.training.pipelines import assert_state, in_a_row
+from tests.support.training.pipelines import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
 MODELS = ["bert", "gpt2", "t5", "resnet"]
@@ -27,20 +26,20 @@ def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
             if isinstance(getattr(module, attribute, None), float):
                 setattr(module, attribute, 0.0)
     captured = capture(reference, task)
+    task = captured.task
+    assert task.loss is not None
     assert len(captured.graph) > 50
     assert captured.aliases == {}
     order = torch.stack([torch.arange(8), torch.arange(8).flip(0)])
     with ClusterSession(captured, workers=2) as session:
+        session.use_samples(task.inputs, task.targets)
         placement = in_a_row(captured.graph, 0, 1)
         deployment = session.deploy(placement, Method(schedule="gpipe", policy="sync"), SPEC)
         session.run(deployment, 2, RunOptions(order=order))
         state, _ = session.collect(deployment)
 
     optimizer = torch.optim.SGD(task.module.parameters(), lr=0.1, momentum=0.9)
-    for rows in order:
-        optimizer.zero_grad()
-        task.module(**chosen(task.inputs, rows))["loss"].backward()
-        optimizer.step()
+    train(task.module, task.loss, optimizer, draw(task.inputs, task.targets, order))
     assert_state(state, task.module, rtol=1e-7, atol=1e-9)
 
     evaluated = captured.evaluation(**task.inputs)
