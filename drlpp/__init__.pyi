@@ -9,6 +9,7 @@ from .errors import InvalidInput as InvalidInput
 from .errors import RunFailure as RunFailure
 from .io.documents import read_document as read_document
 from .io.documents import write_document as write_document
+from .models.huggingface import from_huggingface as from_huggingface
 from .models.model_reference import ModelReference as ModelReference
 from .models.task import Task as Task
 from .placement.measurement import FailedMeasurement as FailedMeasurement

@@ -144,7 +144,7 @@ class Replay:
             self._task.module, leaves, tuple(self._minibatches.inputs(of_run))
         )
         assert self._task.loss is not None
-        loss = self._task.loss(outputs, self._minibatches.targets(of_run))
+        loss = self._task.loss(outputs, *self._minibatches.targets(of_run))
         # Other weights than the forward's: those that autograd saved are replaced.
         replaced = [leaves[name] for name in newer]
         if replaced:

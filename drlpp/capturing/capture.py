@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import computes_nothing, is_call, operator_type, owner
 from drlpp.capturing.evaluation_mode import evaluation_graph
 from drlpp.capturing.export import export_graph
 from drlpp.capturing.folding import Group, fold, working_nodes
 from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter, TensorSpec
+from drlpp.capturing.loss_capture import (
+    capture_function,
+    capture_loss,
+    loss_of_outputs,
+    returned_nodes,
+    returns_loss,
+)
 from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
 from drlpp.capturing.ties import tie_notes
 from drlpp.errors import InvalidInput, InvalidModel, ModelNote
-from drlpp.models.model_reference import ModelReference
-from drlpp.models.task import Task
+from drlpp.models.model_reference import Model, ModelReference
+from drlpp.models.task import Task, checked_task
+from drlpp.specs.batches import chosen
 
 __all__ = ["CapturedModel", "capture"]
 
@@ -44,9 +51,9 @@ class CapturedModel:
             persistent, literals), by the name under which the graph reads them.
         aliases: for every further name of a tied parameter or buffer the one in the graph.
         task: the model, example inputs and targets. Without targets of its own they are an
-            empty tensor ``(batch size, 0)``.
-        loss: called with the tensors that the model returns, flat and in pytree's order, and the
-            targets. The mean square of all floating-point outputs if the task has no loss.
+            empty tensor ``(batch size, 0)``; its loss is the one that the model returns, if any.
+        loss: called with the tensors that the model returns, flat and in pytree's order, and those
+            of the targets. The mean square of all floating-point outputs if the task has no loss.
         score: called with the same; none if the task has none.
     """
 
@@ -94,7 +101,7 @@ class CapturedModel:
 
 
 def capture(
-    reference: ModelReference, task: Task | None = None, seed: int = 0, *, check: bool = True
+    model: Model, task: Task | None = None, seed: int = 0, *, check: bool = True
 ) -> CapturedModel:
     """Capture a model with its loss.
 
@@ -102,8 +109,9 @@ def capture(
     weights make one, and ``torch.utils.checkpoint``, which recomputes nothing in a pipeline.
 
     Args:
-        reference: where the model comes from.
-        task: the model, if it has been built already; otherwise it is built with ``seed``.
+        model: a :class:`Task`, a factory, or a reference to one (:meth:`ModelReference.of`).
+        task: what the reference builds, if it has been built already; otherwise it is built with
+            ``seed``.
         seed: of the initial weights.
         check: run the module and the graph on the example inputs, or on two samples of them where
             that is quicker though it takes another export, and compare the loss and all gradients.
@@ -112,7 +120,7 @@ def capture(
         InvalidModel: if the model, the loss or the score cannot be captured, with the reason.
     """
     begin = time.perf_counter()
-    captured, notes = _capture(reference, task, seed)
+    captured, notes = _capture(ModelReference.of(model), task, seed)
     seconds = time.perf_counter() - begin
     for note in notes:
         warnings.warn(note, ModelNote, stacklevel=2)
@@ -125,22 +133,17 @@ def _capture(
     reference: ModelReference, task: Task | None, seed: int = 0
 ) -> tuple[CapturedModel, list[str]]:
     """Return a captured model, and notes about it for the user."""
-    task = reference.build(seed) if task is None else task
+    task = checked_task(reference.build(seed) if task is None else task, f"model {reference}")
     if not task.module.training:
-        raise InvalidModel(
-            f"model {reference} is in evaluation mode; call module.train() in its factory"
-        )
+        raise InvalidModel(f"model {reference} is in evaluation mode; call module.train() first")
     if task.targets is None:
-        if task.loss or task.score:
-            raise InvalidModel(
-                f"model {reference} has a loss or a score but no targets; return example targets "
-                "of one minibatch as well"
-            )
         task = task._replace(targets=torch.empty(task.batch_size, 0))
     module, notes = export_graph(task.module, task.inputs, f"model {reference}")
     groups = fold(module)
     if not groups:
         raise InvalidModel(f"model {reference} computes nothing from its inputs")
+    if task.loss is None and returns_loss(module):
+        task = task._replace(loss=loss_of_outputs)
     outputs = [_outputs(group) for group in groups]
     state = _tensors(task.module.state_dict())
     captured = CapturedModel(
@@ -157,8 +160,8 @@ def _capture(
         constants=_constants(module, state),
         aliases=_aliases(task.module, module),
         task=task,
-        loss=_capture_loss(module, task, reference),
-        score=_capture_function(task.score, module, task, f"score of {reference}")
+        loss=capture_loss(module, task, reference),
+        score=capture_function(task.score, module, task, f"score of {reference}")
         if task.score
         else None,
     )
@@ -168,7 +171,7 @@ def _capture(
 def _check(captured: CapturedModel, capture_seconds: float) -> None:
     """Compare gradients, on two samples where the whole minibatch takes long."""
     task, few = captured.task, _samples(captured.task, 2)
-    loss = task.loss or mean_square
+    loss = task.loss or loss_of_outputs
     begin = time.perf_counter()
     try:
         with torch.no_grad():
@@ -219,10 +222,8 @@ def _capture_microbatch(captured: CapturedModel, microbatches: int) -> CapturedM
 
 def _samples(task: Task, count: int) -> Task:
     """Return the task with its first samples only."""
-    assert task.targets is not None
-    return task._replace(
-        inputs=tuple(value[:count] for value in task.inputs), targets=task.targets[:count]
-    )
+    few = slice(count)
+    return task._replace(inputs=chosen(task.inputs, few), targets=chosen(task.targets, few))
 
 
 def microbatch_size(task: Task, microbatches: int) -> int:
@@ -237,14 +238,6 @@ def microbatch_size(task: Task, microbatches: int) -> int:
             "microbatches; choose a number that divides it"
         )
     return task.batch_size // microbatches
-
-
-def mean_square(outputs: Any, targets: Tensor) -> Tensor:
-    """Return the mean square of all floating-point outputs, in place of a loss."""
-    values = [value for value in pytree.tree_leaves(outputs) if isinstance(value, Tensor)]
-    values = [value for value in values if value.is_floating_point()]
-    squares = [value.square().sum() for value in values]
-    return torch.stack(squares).sum() / sum(value.numel() for value in values)
 
 
 def _outputs(group: Group) -> tuple[fx.Node, ...]:
@@ -295,7 +288,7 @@ def _describe(
         model=str(reference),
         operators=tuple(operators),
         edges=tuple(edges),
-        outputs=tuple(source_of[node] for node in _returned(module) if node in source_of),
+        outputs=tuple(source_of[node] for node in returned_nodes(module) if node in source_of),
         shared_parameters=tuple(
             SharedParameter(
                 name=name,
@@ -330,11 +323,6 @@ def _spec(value: Tensor) -> TensorSpec:
     return TensorSpec(shape=tuple(value.shape), dtype=dtype, bytes_=value.nbytes)
 
 
-def _returned(module: fx.GraphModule) -> list[fx.Node]:
-    leaves = pytree.tree_leaves(module.graph.output_node().args)
-    return [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
-
-
 def _tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in state.items() if isinstance(value, Tensor)}
 
@@ -355,55 +343,3 @@ def _aliases(model: nn.Module, module: fx.GraphModule) -> dict[str, str]:
         canonical = next((name for name in tied if name in used), tied[0])
         aliases |= {name: canonical for name in tied if name != canonical}
     return aliases
-
-
-class _OnOutputs(nn.Module):
-    """A loss or score as a module of the tensors that a model returns, and the targets."""
-
-    def __init__(self, function: Callable[[Any, Tensor], Tensor], module: fx.GraphModule) -> None:
-        super().__init__()
-        # A loss that is a module keeps its buffers, such as the weights of classes.
-        self.function = function
-        (leaves,) = module.graph.output_node().args
-        self._leaves = pytree.tree_leaves(leaves)
-        codegen = module.graph._codegen
-        assert isinstance(codegen, fx.graph._PyTreeCodeGen)
-        assert codegen.pytree_info.out_spec is not None
-        self._structure = codegen.pytree_info.out_spec
-
-    def forward(self, *values: Tensor) -> Tensor:
-        given = iter(values[:-1])
-        leaves = [next(given) if isinstance(leaf, fx.Node) else leaf for leaf in self._leaves]
-        return self.function(pytree.tree_unflatten(leaves, self._structure), values[-1])
-
-
-def _capture_function(
-    function: Callable[[Any, Tensor], Tensor], module: fx.GraphModule, task: Task, what: str
-) -> fx.GraphModule:
-    """Capture a loss or a score, called with the model's flat outputs and the targets."""
-    outputs = [node.meta["val"] for node in _returned(module)]
-    inputs = (*outputs, outputs[0].fake_mode.from_tensor(task.targets))
-    captured, _ = export_graph(_OnOutputs(function, module), inputs, f"the {what}")
-    returned = _returned(captured)
-    if len(returned) != 1:
-        raise InvalidModel(f"the {what} has to return one tensor, not {len(returned)}")
-    # Plain arguments and one plain result: a worker needs nothing of the user's types.
-    captured.graph.output_node().args = (returned[0],)
-    captured.graph.set_codegen(fx.graph.CodeGen())
-    captured.recompile()
-    return captured
-
-
-def _capture_loss(module: fx.GraphModule, task: Task, reference: ModelReference) -> fx.GraphModule:
-    if not any(node.meta["val"].is_floating_point() for node in _returned(module)):
-        raise InvalidModel(
-            f"model {reference} returns no floating-point tensor, so there is nothing to train"
-        )
-    captured = _capture_function(task.loss or mean_square, module, task, f"loss of {reference}")
-    value = _returned(captured)[0].meta["val"]
-    if value.dim() or not value.is_floating_point():
-        raise InvalidModel(
-            f"the loss of {reference} has shape {tuple(value.shape)} and type {value.dtype}; "
-            "it has to be one floating-point number, the mean over the minibatch"
-        )
-    return captured

@@ -11,6 +11,7 @@ import contextlib
 import io
 import logging
 import operator
+import re
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from drlpp.capturing.dropped import noticing_dropped
 from drlpp.capturing.function_capture import insert_functions, recorded_functions
 from drlpp.capturing.unlifting import unlift
 from drlpp.errors import InvalidModel
+from drlpp.specs.batches import Batch, as_arguments
 from drlpp.torch_versions import copy_where_a_view_does_not_fit
 
 _HINT = (
@@ -41,12 +43,12 @@ class Exported(NamedTuple):
     notes: tuple[str, ...]
 
 
-def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Exported:
+def export_graph(module: nn.Module, inputs: Batch, what: str) -> Exported:
     """Trace ``module``, and share its parameters and buffers under their dotted names.
 
     Args:
         module: traced in the mode (training or evaluation) in which it is.
-        inputs: positional arguments; fake tensors do.
+        inputs: a tuple of positional arguments, or a dictionary; fake tensors do.
         what: how errors call the module, such as ``model vgg16``.
 
     Raises:
@@ -54,11 +56,12 @@ def export_graph(module: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Ex
     """
     try:
         with _quietly(), recorded_functions(), noticing_dropped(module) as dropped:
-            traced = unlift(torch.export.export(module, _told_apart(inputs)))
+            traced = unlift(torch.export.export(module, *as_arguments(_told_apart(inputs))))
     except InvalidModel as error:
         raise InvalidModel(f"{what}: {error}") from error
     except Exception as error:
-        raise InvalidModel(f"{what} cannot be captured: {_reason(error)}; {_HINT}") from error
+        reason = _unknown_type(error) or f"{_reason(error)}; {_HINT}"
+        raise InvalidModel(f"{what} cannot be captured: {reason}") from error
     dropped.refuse(what)
     graph, root, with_gradients = traced
     _inline_regions(graph, root, what)
@@ -84,12 +87,16 @@ def _constant_note(name: str) -> str:
     )
 
 
-def _told_apart(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _told_apart(inputs: Batch) -> Batch:
     """Copy tensors that come again: torch.export takes a tensor given twice for one input."""
-    return tuple(
-        value.clone() if any(value is earlier for earlier in inputs[:index]) else value
-        for index, value in enumerate(inputs)
-    )
+    seen: set[int] = set()
+
+    def once(value: Tensor) -> Tensor:
+        again = id(value) in seen
+        seen.add(id(value))
+        return value.clone() if again else value
+
+    return pytree.tree_map(once, inputs)
 
 
 @contextlib.contextmanager
@@ -109,6 +116,16 @@ def _quietly() -> Iterator[None]:
         logging.disable(disabled)
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _unknown_type(error: Exception) -> str | None:
+    """Return what to do where a module returns a type that torch cannot take apart."""
+    found = re.search(r"<class '(?:.*\.)?(\w+)'> in output, which is not a known type", str(error))
+    return found and (
+        f"it returns a {found[1]}, of which torch does not know what is in it; return a dict, or "
+        f"call torch.export.register_dataclass({found[1]}) once if it is a dataclass "
+        "(drlpp.from_huggingface calls a model of transformers so that it returns no cache)"
+    )
 
 
 def _reason(error: Exception) -> str:

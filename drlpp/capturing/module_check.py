@@ -8,7 +8,8 @@ cause.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from drlpp.errors import InvalidModel
+from drlpp.specs.batches import Batch, as_arguments, tensors_in
 
 if TYPE_CHECKING:
     from drlpp.capturing.capture import CapturedModel
@@ -47,7 +49,7 @@ class _SameDraws(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def check_gradients(captured: CapturedModel, loss: Callable[[Any, Tensor], Tensor]) -> None:
+def check_gradients(captured: CapturedModel, loss: Callable[[Any, Batch], Tensor]) -> None:
     """Compare the loss and all gradients of the graph with those of the module.
 
     Args:
@@ -64,12 +66,12 @@ def check_gradients(captured: CapturedModel, loss: Callable[[Any, Tensor], Tenso
         return
 
     def of_module() -> Tensor:
-        return loss(call_purely(module, task.inputs), task.targets)  # type: ignore[arg-type]
+        return loss(call_purely(module, task.inputs), task.targets)
 
     def of_graph() -> Tensor:
         leaves = pytree.tree_leaves(call_purely(captured.module, task.inputs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        value: Tensor = captured.loss(*tensors, task.targets)
+        value: Tensor = captured.loss(*tensors, *tensors_in(task.targets))
         return value
 
     try:
@@ -109,12 +111,8 @@ def check_evaluation(captured: CapturedModel, graph: fx.GraphModule) -> None:
     task, module = captured.task, captured.task.module
     if any(weight.is_meta for weight in module.parameters()):
         return
-    modes = {part: part.training for part in module.modules()}
-    try:
-        expected = _outputs(module.eval(), task.inputs)
-    finally:
-        for part, training in modes.items():
-            part.training = training
+    with evaluating(module):
+        expected = _outputs(module, task.inputs)
     found = _outputs(graph, task.inputs)
     if [value.shape for value in expected] != [value.shape for value in found]:
         return
@@ -129,7 +127,24 @@ def check_evaluation(captured: CapturedModel, graph: fx.GraphModule) -> None:
         )
 
 
-def _outputs(module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
+@contextmanager
+def evaluating(module: nn.Module, state: Mapping[str, Tensor] | None = None) -> Iterator[None]:
+    """Put a user's module into evaluation mode, with other weights if given; then undo both."""
+    own = {name: value.clone() for name, value in module.state_dict().items()} if state else {}
+    modes = {part: part.training for part in module.modules()}
+    try:
+        if state:
+            module.load_state_dict(state)
+        module.eval()
+        yield
+    finally:
+        if state:
+            module.load_state_dict(own)
+        for part, training in modes.items():
+            part.training = training
+
+
+def _outputs(module: nn.Module, inputs: Batch) -> list[Tensor]:
     with torch.no_grad(), _SameDraws():
         leaves = pytree.tree_leaves(call_purely(module, inputs))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -138,14 +153,14 @@ def _outputs(module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
 _LOSS = "the loss"
 
 
-def call_purely(module: nn.Module, inputs: Sequence[Tensor]) -> Any:
+def call_purely(module: nn.Module, inputs: Batch) -> Any:
     """Return what ``module`` returns, and leave its buffers and torch's generator as they are.
 
     The module works on copies of its buffers.
     """
     buffers = {name: value.clone() for name, value in module.named_buffers()}
     with torch.random.fork_rng(devices=[]):
-        return functional_call(module, buffers, tuple(inputs))
+        return functional_call(module, buffers, *as_arguments(inputs))
 
 
 def _gradients(

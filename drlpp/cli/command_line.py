@@ -70,6 +70,10 @@ TimeoutOption = Annotated[
         "then by the longest silence so far.",
     ),
 ]
+MODEL_HELP = (
+    "A name in the zoo, package.module:factory, or huggingface (a local folder: "
+    "--model-option folder=FOLDER)."
+)
 ModelOptions = Annotated[
     list[str],
     typer.Option(

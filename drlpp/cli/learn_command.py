@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from drlpp.cli.command_line import (
+    MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
     DeviceOption,
@@ -45,9 +46,7 @@ class Objective(StrEnum):
 
 
 def learn(
-    model: Annotated[
-        str, typer.Option(help="A name in the zoo, or package.module:factory.")
-    ] = "alexnet",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "alexnet",
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
     workers: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drlpp.cli.command_line import (
+    MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
     DeviceOption,
@@ -76,7 +77,7 @@ app.command("report")(report_run)
 
 @app.command("capture")
 def capture_model(
-    model: Annotated[str, typer.Argument(help="A name in the zoo, or package.module:factory.")],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the graph.")],
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drlpp.cli.command_line import (
+    MODEL_HELP,
     OPTIMIZER_HELP,
     DeviceOption,
     MethodOptions,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def race_model(
-    model: Annotated[str, typer.Argument(help="A name in the zoo, or package.module:factory.")],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     data: Annotated[
         str,
         typer.Option(

@@ -7,13 +7,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from drlpp.capturing.capture import mean_square
+from drlpp.capturing.loss_capture import loss_of_outputs
 from drlpp.models.task import Task
 from drlpp.runtime.device.devices import Accelerator, to_device
 from drlpp.runtime.device.emulation import EmulatedAccelerator
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
+from drlpp.specs.batches import Batch, call
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
@@ -38,14 +39,14 @@ class PlainLoop:
     ) -> None:
         self.device = accelerator.device
         self.module = task.module.to(self.device)
-        self._loss = task.loss or mean_square
+        self._loss = task.loss or loss_of_outputs
         self._method = method
         self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         self.optimizer = build_optimizer(optimizer, self._weights)
         self._emulated = EmulatedAccelerator(speed)
         self._collected = 0
 
-    def step(self, inputs: tuple[Tensor, ...], targets: Tensor, *, last: bool = False) -> Tensor:
+    def step(self, inputs: Batch, targets: Batch, *, last: bool = False) -> Tensor:
         """Train on one minibatch; return its loss.
 
         Args:
@@ -55,7 +56,7 @@ class PlainLoop:
         self._emulated.begin()
         inputs, targets = to_device((inputs, targets), self.device)
         with passes_in(self._method.precision, self.device):
-            loss: Tensor = self._loss(self.module(*inputs), targets)
+            loss: Tensor = self._loss(call(self.module, inputs), targets)
         self._emulated.rest()
         self._emulated.begin()
         # The gradients of an update are the mean over its minibatches.

@@ -152,8 +152,7 @@ def train(
     alone = choose_method(SYNC.name, {"schedule": ONE_F_ONE_B.name}, method)
     window = Window.plan(Pipeline.straight(1), run.minibatches, alone)
     loop = PlainLoop(task, method, run.optimizer, accelerator, run.speed)
-    targets = torch.empty(0) if task.targets is None else task.targets
-    inputs, targets = to_device((tuple(task.inputs), targets), device)
+    inputs, targets = to_device((task.inputs, task.targets), device)
     clock = accelerator.new_clock()
     for _ in range(window.minibatches):
         loop.step(inputs, targets)

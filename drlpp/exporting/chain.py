@@ -17,6 +17,7 @@ from torch import fx
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
 from drlpp.runtime.stage.stages import Argument, ModelInput, StageOutput, StageProgram
+from drlpp.specs.batches import tensors_in
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def chained(programs: Sequence[StageProgram], captured: CapturedModel) -> tuple[
             dtype=str(value.dtype).removeprefix("torch."),
             bytes_=value.nbytes,
         )
-        for value in captured.task.inputs
+        for value in tensors_in(captured.task.inputs)
     ]
     last = len(programs) - 1
     read_last: dict[StageOutput, int] = {}

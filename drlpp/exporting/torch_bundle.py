@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,8 @@ from drlpp.schedule.analysis.weight_versions import weight_uses
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
 from drlpp.schedule.weight_policies import PIPEOPTIM, WEIGHT_POLICIES
+from drlpp.specs.batches import named_tensors, tensors_in
+from drlpp.specs.data import has_no_targets
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.torch_versions import pipelines_take_functions
 
@@ -39,6 +42,9 @@ if __name__ == "__main__":
     main()
 '''
 
+_NO_TARGETS = """
+  The model makes its loss of its inputs: give `torch.empty(len(inputs[0]), 0)` as targets."""
+
 _README = """# {model} in {stages} stages
 
 Trains with torch.distributed.pipelining, one rank for each stage. Nothing but torch is needed; it
@@ -49,8 +55,8 @@ was made for torch {torch}, and says so when it meets another.
 
 - method: {method}; optimizer: {optimizer}
 - minibatches of a step, after which the pipeline is empty: {together}, of {batch_size} samples
-- `--data` names a function that gives minibatches `(inputs, targets)`, the inputs a tuple; every
-  rank calls it, and it gives all of them the same. Without it an example is repeated.
+- `--data` names a function that gives minibatches `(inputs, targets)`, the inputs a tuple{names};
+  every rank calls it, and it gives all of them the same. Without it an example is repeated.{labels}
 - `{package}/stages.py` has a module for each stage, with the weights under the model's names
 - `{package}/schedule.csv` is what every rank does in a step, as torch writes it
 
@@ -92,6 +98,13 @@ class TorchExport:
                 "written for; export with torch 2.13"
             )
         method, captured = self.nearest.candidate.method, self.captured
+        task = captured.task
+        if len(tensors_in(task.targets)) != 1:
+            names = [name for name, _ in named_tensors("targets", task.targets)]
+            raise InvalidInput(
+                f"torch's pipelines take one tensor of targets, and {captured.reference} has "
+                f"{', '.join(names)}; join them, or let the model take them as inputs"
+            )
         part = captured.microbatch(method.microbatches)
         links = chained(cut_stages(part, self.nearest.candidate.placement), part)
         minibatches = method.accumulate if method.flushes else self.window
@@ -115,13 +128,16 @@ class TorchExport:
             "loss": loss_tensors(part),
         }
         torch.save(stored, package / "weights.pt")
-        task = captured.task
-        torch.save({"inputs": list(task.inputs), "targets": task.targets}, package / "example.pt")
+        (targets,) = tensors_in(task.targets)
+        example = {"inputs": list(tensors_in(task.inputs)), "targets": targets}
+        torch.save(example, package / "example.pt")
         (folder / "run.py").write_text(_RUN.format(stages=len(links), package=PACKAGE))
         (folder / "README.md").write_text(self._readme(facts))
 
     def _readme(self, facts: Facts) -> str:
         stages, method = len(facts.arrives), self.nearest.candidate.method
+        inputs = self.captured.task.inputs
+        names = [name for name, _ in named_tensors("", inputs)]
         notes = "".join(f"- {note}\n" for note in self.notes) or "- nothing\n"
         return _README.format(
             model=facts.model,
@@ -133,13 +149,15 @@ class TorchExport:
             together=facts.minibatches,
             batch_size=facts.batch_size,
             notes=notes,
+            labels=_NO_TARGETS if has_no_targets(self.captured.task.targets) else "",
+            names=f" in this order: {', '.join(names)}" if isinstance(inputs, Mapping) else "",
         )
 
     def _facts(self, links: tuple[Link, ...], schedule: Schedule) -> Facts:
         method, captured = self.nearest.candidate.method, self.captured
         name, options = _optimizer(self.optimizer)
         inputs = [list(link.program.input_indices) for link in links]
-        examples = captured.microbatch(method.microbatches).task.inputs
+        examples = tensors_in(captured.microbatch(method.microbatches).task.inputs)
         arrives = [[_spec(spec) for spec in link.arriving] for link in links]
         arrives[0] = [
             (tuple(examples[i].shape), str(examples[i].dtype).removeprefix("torch."))

@@ -1,32 +1,92 @@
-"""Where a model comes from: the zoo, or an import path."""
+"""Where a model comes from: the zoo, an import path, or an object of this program."""
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
-from pydantic import Field
-from torch import Tensor, nn
+from pydantic import Field, PrivateAttr
+from torch import nn
 
 from drlpp.errors import InvalidModel
 from drlpp.io.importing import ImportedByName
-from drlpp.models.task import Option, Task
+from drlpp.models.huggingface import huggingface
+from drlpp.models.task import Option, Task, checked_task
 from drlpp.models.zoo import SMALL, ZOO
 from drlpp.models.zoo.sizes import check_size
+
+
+class _Held:
+    """An object of this program: copies of a reference share it, and none leaves the process."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[type[_Held], tuple[()]]:
+        return _Held, ()
 
 
 class ModelReference(ImportedByName):
     """Where a model comes from: a name in the zoo or ``package.module:factory``, and its options.
 
+    The name ``huggingface`` stands for a local folder of transformers, its option ``folder``.
+
     The factory is called with the options as keyword arguments and returns a :class:`Task`, or
     any tuple with the same first elements, such as ``(module, inputs)``.
+
+    Of a task or a factory that no import path leads to there is the name alone, such as
+    ``<Decoder>``, in a file and in every other process.
     """
 
     what: ClassVar[str] = "model"
     _for_users: ClassVar[str] = "named(name, …)"
 
     options: dict[str, Option] = Field(default_factory=dict)
+    _held: _Held = PrivateAttr(default_factory=_Held)
+
+    @classmethod
+    def of(cls, model: Model) -> ModelReference:
+        """Return a reference to a model in any form that a user has it in.
+
+        Args:
+            model: a reference, a name, a :class:`Task`, or a factory: a function, a class or a
+                ``functools.partial``. A factory that can be imported is named by its import path,
+                so that it can be built again from a file.
+
+        Raises:
+            InvalidModel: it is none of these.
+        """
+        if isinstance(model, ModelReference):
+            return model
+        if isinstance(model, str):
+            return cls.named(model)
+        if isinstance(model, tuple) and model and isinstance(model[0], nn.Module):
+            name = model[0]._get_name()
+        elif callable(model) and not isinstance(model, nn.Module):
+            if (path := _importable(model)) is not None:
+                return cls.named(path[0], "published", **path[1])
+            plain = model.func if isinstance(model, functools.partial) else model
+            name = getattr(plain, "__name__", type(plain).__name__).strip("<>")
+        else:
+            way_out = (
+                "drlpp.from_huggingface(model, batch)"
+                if hasattr(model, "save_pretrained")
+                else "drlpp.Task(module, inputs, targets, loss)"
+            )
+            raise InvalidModel(
+                f"model is a {type(model).__name__}, which does not say what it is called with; "
+                f"give {way_out} with an example of one minibatch, a factory that returns such a "
+                "task, or a name"
+            )
+        reference = cls(name=f"<{name}>")
+        reference._held = _Held(model)
+        return reference
 
     @classmethod
     def named(cls, name: str, size: str = "small", /, **options: Option) -> ModelReference:
@@ -48,14 +108,18 @@ class ModelReference(ImportedByName):
     def build(self, seed: int = 0) -> Task:
         """Call the factory; the same ``seed`` gives the same weights.
 
+        A task that was given is returned as it is, with its module's own weights.
+
         Raises:
             InvalidModel: if there is no such factory, it may not be imported, it raises, or it
                 returns something else.
         """
+        if isinstance(self._held.value, tuple):
+            return checked_task(self._held.value, f"model {self}")
         factory = self._factory()
         with torch.random.fork_rng(devices=[]):
             try:
-                if ":" not in self.name:
+                if self.name in ZOO:
                     check_size(factory, self.options)
                 torch.manual_seed(seed)
                 result = factory(**self.options)
@@ -65,53 +129,46 @@ class ModelReference(ImportedByName):
                 raise InvalidModel(
                     f"model {self}: its factory raised {type(error).__name__}: {error}"
                 ) from error
-        return _as_task(result, self)
+        return checked_task(result, f"model {self}")
 
     def _factory(self) -> Callable[..., Any]:
+        if self._held.value is not None:
+            given: Callable[..., Any] = self._held.value
+            return given
+        if self.name.startswith("<"):
+            raise InvalidModel(
+                f"model {self.name} was an object of the program that named it so, and nothing "
+                "else can build it: give that program's model again (model=…, in Python), or name "
+                "a factory that can be imported, 'package.module:factory'"
+            )
         if ":" in self.name:
             return self.imported(InvalidModel)
+        if self.name == huggingface.__name__:
+            return huggingface
         if self.name not in ZOO:
             raise InvalidModel(
-                f"model {self.name!r} is not in the zoo; it has {', '.join(ZOO)}. A model of your "
-                "own is named 'package.module:factory'"
+                f"model {self.name!r} is not in the zoo; it has {', '.join(ZOO)}. A model of "
+                "transformers is 'huggingface' with the option folder, one of your own "
+                "'package.module:factory'"
             )
         return ZOO[self.name]
 
 
-def _as_task(result: object, reference: ModelReference) -> Task:
-    wanted = "expected (module, inputs) or (module, inputs, targets, loss[, score])"
-    if not isinstance(result, tuple) or not 2 <= len(result) <= 5:
-        found = type(result).__name__
-        raise InvalidModel(f"model {reference}: its factory returned {found}; {wanted}")
-    task = Task(*result)
-    if not isinstance(task.module, nn.Module):
-        raise InvalidModel(
-            f"model {reference}: the first element is a {type(task.module).__name__}, "
-            "expected a torch.nn.Module"
-        )
-    given: object = task.inputs
-    inputs = (given,) if isinstance(given, Tensor) else given
-    if not isinstance(inputs, tuple | list):
-        raise InvalidModel(
-            f"model {reference}: example inputs are {type(given).__name__}, expected tensors"
-        )
-    if not inputs or not all(
-        isinstance(value, Tensor) and value.dim() and len(value) for value in inputs
-    ):
-        raise InvalidModel(
-            f"model {reference}: example inputs must be tensors with the batch as first dimension, "
-            "of at least one sample"
-        )
-    if len({value.shape[0] for value in inputs}) > 1:
-        sizes = [value.shape[0] for value in inputs]
-        raise InvalidModel(f"model {reference}: example inputs have batch sizes {sizes}, not one")
-    targets: object = task.targets
-    if targets is not None and not (
-        isinstance(targets, Tensor) and targets.dim() and len(targets) == len(inputs[0])
-    ):
-        shown = str(tuple(targets.shape)) if isinstance(targets, Tensor) else repr(targets)
-        raise InvalidModel(
-            f"model {reference}: example targets are {shown}, expected a tensor with the batch "
-            f"size {len(inputs[0])} as first dimension"
-        )
-    return task._replace(inputs=tuple(inputs))
+Model = ModelReference | Task | Callable[..., Any] | str
+"""A model as a user has it."""
+
+
+def _importable(factory: Callable[..., Any]) -> tuple[str, dict[str, Option]] | None:
+    """Return the name and the options by which another process can build what this builds."""
+    options: dict[str, Any] = {}
+    if isinstance(factory, functools.partial):
+        if factory.args or not all(isinstance(v, Option) for v in factory.keywords.values()):
+            return None
+        options = factory.keywords
+        factory = factory.func
+    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "")
+    if ZOO.get(name) is factory:
+        return name, options
+    if module == "__main__" or getattr(sys.modules.get(str(module)), name, None) is not factory:
+        return None
+    return f"{module}:{name}", options

@@ -17,7 +17,7 @@ from drlpp.io.documents import Document, Record, read_document
 from drlpp.io.quantities import Count
 from drlpp.io.trust import trusted_packages, trusting
 from drlpp.io.trust_memory import remembered_trust
-from drlpp.models.model_reference import ModelReference
+from drlpp.models.model_reference import Model, ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.measurement import Measurement
@@ -81,7 +81,7 @@ class PlacementFile(Document):
     @classmethod
     def create(
         cls,
-        model: ModelReference,
+        model: Model,
         graph: OpGraph,
         placement: Placement,
         cluster: Cluster,
@@ -104,7 +104,7 @@ class PlacementFile(Document):
     def of(
         cls,
         plan: ExecutionPlan,
-        model: ModelReference,
+        model: Model,
         graph: OpGraph,
         cluster: Cluster,
         *,
@@ -121,7 +121,7 @@ class PlacementFile(Document):
     def _describing(
         cls,
         candidate: Candidate,
-        model: ModelReference,
+        model: Model,
         graph: OpGraph,
         cluster: Cluster,
         optimizer: OptimizerSpec,
@@ -129,7 +129,7 @@ class PlacementFile(Document):
         measurement: Measurement | None,
     ) -> PlacementFile:
         return cls(
-            model=model,
+            model=ModelReference.of(model),
             graph_fingerprint=graph.fingerprint,
             configuration=candidate.configuration,
             stages=tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -12,16 +12,20 @@ from torch.utils.data import DataLoader
 
 from drlpp.errors import InvalidInput
 from drlpp.io.importing import ImportedByName
+from drlpp.specs.batches import Batch, arranged_like, tensors_in, with_plain_containers
 
 
 class Samples(NamedTuple):
-    """Inputs of a model and their targets, the samples as first dimension of every tensor."""
+    """Inputs of a model and their targets, the samples as first dimension of every tensor.
 
-    inputs: tuple[Tensor, ...]
-    targets: Tensor
+    Both are structured as the example inputs and targets of the model's task.
+    """
+
+    inputs: Batch
+    targets: Batch
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return len(tensors_in(self.inputs)[0])
 
 
 class Data(NamedTuple):
@@ -38,7 +42,7 @@ class Loaders(NamedTuple):
     held_out: DataLoader | None
 
 
-def digits(example_inputs: Sequence[Tensor]) -> Data:
+def digits(example_inputs: Batch) -> Data:
     """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels at the model's input size.
 
     Every fifth sample is held out. Pixels are scaled to mean 0 and standard deviation 1.
@@ -49,13 +53,14 @@ def digits(example_inputs: Sequence[Tensor]) -> Data:
         raise InvalidInput(
             "data 'digits' needs scikit-learn; install it with: pip install 'drlpp[data]'"
         ) from None
-    if len(example_inputs) != 1 or example_inputs[0].dim() != 4:
-        shapes = [tuple(value.shape) for value in example_inputs]
+    examples = tensors_in(example_inputs)
+    if len(examples) != 1 or examples[0].dim() != 4:
+        shapes = [tuple(value.shape) for value in examples]
         raise InvalidInput(
             "data 'digits' fits models with one input of images (batch, channels, height, width); "
             f"this one takes {shapes}"
         )
-    _, channels, height, width = example_inputs[0].shape
+    _, channels, height, width = examples[0].shape
     bunch = load_digits()
     images = torch.tensor(bunch.images, dtype=torch.float32)
     images = ((images - images.mean()) / images.std()).unsqueeze(1)
@@ -75,16 +80,17 @@ class DataName(ImportedByName):
     what: ClassVar[str] = "data"
 
 
-DATA: dict[str, Callable[[Sequence[Tensor]], Data]] = {"digits": digits}
+DATA: dict[str, Callable[[Batch], Data]] = {"digits": digits}
 
 
 def load_data(
-    name: str, example_inputs: Sequence[Tensor], example_targets: Tensor | None = None
+    name: str, example_inputs: Batch, example_targets: Batch | None = None
 ) -> Data | Loaders:
     """Load data by its name here, or by ``package.module:factory``, which the user has named.
 
     A factory is called with the model's example inputs and returns a :class:`Data`, a plain
     ``((inputs, targets), (inputs, targets))`` for training and held-out samples, or two loaders.
+    The targets of a model that has none are None.
 
     Raises:
         InvalidInput: if there is no such data, or it does not fit the model.
@@ -109,77 +115,108 @@ def load_data(
             "the model's example inputs it has to return ((inputs, targets), (inputs, targets)) or "
             "two loaders"
         ) from error
-    check_data(name, data, example_inputs, example_targets)
-    return data
+    return fitted(name, data, example_inputs, example_targets)
 
 
-def check_data(
-    name: str,
-    data: Data,
-    example_inputs: Sequence[Tensor],
-    example_targets: Tensor | None = None,
-) -> None:
-    """Check that data fits a model.
+def fitted(
+    name: str, data: Data, example_inputs: Batch, example_targets: Batch | None = None
+) -> Data:
+    """Return data in the structure in which a model takes it, checked.
 
     Args:
         name: for error messages.
         data: to train and evaluate on.
         example_inputs: of one minibatch.
-        example_targets: of the same minibatch.
+        example_targets: of the same minibatch; None not to look at the targets.
 
     Raises:
         InvalidInput: if it does not fit.
     """
+    parts = []
     for part, samples in data._asdict().items():
         _check_type(name, part, samples)
+        if example_targets is not None:
+            where = f"data {name!r}: what is given to {part}"
+            samples = arranged(samples, example_inputs, example_targets, where)
         _check_fit(name, part, samples, example_inputs, example_targets)
+        parts.append(samples)
+    return Data(*parts)
 
 
-def _as_samples(inputs: Tensor | Sequence[Tensor], targets: Tensor) -> Samples:
-    return Samples((inputs,) if isinstance(inputs, Tensor) else tuple(inputs), targets)
+def arranged(
+    samples: Samples, example_inputs: Batch, example_targets: Batch, where: str
+) -> Samples:
+    """Return samples in the structure of examples; a model without targets gets empty ones.
+
+    Raises:
+        InvalidInput: the structure is another; it begins with ``where``.
+    """
+    inputs = arranged_like(example_inputs, samples.inputs, f"{where}: inputs")
+    targets = samples.targets
+    if targets is None and has_no_targets(example_targets):
+        targets = torch.empty(len(tensors_in(inputs)[0]), 0)
+    return Samples(inputs, arranged_like(example_targets, targets, f"{where}: targets"))
+
+
+def has_no_targets(example_targets: Batch) -> bool:
+    """Return whether a captured model has empty targets, which stand for none."""
+    return isinstance(example_targets, Tensor) and not example_targets.numel()
+
+
+def _as_samples(inputs: Batch, targets: Batch | None = None) -> Samples:
+    inputs = with_plain_containers(inputs)
+    inputs = tuple(inputs) if isinstance(inputs, list) else inputs
+    return Samples((inputs,) if isinstance(inputs, Tensor) else inputs, targets)
 
 
 def _check_type(name: str, part: str, samples: object) -> None:
     if (
         not isinstance(samples, Samples)
-        or not isinstance(samples.inputs, tuple | list)
+        or not isinstance(samples.inputs, tuple | list | Mapping)
         or not all(
             isinstance(value, Tensor) and value.dim()
-            for value in (*samples.inputs, samples.targets)
+            for value in tensors_in(tuple(samples) if samples.targets is not None else samples[0])
         )
     ):
         raise InvalidInput(
             f"data {name!r}: what is given to {part} is no Samples((inputs, ...), targets) with a "
             "tuple of tensors as inputs and a tensor as targets, the samples as first dimension of "
-            "each"
+            "each; inputs may be a dictionary where the model's are one"
         )
 
 
 def _check_fit(
-    name: str,
-    part: str,
-    samples: Samples,
-    example_inputs: Sequence[Tensor],
-    example_targets: Tensor | None,
+    name: str, part: str, samples: Samples, example_inputs: Batch, example_targets: Batch | None
 ) -> None:
-    lengths = [len(value) for value in (*samples.inputs, samples.targets)]
+    lengths = [len(value) for value in tensors_in(samples)]
     if len(set(lengths)) > 1:
         raise InvalidInput(
             f"data {name!r}: inputs and targets to {part} have {lengths} samples; they have to be "
             "equally many"
         )
-    expected = [(tuple(value.shape[1:]), value.dtype) for value in example_inputs]
-    found = [(tuple(value.shape[1:]), value.dtype) for value in samples.inputs]
-    if example_targets is not None:
-        expected.append((tuple(example_targets.shape[1:]), example_targets.dtype))
-        found.append((tuple(samples.targets.shape[1:]), samples.targets.dtype))
+    shown = example_targets is not None
+    expected = kinds_of((example_inputs, example_targets) if shown else example_inputs)
+    found = kinds_of(tuple(samples) if shown else samples.inputs)
     if found != expected:
         raise InvalidInput(
             f"data {name!r}: samples to {part} have shapes and types {found}, "
             f"but the model's inputs and targets have {expected}"
         )
-    if len(samples) < len(example_inputs[0]):
+    if len(samples) < len(tensors_in(example_inputs)[0]):
         raise InvalidInput(
             f"data {name!r}: {len(samples)} samples to {part} do not fill one minibatch of "
-            f"{len(example_inputs[0])}"
+            f"{len(tensors_in(example_inputs)[0])}"
         )
+
+
+def kinds_of(batch: Batch) -> list[object]:
+    """Return shape and type of the samples in every tensor, or what it is instead."""
+    return [_kind_of(value) for value in tensors_in(batch)]
+
+
+def _kind_of(value: object) -> object:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if not value.dim():
+        return "a single number"
+    return tuple(value.shape[1:]), str(value.dtype).removeprefix("torch.")

@@ -23,6 +23,7 @@ from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.training.training_data import LoaderState, TrainingData, epoch_seed, primed
 from drlpp.runtime.training.training_reports import Stint
 from drlpp.schedule.method import Method
+from drlpp.specs.batches import call
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
@@ -109,7 +110,7 @@ class PlainLearner:
         last = None
         for number, minibatch in enumerate(islice(minibatches, stop - done), done + 1):
             ends = number % self._data.minibatches == 0
-            last = loop.step(tuple(minibatch.inputs), minibatch.targets, last=ends)
+            last = loop.step(minibatch.inputs, minibatch.targets, last=ends)
         if last is not None and not bool(last.isfinite()):
             raise NotFinite("the loss is not finite", stop - 1)
         self._accelerator.synchronize()
@@ -180,9 +181,9 @@ def held_out(
     module.eval()
     with torch.no_grad():
         for minibatch in data.held_out():
-            inputs, targets = to_device((tuple(minibatch.inputs), minibatch.targets), device)
+            inputs, targets = to_device(tuple(minibatch), device)
             with passes_in(method.precision, device):
-                outputs = module(*inputs)
+                outputs = call(module, inputs)
                 losses.append(float(task.loss(outputs, targets)))
                 if task.score is not None:
                     scores.append(task.score(outputs, targets).cpu())

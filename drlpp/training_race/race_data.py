@@ -9,7 +9,7 @@ from drlpp.errors import InvalidInput
 from drlpp.runtime.loading.loaders import Unpacker
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.training_data import LoadedData, TrainingData
-from drlpp.specs.data import Data, Loaders, check_data, load_data
+from drlpp.specs.data import Data, Loaders, load_data
 
 
 class RaceData:
@@ -43,12 +43,9 @@ class RaceData:
         self._seed = seed
         self._note = note
         self._inputs, targets = self._task.inputs, self._task.targets
-        assert targets is not None
         self._targets = targets
         found = load_data(name, self._inputs, targets)
         self._in_memory = found if isinstance(found, Data) else None
-        if self._in_memory is not None:
-            check_data(name, self._in_memory, self._inputs, targets)
         self.first = self.ordered(0)
         if not self.first.held_out_samples:
             raise InvalidInput(
@@ -67,7 +64,7 @@ class RaceData:
         return LoadedData(
             self.name,
             loaders,
-            Unpacker(None, self._inputs, self._targets),
+            Unpacker(None, self._inputs, self._targets, self._note),
             minibatches=None,
             seed=self._seed + seed,
             note=self._note,

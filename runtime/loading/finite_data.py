@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from drlpp.specs import batches
 from drlpp.specs.data import Samples
 
 _KINDS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64}
@@ -57,9 +58,8 @@ class Watch:
 
 def named_tensors(samples: Samples) -> Iterator[tuple[str, Tensor]]:
     """Yield inputs and targets by the names that a user knows them by."""
-    for index, tensor in enumerate(samples.inputs):
-        yield f"inputs[{index}]", tensor
-    yield "targets", samples.targets
+    yield from batches.named_tensors("inputs", samples.inputs)
+    yield from batches.named_tensors("targets", samples.targets)
 
 
 def is_finite(tensor: Tensor) -> bool:

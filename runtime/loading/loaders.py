@@ -5,23 +5,25 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from drlpp.errors import DataError, DRLPPError, InvalidInput
 from drlpp.runtime.ipc.session_folder import keep_socket_folder
 from drlpp.runtime.loading.loader_state import begin_epoch
-from drlpp.specs.data import Samples
+from drlpp.specs.batches import Batch, tensors_in
+from drlpp.specs.data import Samples, arranged, has_no_targets, kinds_of
 
-Unpack = Callable[[Any], tuple[Any, Tensor]]
-"""Makes ``(inputs, targets)`` of what a loader gives; inputs are a tensor or several."""
+Unpack = Callable[[Any], tuple[Batch, Batch | None]]
+"""Makes ``(inputs, targets)`` of what a loader gives, structured as the model takes them."""
 
 Loader = DataLoader
 
@@ -149,17 +151,31 @@ def known_samples(loader: Loader) -> int | None:
 class Unpacker:
     """Takes batches apart and holds them against the model's example inputs and targets.
 
+    Without a function ``unpack``, a batch is
+
+    - a dictionary: inputs and targets are taken by their names in the examples; targets that have
+      no names are called ``labels``, ``label``, ``targets`` or ``target``;
+    - a tuple or list of the inputs and, last, the targets, if the model has any.
+
     Args:
-        unpack: a user's function, or None where a batch is a tuple or list of the inputs and,
-            last, the targets.
+        unpack: a user's function, or None.
         inputs: of one minibatch, as captured.
         targets: of one minibatch, as captured.
+        note: called with a sentence about what is left out.
     """
 
-    def __init__(self, unpack: Unpack | None, inputs: Sequence[Tensor], targets: Tensor) -> None:
+    def __init__(
+        self,
+        unpack: Unpack | None,
+        inputs: Batch,
+        targets: Batch,
+        note: Callable[[str], None] = lambda note: None,
+    ) -> None:
         self._unpack = unpack
-        self._expected = (*inputs, targets)
-        self.batch_size = len(inputs[0])
+        self._inputs, self._targets = inputs, targets
+        self._note = note
+        self._noted = False
+        self.batch_size = len(tensors_in(inputs)[0])
 
     def __call__(self, batch: object) -> Samples:
         """Return the samples of a batch, however many, in memory that the loader does not reuse.
@@ -167,36 +183,46 @@ class Unpacker:
         Raises:
             InvalidInput: they do not suit the model.
         """
-        values = self._taken_apart(batch)
-        found = [_kind_of(value) for value in values]
-        wanted = [_kind_of(value) for value in self._expected]
+        samples = self._taken_apart(batch)
+        found, wanted = kinds_of(samples), kinds_of((self._inputs, self._targets))
         if found != wanted:
             raise InvalidInput(
                 f"the loader gives samples of shapes and types {found}, but the model's inputs and "
-                f"targets have {wanted}"
+                f"targets have {wanted}{_hint(samples, (self._inputs, self._targets))}"
             )
-        lengths = {len(value) for value in values}
+        lengths = {len(value) for value in tensors_in(samples)}
         if len(lengths) > 1:
             raise InvalidInput(
                 f"the loader gives a batch whose tensors have {sorted(lengths)} samples; they "
                 "have to be equally many"
             )
-        copies = [value.clone() for value in values]
-        return Samples(tuple(copies[:-1]), copies[-1])
+        return pytree.tree_map(torch.clone, samples)
 
     @property
     def keeps_count(self) -> bool:
         """Whether a batch of n samples becomes n samples; a user's function may do anything."""
         return self._unpack is None
 
-    def _taken_apart(self, batch: object) -> list[Tensor]:
-        if self._unpack is None:
-            if isinstance(batch, tuple | list):
-                return _flat(batch)
+    def _taken_apart(self, batch: object) -> Samples:
+        where = "a batch of the loader"
+        if self._unpack is not None:
+            where, samples = "what unpack makes of a batch", self._by_function(batch)
+        elif isinstance(batch, Mapping):
+            samples = self._by_name(batch)
+        elif isinstance(batch, tuple | list):
+            samples = self._by_position(batch)
+        elif isinstance(batch, Tensor) and has_no_targets(self._targets):
+            samples = Samples((batch,), None)
+        else:
             raise InvalidInput(
                 f"the loader gives batches of type {type(batch).__name__}; expected (inputs, "
-                "targets), or give a function unpack that makes them of a batch"
+                "targets) or a dictionary, or give a function unpack that makes (inputs, targets) "
+                "of a batch"
             )
+        return arranged(samples, self._inputs, self._targets, where)
+
+    def _by_function(self, batch: object) -> Samples:
+        assert self._unpack is not None
         try:
             inputs, targets = self._unpack(batch)
         except Exception as error:
@@ -204,16 +230,74 @@ class Unpacker:
                 f"unpack raised {type(error).__name__}: {error}; it has to make (inputs, targets) "
                 f"of a batch, which is a {type(batch).__name__}"
             ) from error
-        return [*_flat([inputs]), targets]
+        return Samples((inputs,) if isinstance(inputs, Tensor) else inputs, targets)
+
+    def _by_name(self, batch: Mapping[str, Any]) -> Samples:
+        if not isinstance(self._inputs, Mapping):
+            raise InvalidInput(
+                f"the loader gives dictionaries with {', '.join(map(repr, batch))}, but the "
+                "model's example inputs have no names; make them a dictionary too (keywords of its "
+                "forward), or give a function unpack that makes (inputs, targets) of a batch"
+            )
+        names = set(self._inputs)
+        if has_no_targets(self._targets):
+            targets = None
+        elif isinstance(self._targets, Mapping):
+            targets, names = batch, names | set(self._targets)
+        else:
+            label = next((name for name in _LABELS if name in batch), None)
+            if label is None:
+                raise InvalidInput(
+                    f"the loader gives dictionaries with {', '.join(map(repr, batch))}, and none "
+                    f"of it is called {' or '.join(map(repr, _LABELS))}; call the targets so, make "
+                    "the model's example targets a dictionary, or give a function unpack"
+                )
+            targets, names = batch[label], names | {label}
+        left_out = [name for name in batch if name not in names]
+        if left_out and not self._noted:
+            self._noted = True
+            self._note(
+                f"the loader also gives {', '.join(map(repr, left_out))}, which the model does not "
+                f"take: its example inputs have {', '.join(map(repr, self._inputs))}"
+            )
+        return Samples(batch, targets)
+
+    def _by_position(self, batch: Sequence[Any]) -> Samples:
+        """Divide a batch behind its inputs; without names, however the inputs are grouped."""
+        flat = _flat(batch)
+        targets = () if has_no_targets(self._targets) else tensors_in(self._targets)
+        count = len(tensors_in(self._inputs))
+        if all(isinstance(value, Tensor) for value in flat):
+            if len(flat) != count + len(targets):
+                raise InvalidInput(
+                    f"the loader gives samples of shapes and types {kinds_of(flat)}, but the "
+                    f"model's inputs and targets have {kinds_of((self._inputs, targets))}"
+                )
+            structure = pytree.tree_structure(self._inputs)
+            inputs = pytree.tree_unflatten(flat[:count], structure)
+            if not targets:
+                return Samples(inputs, None)
+            structure = pytree.tree_structure(self._targets)
+            return Samples(inputs, pytree.tree_unflatten(flat[count:], structure))
+        *given, last = (*batch, None) if has_no_targets(self._targets) else batch
+        if isinstance(self._inputs, Mapping) or len(given) != len(self._inputs):
+            # ((inputs, …), targets), or inputs of which each is a structure.
+            given = given[0] if given else given
+        return Samples(given, last)
 
 
-def _kind_of(value: object) -> object:
-    """Return shape and type of the samples in a tensor, or what it is instead."""
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    if not value.dim():
-        return "a single number"
-    return tuple(value.shape[1:]), str(value.dtype).removeprefix("torch.")
+_LABELS = ("labels", "label", "targets", "target")
+
+
+def _hint(found: object, wanted: object) -> str:
+    """Return what to do where sizes are all that differs, as in sentences of another length."""
+    pairs = list(zip(tensors_in(found), tensors_in(wanted), strict=True))
+    if any((a.dim(), a.dtype) != (b.dim(), b.dtype) for a, b in pairs):
+        return ""
+    return (
+        "; a pipeline's shapes are fixed, so bring every sample to the size of the examples: pad "
+        "and cut sentences (a tokenizer's padding='max_length', truncation=True), scale images"
+    )
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:

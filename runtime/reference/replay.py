@@ -245,7 +245,8 @@ class Replay:
             outputs = program.function(*(value(argument) for argument in program.arguments))
             if stage == len(self._pipeline.stages) - 1:
                 results = [value(result) for result in program.results]
-                lost = self._pipeline.loss(*results, self._minibatches.targets(part))
+                targets = self._minibatches.targets(part)
+                lost = self._pipeline.loss(*results, *targets)
         return _Passed(weights, received, as_sent(program, outputs), lost)
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:

@@ -37,7 +37,8 @@ class ClusterSession(WorkerSession):
     measured once more before it counts as failed.
 
     Args:
-        model: a captured model, a reference to one, or its name (of the zoo's, the small size).
+        model: a :class:`~drlpp.Task`, a factory that returns one, a reference to such a factory or
+            its name (of the zoo's, the small size), or a captured model.
         workers: how many processes; each is one accelerator, with one thread. By default 4, or
             under ``torchrun`` all that it has started (:func:`drlpp.runtime.init_multihost`).
         method: schedule and weight policy of measurements that name none.

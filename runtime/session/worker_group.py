@@ -40,6 +40,7 @@ from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.specs.batches import Batch, arranged_like, tensors_in
 
 _LOOK_SECONDS = 1.0
 _USUAL_SILENCES = 20
@@ -101,7 +102,7 @@ class WorkerGroup:
         self._captured = captured
         self._speeds = speeds
         self._device = device
-        self._samples = (captured.task.inputs, captured.task.targets)
+        self._samples = (tensors_in(captured.task.inputs), tensors_in(captured.task.targets))
         self._names = 0
         self._closed = False
         self._lost: HostLost | None = None
@@ -385,10 +386,14 @@ class WorkerGroup:
         """Note which stages the workers hold from now on, to name the stage of one that is lost."""
         self._stages = {worker: pipeline.stage_of(worker) for worker in pipeline.workers}
 
-    def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
+    def use_samples(self, inputs: Batch, targets: Batch) -> None:
         """Give all workers, and those that replace them, samples to work on."""
         self.check_open()
-        self._samples = (tuple(inputs), targets)
+        task = self._captured.task
+        self._samples = (
+            tensors_in(arranged_like(task.inputs, inputs, "inputs")),
+            tensors_in(arranged_like(task.targets, targets, "targets")),
+        )
         self.files.write(_SAMPLES_FILE, self._samples)
         if self._informed_generation == self.generation:
             self.command(dict.fromkeys(range(self.size), LoadSamples(_SAMPLES_FILE)))

@@ -16,7 +16,7 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput, WorkerLost
-from drlpp.models.model_reference import ModelReference
+from drlpp.models.model_reference import Model
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
@@ -48,6 +48,7 @@ from drlpp.schedule.actions import Action
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
+from drlpp.specs.batches import Batch, tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.timeline.timeline import TimedAction
 
@@ -63,7 +64,7 @@ class WorkerSession:
 
     def __init__(
         self,
-        model: CapturedModel | ModelReference | str,
+        model: CapturedModel | Model,
         workers: int | None = None,
         *,
         method: Method | None = None,
@@ -79,8 +80,6 @@ class WorkerSession:
         check_workers(workers)
         self.speeds = checked_speeds(speeds, workers)
         self.device = choice_for(device, self.speeds)
-        if isinstance(model, str):
-            model = ModelReference.named(model)
         self.captured = model if isinstance(model, CapturedModel) else capture(model, seed=seed)
         self.accelerators = workers
         self.method = method or Method()
@@ -306,8 +305,7 @@ class WorkerSession:
             yield None
             return
         task = self.captured.task
-        assert task.targets is not None
-        bytes_ = sum(tensor.nbytes for tensor in (*task.inputs, task.targets))
+        bytes_ = sum(tensor.nbytes for tensor in tensors_in((task.inputs, task.targets)))
         stream = Stream(self._workers.new_name("stream"), chunk_minibatches(bytes_), first)
         feed = MinibatchStreamer(
             stream,
@@ -319,8 +317,11 @@ class WorkerSession:
         with suspended_sigchld_handler(), closing(feed):
             yield feed
 
-    def use_samples(self, inputs: Sequence[Tensor], targets: Tensor) -> None:
-        """Work on these samples from now on; ``order`` in :meth:`run` refers to them."""
+    def use_samples(self, inputs: Batch, targets: Batch) -> None:
+        """Work on these samples from now on; ``order`` in :meth:`run` refers to them.
+
+        They have the structure of the task's inputs and targets.
+        """
         self._workers.use_samples(inputs, targets)
         self.lent = None
 

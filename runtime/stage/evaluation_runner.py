@@ -63,7 +63,7 @@ class EvaluationRunner:
             if self.loss is not None:
                 results = values.results(self.program, outputs)
                 targets = self.minibatches.targets(part)
-                self.losses.add(part, self.loss(*results, targets))
+                self.losses.add(part, self.loss(*results, *targets))
                 if self.score is not None:
-                    self.scores[part] = self.score(*results, targets)
+                    self.scores[part] = self.score(*results, *targets)
         return as_sent(self.program, outputs)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from drlpp.runtime.device.devices import CPU, to_device, to_device_async
 from drlpp.schedule.actions import MicrobatchId
+
+if TYPE_CHECKING:
+    from drlpp.specs.batches import Batch
 
 
 class MinibatchSource(Protocol):
@@ -19,8 +22,8 @@ class MinibatchSource(Protocol):
     def input(self, index: int, part: MicrobatchId) -> Tensor:
         """Return one of the model's inputs for (minibatch, microbatch)."""
 
-    def targets(self, part: MicrobatchId) -> Tensor:
-        """Return the targets for (minibatch, microbatch)."""
+    def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
+        """Return the targets for (minibatch, microbatch), one or several."""
 
     def wait_for(self, minibatch: int) -> None:
         """Return when the minibatch is there."""
@@ -37,7 +40,7 @@ class Minibatches:
     the pipeline. Minibatch b of a run is ``order[b]``; after the last one the first follows.
 
     Attributes:
-        samples: inputs of the model, each with the samples as first dimension.
+        samples: inputs of the model, each tensor with the samples as first dimension.
         labels: targets, samples first.
         order: for every minibatch the indices of its samples, (minibatches, batch size); None to
             give all samples every time, uncopied.
@@ -45,8 +48,8 @@ class Minibatches:
         device: that a minibatch is wanted on.
     """
 
-    samples: Sequence[Tensor]
-    labels: Tensor
+    samples: Batch
+    labels: Batch
     order: Tensor | None = None
     microbatches: int = 1
     device: torch.device = CPU
@@ -55,20 +58,20 @@ class Minibatches:
         """Return it on a device: all samples now if every minibatch has all, else as they come."""
         if self.order is not None:
             return replace(self, device=device)
-        samples, labels = to_device((tuple(self.samples), self.labels), device)
+        samples, labels = to_device((self.samples, self.labels), device)
         return replace(self, samples=samples, labels=labels, device=device)
 
     def inputs(self, part: MicrobatchId) -> tuple[Tensor, ...]:
         """Return the model's inputs for (minibatch, microbatch)."""
-        return tuple(self._take(tensor, part) for tensor in self.samples)
+        return tuple(self._take(tensor, part) for tensor in pytree.tree_leaves(self.samples))
 
     def input(self, index: int, part: MicrobatchId) -> Tensor:
         """Return one of the model's inputs for (minibatch, microbatch)."""
-        return self._take(self.samples[index], part)
+        return self._take(pytree.tree_leaves(self.samples)[index], part)
 
-    def targets(self, part: MicrobatchId) -> Tensor:
-        """Return the targets for (minibatch, microbatch)."""
-        return self._take(self.labels, part)
+    def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
+        """Return the targets for (minibatch, microbatch), one or several."""
+        return tuple(self._take(tensor, part) for tensor in pytree.tree_leaves(self.labels))
 
     def wait_for(self, minibatch: int) -> None:
         """Return at once: all minibatches are there."""

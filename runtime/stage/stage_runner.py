@@ -201,7 +201,7 @@ class StageRunner:
             loss = None
             if self.loss is not None:
                 results = values.results(self.program, outputs)
-                loss = self.loss(*results, self.minibatches.targets(part))
+                loss = self.loss(*results, *self.minibatches.targets(part))
         return as_sent(self.program, outputs), loss
 
     def backward(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from drlpp.runtime.device.devices import to_device_async
 from drlpp.runtime.ipc.commands import Reading, Stream
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.002
 
+_Minibatch = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""Its inputs and its targets."""
+
 
 def write_chunk(path: Path, minibatches: Sequence[Samples]) -> None:
     """Write minibatches so that ``path`` never holds half of them.
@@ -28,7 +32,8 @@ def write_chunk(path: Path, minibatches: Sequence[Samples]) -> None:
         StorageFailure: the disk is full or cannot be written.
     """
     temporary = path.with_name(f".{path.name}")
-    write_tree(temporary, [(*minibatch.inputs, minibatch.targets) for minibatch in minibatches])
+    tensors = [tuple(map(pytree.tree_leaves, minibatch)) for minibatch in minibatches]
+    write_tree(temporary, tensors)
     temporary.replace(path)
 
 
@@ -56,16 +61,16 @@ class StreamedMinibatches:
         self._microbatches = microbatches
         self._device = device
         self._tell = tell
-        self._chunks: dict[int, list[tuple[Tensor, ...]]] = {}
+        self._chunks: dict[int, list[_Minibatch]] = {}
         self._oldest_needed = 0
 
     def input(self, index: int, part: MicrobatchId) -> Tensor:
         """Return one of the model's inputs for (minibatch, microbatch)."""
-        return self._take(self._minibatch(part)[index], part)
+        return self._take(self._minibatch(part)[0][index], part)
 
-    def targets(self, part: MicrobatchId) -> Tensor:
-        """Return the targets for (minibatch, microbatch)."""
-        return self._take(self._minibatch(part)[-1], part)
+    def targets(self, part: MicrobatchId) -> tuple[Tensor, ...]:
+        """Return the targets for (minibatch, microbatch), one or several."""
+        return tuple(self._take(tensor, part) for tensor in self._minibatch(part)[1])
 
     def wait_for(self, minibatch: int) -> None:
         """Return when the minibatch is there."""
@@ -86,7 +91,7 @@ class StreamedMinibatches:
     def _place(self, minibatch: int) -> tuple[int, int]:
         return divmod(minibatch - self.stream.first, self.stream.chunk_minibatches)
 
-    def _minibatch(self, part: MicrobatchId) -> tuple[Tensor, ...]:
+    def _minibatch(self, part: MicrobatchId) -> _Minibatch:
         self.wait_for(part[0])
         chunk, index = self._place(part[0])
         return self._chunks[chunk][index]

@@ -13,6 +13,7 @@ from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch, bad_sample
 from drlpp.runtime.loading.held_out import evaluation_order
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.training_data import TrainingData, bytes_of, epoch_seed
+from drlpp.specs.batches import chosen, joined, tensors_in
 from drlpp.specs.data import Data, Samples
 
 _MOST_HASHED_BYTES = 64 * 2**20
@@ -41,11 +42,7 @@ class SamplesInMemory(TrainingData):
         """Give the workers training and held-out samples as one set; indices tell them apart."""
         if session.lent is self._data:
             return
-        pairs = zip(self._data.train.inputs, self._data.test.inputs, strict=True)
-        session.use_samples(
-            [torch.cat(pair) for pair in pairs],
-            torch.cat([self._data.train.targets, self._data.test.targets]),
-        )
+        session.use_samples(*joined([self._data.train, self._data.test]))
         session.lent = self._data
 
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
@@ -55,7 +52,7 @@ class SamplesInMemory(TrainingData):
     def minibatches_here(self, epoch: int, begin: int) -> Iterator[Samples]:
         """Yield the same minibatches."""
         for indices in self._order(epoch)[begin:]:
-            yield _chosen(self._data.train, indices)
+            yield chosen(self._data.train, indices)
 
     def _order(self, epoch: int) -> Tensor:
         """Return the indices of an epoch's samples, (minibatches, batch size)."""
@@ -70,7 +67,7 @@ class SamplesInMemory(TrainingData):
     def held_out(self) -> Iterator[Samples]:
         """Yield all held-out samples in their order."""
         for indices in self._held_out_order():
-            yield _chosen(self._data.test, indices)
+            yield chosen(self._data.test, indices)
 
     def _held_out_order(self) -> Tensor:
         return evaluation_order(self.held_out_samples, self.batch_size)
@@ -94,19 +91,15 @@ def _watched(samples: Samples, orders: Iterable[Tensor]) -> Watch:
             break
         firsts = {int(row) for which in bad for row in which[order].any(1).nonzero()[:1]}
         for row in sorted(firsts):
-            watch.see(number + row, _chosen(samples, order[row]), order[row])
+            watch.see(number + row, chosen(samples, order[row]), order[row])
         number += len(order)
     return watch
-
-
-def _chosen(samples: Samples, indices: Tensor) -> Samples:
-    return Samples(tuple(value[indices] for value in samples.inputs), samples.targets[indices])
 
 
 def _fingerprint_of(samples: Samples) -> str:
     """Hash shapes, types and bytes; of a large tensor, those of samples spread evenly over it."""
     digest = hashlib.sha256()
-    for tensor in (*samples.inputs, samples.targets):
+    for tensor in tensors_in(samples):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
         step = max(1, -(-tensor.nbytes // _MOST_HASHED_BYTES))
         digest.update(bytes_of(tensor.detach()[::step]))

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel, capture, microbatch_size
+from drlpp.capturing.module_check import evaluating
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.importing import ImportedByName
 from drlpp.io.run_folder import open_run_folder
 from drlpp.io.trust import require_trust, trusted_packages, trusting
 from drlpp.io.trust_memory import remember_trust, remembered_trust
+from drlpp.models.model_reference import Model, ModelReference
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime.hosts.launch import restarted, time_limits_of
@@ -33,7 +35,8 @@ from drlpp.runtime.training.training_reports import EpochReport, TrainerCallback
 from drlpp.schedule.analysis.staleness import outcome_text, staleness_text
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.schedule import check_length
-from drlpp.specs.data import Data, Loaders, check_data, load_data
+from drlpp.specs.batches import call
+from drlpp.specs.data import Data, Loaders, fitted, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
@@ -66,6 +69,8 @@ class PipelineTrainer:
 
     Args:
         placement: a placement file or its path.
+        model: instead of the one that the placement names: the same, of which it may know no more
+            than a name (``<Decoder>``), as a task or captured.
         method: instead of the one that the placement was measured with.
         optimizer: instead of the one that the placement was measured with.
         learning_rate: changes the learning rate over time.
@@ -99,6 +104,7 @@ class PipelineTrainer:
         self,
         placement: str | Path | PlacementFile,
         *,
+        model: CapturedModel | Model | None = None,
         method: Method | None = None,
         optimizer: OptimizerSpec | None = None,
         learning_rate: LearningRateSchedule | None = None,
@@ -138,6 +144,10 @@ class PipelineTrainer:
             if isinstance(placement, PlacementFile)
             else read_placement(placement, trust=trusted)
         )
+        if model is not None:
+            reference = model.reference if isinstance(model, CapturedModel) else model
+            chosen = {"model": ModelReference.of(reference)}
+            self.document = self.document.model_copy(update=chosen)
         known = self.document.cluster.accelerators
         if workers is not None and workers != known:
             raise InvalidPlacement(
@@ -160,7 +170,8 @@ class PipelineTrainer:
         self.resume = resume
         self.seed = seed
         self.observer = observer or TrainerCallbacks()
-        self.captured = capture(self.document.model, seed=seed)
+        captured = model if isinstance(model, CapturedModel) else None
+        self.captured = captured or capture(self.document.model, seed=seed)
         self._plan = _planned(self.document, self.captured, self.method, given)
         self.placement = self._plan.placement
         if self.captured.task.loss is None:
@@ -204,8 +215,9 @@ class PipelineTrainer:
             held_out: a loader of samples to evaluate on after every epoch, in minibatches of any
                 size. Named data and samples in memory have their own.
             epochs: how often all training samples are seen.
-            unpack: makes ``(inputs, targets)`` of what a loader gives, where that is not a tuple
-                or list of the inputs and, last, the targets.
+            unpack: makes ``(inputs, targets)`` of what a loader gives, where that is neither a
+                dictionary with the names of the model's inputs, nor a tuple or list of the inputs
+                and, last, the targets (:class:`~drlpp.runtime.loading.loaders.Unpacker`).
             minibatches: of an epoch. By default as many as the loader gives; where only loading
                 them tells how many that are, it is read once for that.
 
@@ -279,7 +291,6 @@ class PipelineTrainer:
         minibatches: int | None,
     ) -> TrainingData:
         task = self.captured.task
-        assert task.targets is not None
         name = data if isinstance(data, str) else None
         if not isinstance(data, str | Data | Loader):
             raise InvalidInput(
@@ -307,12 +318,12 @@ class PipelineTrainer:
                         f"{option} belongs to loaders; {name or 'data in memory'} has samples in "
                         "memory, which are taken as they are"
                     )
-            check_data(name or "in memory", found, task.inputs, task.targets)
-            return SamplesInMemory(name, found, task.batch_size, self.seed)
+            fitting = fitted(name or "in memory", found, task.inputs, task.targets)
+            return SamplesInMemory(name, fitting, task.batch_size, self.seed)
         return LoadedData(
             name or "DataLoader",
             found,
-            Unpacker(unpack, task.inputs, task.targets),
+            Unpacker(unpack, task.inputs, task.targets, self.observer.on_note),
             minibatches=minibatches,
             seed=self.seed,
             note=self.observer.on_note,
@@ -331,14 +342,12 @@ class PipelineTrainer:
 
     def _score_of_module(self, state: dict[str, Tensor], data: TrainingData) -> float | None:
         """Return the score of the user's module with the trained weights, without any pipeline."""
-        task = self.document.model.build()
-        task.module.load_state_dict(state)
+        task = self.captured.task
         if task.score is None or not data.held_out_samples:
             return None
-        task.module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(task.module, state):
             scores = [
-                task.score(task.module(*minibatch.inputs), minibatch.targets)
+                task.score(call(task.module, minibatch.inputs), minibatch.targets)
                 for minibatch in data.held_out()
             ]
         return mean_score(scores, data.held_out_samples)

@@ -18,6 +18,7 @@ from drlpp.runtime.loading.held_out import evaluation_order
 from drlpp.runtime.loading.loader_state import generators_of, preserve_rng_state
 from drlpp.runtime.loading.loaders import Loader, Unpacker, iterate, known_samples
 from drlpp.runtime.session.session import ClusterSession
+from drlpp.specs.batches import chosen, joined, tensors_in
 from drlpp.specs.data import Loaders, Samples
 
 _HELD_OUT = "the loader of held-out samples"
@@ -204,15 +205,15 @@ class LoadedData(TrainingData):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
                 waiting.append(self._unpack(batch))
                 if sum(map(len, waiting)) >= self.batch_size:
-                    together = _joined(waiting)
+                    together = joined(waiting)
                     whole = len(together) // self.batch_size * self.batch_size
                     for begin in range(0, whole, self.batch_size):
-                        yield _chosen(together, slice(begin, begin + self.batch_size))
-                    waiting = [_chosen(together, slice(whole, None))]
-        rest = _joined(waiting) if waiting else None
+                        yield chosen(together, slice(begin, begin + self.batch_size))
+                    waiting = [chosen(together, slice(whole, None))]
+        rest = joined(waiting) if waiting else None
         if rest is not None and len(rest):
             for indices in evaluation_order(len(rest), self.batch_size):
-                yield _chosen(rest, indices)
+                yield chosen(rest, indices)
 
     def not_finite(self, through: int) -> list[NotFiniteValues]:
         """Return the first bad values in the minibatches that this process has loaded."""
@@ -364,7 +365,7 @@ def _has_length(loader: Loader) -> bool:
 
 def _hash_of(samples: Samples) -> str:
     digest = hashlib.sha256()
-    for tensor in (*samples.inputs, samples.targets):
+    for tensor in tensors_in(samples):
         digest.update(bytes_of(tensor))
     return digest.hexdigest()
 
@@ -372,14 +373,3 @@ def _hash_of(samples: Samples) -> str:
 def bytes_of(tensor: Tensor) -> memoryview:
     """Return the bytes of the tensor's values, in their order."""
     return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
-
-
-def _joined(parts: list[Samples]) -> Samples:
-    inputs = zip(*(part.inputs for part in parts), strict=True)
-    return Samples(
-        tuple(torch.cat(values) for values in inputs), torch.cat([part.targets for part in parts])
-    )
-
-
-def _chosen(samples: Samples, which: slice | Tensor) -> Samples:
-    return Samples(tuple(value[which] for value in samples.inputs), samples.targets[which])

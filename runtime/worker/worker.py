@@ -10,7 +10,6 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -99,7 +98,7 @@ class Worker:
         self._store = store
         self._state: dict[str, Tensor] = {}
         self._samples: tuple[Tensor, ...] = ()
-        self._labels = torch.empty(0)
+        self._labels: tuple[Tensor, ...] = ()
         self._deployed: Deploy | None = None
         self._runners: list[StageRunner] = []
         self._accelerator: Accelerator = Processor()
@@ -177,7 +176,7 @@ class Worker:
 
     def _load_samples(self, file: str) -> None:
         samples, labels = self._load(file)
-        self._samples, self._labels = tuple(samples), labels
+        self._samples, self._labels = tuple(samples), tuple(labels)
 
     def _release(self) -> None:
         """Give up the stage, with all memory and connections."""

@@ -6,13 +6,16 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+from shutil import copyfile, copytree
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import BertForSequenceClassification
 
 from drlpp import ModelReference, read_placement
-from examples import image_classification, language_model, translation
+from examples import huggingface_training, image_classification, language_model, translation
+from tests.support.training.killing import killed_after_saving
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -152,23 +155,32 @@ def test_a_character_sees_only_those_before_it() -> None:
 @pytest.mark.system
 def test_a_model_of_transformers_offline(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    done = run(
-        "huggingface_training",
-        *("--epochs", "2", "--minibatches", "6", "--out", str(out)),
-        HF_HUB_OFFLINE="1",
-        HF_HOME=str(tmp_path / "home"),
-    )
+    arguments = ("--epochs", "2", "--minibatches", "30", "--out", str(out))
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    done = run("huggingface_training", *arguments, **offline)
     assert done.returncode == 0, done.stderr
     assert "training on 1-1, 1f1b-flush, 4 microbatches, sync" in done.stdout
     assert len(numbers("accuracy", done.stdout)) == 2
     assert all(0.2 < loss < 2 for loss in numbers("loss", done.stdout))
     assert "the room was not good: " in done.stdout
-    state = trained(out)
-    from transformers import BertForSequenceClassification
+    state = torch.load(out / "training" / "model.pt", weights_only=True)
+    first, loaded = (
+        BertForSequenceClassification.from_pretrained(out / name).state_dict()
+        for name in ("pretrained", "trained")
+    )
+    assert loaded.keys() == state.keys()
+    assert all(torch.equal(weight, state[name]) for name, weight in loaded.items())
+    assert not any(torch.equal(weight, first[name]) for name, weight in loaded.items())
 
-    loaded = BertForSequenceClassification.from_pretrained(out / "bert").state_dict()
-    assert {f"model.{name}" for name in loaded} == state.keys()
-    assert all(torch.equal(weight, state[f"model.{name}"]) for name, weight in loaded.items())
+    # Interrupted between two checkpoints, and resumed.
+    parts = tmp_path / "parts"
+    copytree(out / "pretrained", parts / "pretrained")
+    copyfile(out / "placement.json", parts / "placement.json")
+    with killed_after_saving(2):
+        huggingface_training.main(epochs=2, minibatches=30, out=parts)
+    huggingface_training.main(epochs=2, minibatches=30, out=parts, resume=True)
+    resumed = torch.load(parts / "training" / "model.pt", weights_only=True)
+    assert all(torch.equal(weight, state[name]) for name, weight in resumed.items())
 
 
 def test_what_cannot_work_is_one_line(tmp_path: Path) -> None:

@@ -23,8 +23,10 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import Minibatches, RunOptions
 from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
+from drlpp.specs.batches import tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.torch_versions import pipelines_take_functions
+from tests.support.models import structured
 from tests.support.models.captured_zoo import captured_in_float64
 from tests.support.programs.without_drlpp import torchrun
 from tests.support.training.pipelines import in_a_row, random_order
@@ -141,7 +143,8 @@ def check_trainings(
         export.write(folder / f"{name}-folder")
         shutil.move(folder / f"{name}-folder" / PACKAGE, folder / name)
     task = captured.task
-    data = {"inputs": task.inputs, "targets": task.targets, "order": order(captured)}
+    (targets,) = tensors_in(task.targets)
+    data = {"inputs": tensors_in(task.inputs), "targets": targets, "order": order(captured)}
     torch.save(data, folder / "data.pt")
     (folder / "driver.py").write_text(DRIVER % STEPS)
     torchrun(len(placement.stages), "driver.py", *exports, folder=folder)
@@ -186,6 +189,23 @@ def test_later_stages_read_inputs_of_the_model(tmp_path: Path) -> None:
         "stash": ON_TWO["stash"],
     }
     check_trainings(translating, placement, trainings, tmp_path)
+
+
+@pytest.mark.system
+def test_inputs_by_keyword_and_a_loss_of_the_models_own(tmp_path: Path) -> None:
+    own = capture(structured.own_loss())
+    trainings = {"flushed": (FLUSHED, SGD), "stash": ON_TWO["stash"]}
+    check_trainings(own, in_a_row(own.graph, 0, 1), trainings, tmp_path)
+
+
+def test_a_bundle_says_how_to_give_inputs_and_refuses_several_targets(tmp_path: Path) -> None:
+    own, several = capture(structured.own_loss()), capture(structured.by_keyword())
+    exporting(own, in_a_row(own.graph, 0, 1), GPIPE, SGD).write(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "a tuple in this order: ['extra']['numbers'][0], ['extra']['numbers'][1]" in text
+    assert "give `torch.empty(len(inputs[0]), 0)` as targets" in text
+    with pytest.raises(InvalidInput, match=r"one tensor .*targets\['number'\], targets\['words'\]"):
+        exporting(several, in_a_row(several.graph, 0, 1), GPIPE, SGD).write(tmp_path / "other")
 
 
 @pytest.mark.system

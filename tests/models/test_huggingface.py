@@ -21,7 +21,7 @@ TIED = ["bert", "gpt2", "t5"]
 def in_float64(reference: ModelReference) -> Task:
     """The model without dropout, since a plain loop draws other random numbers."""
     task = reference.build()
-    inputs = tuple(x.double() if x.is_floating_point() else x for x in task.inputs)
+    inputs = {k: x.double() if x.is_floating_point() else x for k, x in task.inputs.items()}
     for module in task.module.modules():
         for attribute in ("p", "dropout", "attention_dropout"):
             if isinstance(getattr(module, attribute, None), float):
@@ -45,8 +45,8 @@ def check_against_plain_training(captured: CapturedModel, *accelerators: int) ->
     train(task.module, task.loss, optimizer, draw(task.inputs, task.targets, order))
     assert_state(state, task.module, rtol=1e-7, atol=1e-9)
 
-    evaluated = captured.evaluation(*task.inputs)
-    torch.testing.assert_close(evaluated, task.module.eval()(*task.inputs))
+    evaluated = captured.evaluation(**task.inputs)
+    torch.testing.assert_close(evaluated, task.module.eval()(**task.inputs))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -69,6 +69,17 @@ def test_building_leaves_the_random_state_alone(models: str) -> None:
     assert not torch.equal(first.module.weight, other.module.weight)
 
 
+def test_a_model_on_a_device_is_refused_with_the_way_out(
+    models: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the CPU were a device.
+    monkeypatch.setattr("drlpp.models.task._DEVICES", ("meta",))
+    with pytest.raises(
+        InvalidModel, match=r"are on cpu; leave them on the CPU \(module\.cpu\(\)\)"
+    ):
+        ModelReference.named(f"{models}:pair").build()
+
+
 @pytest.mark.parametrize(
     ("factory", "reason"),
     [

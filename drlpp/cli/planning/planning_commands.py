@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drlpp.cli.command_line import (
+    MODEL_HELP,
     OPTIMIZER_HELP,
     POLICY_HELP,
     AcceleratorsOption,
@@ -45,7 +46,7 @@ def describe_cluster(
 
 
 def profile_model(
-    model: Annotated[str, typer.Argument(help="A name in the zoo, or package.module:factory.")],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the profile.")],
     cluster: Annotated[
         Path | None, typer.Option(help="Also write the cluster, with the measured link, here.")
@@ -85,9 +86,7 @@ def profile_model(
 
 
 def plan_placement(
-    model: Annotated[
-        str | None, typer.Argument(help="A name in the zoo, or package.module:factory.")
-    ] = None,
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
     profile: Annotated[
         Path | None,
         typer.Option(

@@ -284,8 +284,11 @@ LABELS = torch.zeros(96, dtype=torch.int64)
         (_loader(torch.zeros(96, 16).double(), LABELS), "'float64'"),
         (_loader(torch.zeros(96, 16), LABELS, LABELS), "but the model's inputs and targets have"),
         (_loader(torch.zeros(0, 16), LABELS[:0]), "gives no minibatch at all"),
-        (DataLoader([{"x": 1.0}] * 96, 8), "batches of type dict; expected"),
-        (DataLoader([("one", 1)] * 96, 8), "'str'"),
+        (
+            DataLoader([{"x": 1.0}] * 96, 8),
+            "dictionaries with 'x', but the model's example inputs have no names",
+        ),
+        (DataLoader([("one", 1)] * 96, 8), r"inputs\[0\] is a tuple of str; expected a tensor"),
         (DataLoader([(torch.zeros(8, 16), torch.tensor(1))] * 9, None), "a single number"),
     ],
 )

@@ -11,8 +11,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from drlpp.capturing.graph import OpGraph
 from drlpp.placement.placement import Placement
+from drlpp.specs.batches import Batch, call, chosen, joined
 
-Minibatch = tuple[Sequence[Tensor], Tensor]
+Minibatch = tuple[Batch, Batch]
 Loss = Callable[[Any, Tensor], Tensor]
 
 
@@ -43,7 +44,7 @@ def train(
         inputs, targets = concatenated(minibatches[step : step + together])
         optimizer.zero_grad()
         with torch.autocast("cpu", autocast) if autocast else nullcontext():
-            value = loss(module(*inputs), targets)
+            value = loss(call(module, inputs), targets)
         value.backward()
         if clip_norm:
             nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
@@ -53,13 +54,12 @@ def train(
 
 
 def concatenated(minibatches: Sequence[Minibatch]) -> Minibatch:
-    inputs = zip(*(inputs for inputs, _ in minibatches), strict=True)
-    return [torch.cat(parts) for parts in inputs], torch.cat([t for _, t in minibatches])
+    return joined(minibatches)
 
 
-def draw(inputs: Sequence[Tensor], targets: Tensor, order: Tensor) -> list[Minibatch]:
+def draw(inputs: Batch, targets: Batch, order: Tensor) -> list[Minibatch]:
     """The minibatches of ``order``, (minibatches, batch size) indices of samples."""
-    return [([value[indices] for value in inputs], targets[indices]) for indices in order]
+    return [chosen((inputs, targets), indices) for indices in order]
 
 
 def random_order(samples: int, minibatches: int, batch_size: int) -> Tensor:

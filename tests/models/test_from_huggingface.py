@@ -1,0 +1,324 @@
+"""Models of transformers as they come: trained as transformers would, saved as it saves."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from drlpp import (
+    InvalidInput,
+    Method,
+    ModelReference,
+    OptimizerSpec,
+    PipelineTrainer,
+    capture,
+    from_huggingface,
+)
+from drlpp.capturing.capture import CapturedModel
+from drlpp.errors import InvalidModel
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
+
+BATCH, LENGTH, WORDS = 4, 10, 60
+SMALL = {
+    "vocab_size": WORDS,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "max_position_embeddings": LENGTH,
+    "tie_word_embeddings": False,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "attention_dropout": 0.0,
+}
+OPTIMIZERS = {
+    "sgd": OptimizerSpec.parse("sgd", lr=0.1, momentum=0.9),
+    "adamw": OptimizerSpec.parse("adamw", lr=0.01, weight_decay=0.1),
+}
+
+
+def _gpt2() -> Any:
+    sizes = {"vocab_size": WORDS, "n_positions": LENGTH, "n_embd": 16, "n_layer": 2, "n_head": 4}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    config = transformers.GPT2Config(
+        **sizes, **dropout, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False
+    )
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def _llama() -> Any:
+    config = transformers.LlamaConfig(
+        **SMALL, num_key_value_heads=2, bos_token_id=1, eos_token_id=2
+    )
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def _mixtral() -> Any:
+    config = transformers.MixtralConfig(
+        **SMALL, num_key_value_heads=2, num_local_experts=2, bos_token_id=1, eos_token_id=2
+    )
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def _bert() -> Any:
+    return transformers.AutoModelForMaskedLM.from_config(transformers.BertConfig(**SMALL))
+
+
+def _classifier() -> Any:
+    config = transformers.BertConfig(**SMALL, num_labels=3)
+    return transformers.AutoModelForSequenceClassification.from_config(config)
+
+
+def _t5() -> Any:
+    config = transformers.T5Config(
+        vocab_size=WORDS,
+        d_model=16,
+        d_kv=4,
+        d_ff=32,
+        num_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+    )
+    # The configuration ignores the argument.
+    config.tie_word_embeddings = False
+    return transformers.AutoModelForSeq2SeqLM.from_config(config)
+
+
+def _vit() -> Any:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.ViTConfig(
+        **sizes,
+        intermediate_size=32,
+        image_size=8,
+        patch_size=4,
+        num_labels=3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return transformers.AutoModelForImageClassification.from_config(config)
+
+
+MODELS = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "mixtral": _mixtral,
+    "bert": _bert,
+    "classifier": _classifier,
+    "t5": _t5,
+    "vit": _vit,
+}
+
+
+def items(name: str, count: int, seed: int = 0) -> list[dict[str, Tensor]]:
+    """Samples as a dataset in torch's format has them; sentences are padded, each by as much."""
+    draw = torch.Generator().manual_seed(seed)
+    if name == "vit":
+        return [
+            {
+                "pixel_values": torch.randn(3, 8, 8, generator=draw),
+                "labels": torch.randint(3, (), generator=draw),
+            }
+            for _ in range(count)
+        ]
+    found = []
+    for _ in range(count):
+        tokens = torch.randint(3, WORDS, (LENGTH,), generator=draw)
+        mask = torch.ones_like(tokens)
+        mask[-2:] = 0
+        labels = tokens.masked_fill(mask == 0, -100)
+        if name == "classifier":
+            labels = torch.randint(3, (), generator=draw)
+        found.append({"input_ids": tokens, "attention_mask": mask, "labels": labels})
+    return found
+
+
+def build(name: str, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return MODELS[name]()
+
+
+def example(name: str) -> dict[str, Tensor]:
+    return next(iter(DataLoader(items(name, BATCH), BATCH)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_trained_in_stages_it_has_the_weights_of_a_training_by_transformers(
+    name: str, optimizer: str, tmp_path: Path
+) -> None:
+    model, plain = build(name).double(), build(name).double().train()
+    if name == "mixtral":
+        # One expert after the other, which no graph of fixed operators can be.
+        plain.set_experts_implementation("eager")
+    task = from_huggingface(model, _doubled(example(name)))
+    assert list(task.module.state_dict()) == list(model.state_dict())
+    captured = capture(task)
+    assert captured.graph.model == f"<{type(model).__name__}>"
+    assert len(captured.graph) > 20
+    if name == "gpt2":
+        # Without caches, which would be put together in every layer.
+        assert "cat" not in {operator.type for operator in captured.graph.operators}
+    method = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
+    spec = OPTIMIZERS[optimizer]
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), method, spec)
+    train = [_doubled(item) for item in items(name, 6 * BATCH)]
+    held_out = [_doubled(item) for item in items(name, BATCH + 1, seed=1)]
+    trainer = PipelineTrainer(document, model=captured, out=tmp_path / "run")
+    result = trainer.fit(DataLoader(train, BATCH), DataLoader(held_out, BATCH), epochs=1)
+
+    optimizing = spec.find()(plain.parameters(), **spec.complete)
+    for batch in DataLoader(train, BATCH):
+        optimizing.zero_grad()
+        plain(**batch).loss.backward()
+        optimizing.step()
+    wanted = plain.state_dict()
+    assert result.state_dict.keys() == wanted.keys()
+    for key, value in wanted.items():
+        torch.testing.assert_close(result.state_dict[key], value, rtol=1e-7, atol=1e-9)
+
+    plain.eval()
+    with torch.no_grad():
+        outputs = plain(**next(iter(DataLoader(held_out, len(held_out)))))
+    assert result.epochs[0].held_out_loss == pytest.approx(outputs.loss.item(), rel=1e-6)
+    labels = torch.stack([item["labels"] for item in held_out])
+    if name in ("classifier", "vit"):
+        right = (outputs.logits.argmax(1) == labels).double().mean().item()
+        assert result.module_score == result.epochs[0].score == pytest.approx(right)
+    else:
+        assert result.module_score is None
+
+    model.load_state_dict(result.state_dict)
+    model.save_pretrained(tmp_path / "saved")
+    loaded = type(model).from_pretrained(tmp_path / "saved", dtype=torch.float64)
+    assert loaded.config.to_dict().get("use_cache") == plain.config.to_dict().get("use_cache")
+    for key, value in loaded.state_dict().items():
+        assert torch.equal(value, result.state_dict[key])
+
+
+def _doubled(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
+
+
+def test_a_folder_by_name_and_in_python_is_the_same_model(tmp_path: Path) -> None:
+    model = build("gpt2")
+    model.save_pretrained(tmp_path / "gpt2")
+    named = ModelReference.named("huggingface", folder=str(tmp_path / "gpt2"), batch_size=2)
+    for task in (named.build(), from_huggingface(tmp_path / "gpt2", batch_size=2)):
+        assert {k: tuple(v.shape) for k, v in task.inputs.items()} == {
+            "input_ids": (2, LENGTH - 2),
+            "attention_mask": (2, LENGTH - 2),
+            "labels": (2, LENGTH - 2),
+        }
+        for key, value in model.state_dict().items():
+            assert torch.equal(task.module.state_dict()[key], value)
+    task = from_huggingface(model, batch_size=2)
+    assert model.training
+    task.module.eval()
+    assert not any(part.training for part in model.modules())
+    # A configuration alone has weights of the seed.
+    model.config.save_pretrained(tmp_path / "config")
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(tmp_path / "config")
+    bare = ModelReference.named("huggingface", folder=str(tmp_path / "config"))
+    one, same, other = (bare.build(seed).module.state_dict() for seed in (1, 1, 2))
+    key = "lm_head.weight"
+    assert torch.equal(one[key], same[key])
+    assert not torch.equal(one[key], other[key])
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "reason"),
+    [
+        (nn.Linear(2, 2), None, "model is a Linear; expected a model of transformers"),
+        ("no/such/folder", None, r"no config\.json; expected a folder .*nothing is downloaded"),
+        ("gpt2", {"input_ids": torch.ones(2, 4)}, "has 'input_ids' and no 'labels'"),
+        ("gpt2", [1, 2], "the example batch is a list; expected a dictionary"),
+        ("gpt2", {"labels": torch.ones(2, 3)}, "GPT2LMHeadModel cannot be called with labels"),
+        (
+            "gpt2",
+            {"input_ids": torch.ones(2, 4).long(), "labels": [1, 2]},
+            r"'labels' of the example batch is a list; .*with_format\('torch'\)",
+        ),
+        (
+            "gpt2",
+            {"input_ids": torch.ones(2, 4), "label": 1},
+            r"rename_column\('label', 'labels'\)",
+        ),
+        (
+            "gpt2",
+            {"input_ids": torch.ones(2, 4).long(), "labels": torch.tensor(1)},
+            "must be tensors with the batch as first dimension",
+        ),
+        (transformers.GPT2Config(), None, r"model is a GPT2Config; .*from_config\(config\)"),
+        (
+            "gpt2",
+            {
+                "input_ids": torch.ones(4, 5).long(),
+                "labels": torch.ones(4, 5).long(),
+                "position_ids": torch.arange(5)[None],
+            },
+            r"all samples share inputs\['position_ids'\], it is no input",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said(model: Any, batch: Any, reason: str) -> None:
+    with pytest.raises(InvalidModel, match=reason):
+        capture(from_huggingface(build(model) if model == "gpt2" else model, batch))
+
+
+def test_a_model_without_a_head_and_a_bare_model_are_refused_with_the_way_out() -> None:
+    bare = transformers.AutoModel.from_config(transformers.BertConfig(**SMALL))
+    with pytest.raises(InvalidModel, match=r"BertModel takes no labels, .*AutoModelForCausalLM"):
+        from_huggingface(bare, example("bert"))
+    with pytest.raises(InvalidModel, match=r"drlpp\.from_huggingface\(model, batch\)"):
+        capture(bare)
+
+
+def test_a_pickle_of_weights_is_refused(tmp_path: Path) -> None:
+    build("gpt2").save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(InvalidModel, match="as a pickle, which may run code"):
+        from_huggingface(tmp_path)
+
+
+def test_a_batch_of_another_length_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    captured: CapturedModel = capture(from_huggingface(build("gpt2"), example("gpt2")))
+    document = file_of(captured, in_a_row(captured.graph, 0))
+    shorter = [{k: v[:6] for k, v in item.items()} for item in items("gpt2", BATCH)]
+    with pytest.raises(InvalidInput, match=r"shapes are fixed.*padding='max_length'"):
+        PipelineTrainer(document, model=captured, out=tmp_path).fit(DataLoader(shorter, BATCH))
+
+
+def test_tied_embeddings_keep_both_names(tmp_path: Path) -> None:
+    config = build("gpt2").config
+    config.tie_word_embeddings = True
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        captured = capture(from_huggingface(model, example("gpt2")))
+        document = file_of(captured, in_a_row(captured.graph, 0))
+        trainer = PipelineTrainer(document, model=captured, out=tmp_path / "run")
+    result = trainer.fit(DataLoader(items("gpt2", 8), BATCH), epochs=1)
+    model.load_state_dict(result.state_dict)
+    model.save_pretrained(tmp_path / "saved")
+    loaded = type(model).from_pretrained(tmp_path / "saved")
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight
+    assert torch.equal(loaded.lm_head.weight, result.state_dict["lm_head.weight"])
+
+
+def test_without_transformers_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(InvalidModel, match=r"pip install 'drlpp\[huggingface\]'"):
+        from_huggingface(tmp_path)

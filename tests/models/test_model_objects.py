@@ -1,0 +1,178 @@
+"""Models that are objects of a program: tasks, modules in them, factories of every kind."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from drlpp import (
+    ClusterSession,
+    FailedMeasurement,
+    InvalidInput,
+    Measurement,
+    Method,
+    ModelReference,
+    PipelineTrainer,
+    Task,
+    capture,
+    read_placement,
+    write_document,
+)
+from drlpp.capturing.capture import CapturedModel
+from drlpp.comparison.plain import PlainPyTorch
+from drlpp.errors import InvalidModel
+from drlpp.models.zoo import alexnet
+from drlpp.specs.data import Data, Samples
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
+
+FLUSHED = Method(schedule="gpipe", policy="sync")
+
+
+def perceptron(batch_size: int = 4, hidden: int = 8) -> Task:
+    """Can be imported, by whoever imports tests."""
+    module = nn.Sequential(nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+    inputs, targets = torch.randn(batch_size, 6), torch.randint(3, (batch_size,))
+    return Task(module, (inputs,), targets, F.cross_entropy, _is_right)
+
+
+def _is_right(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) == targets).float()
+
+
+class Factory:
+    """An object that is called."""
+
+    def __call__(self) -> Task:
+        return perceptron()
+
+
+def _not_importable() -> Callable[[], Task]:
+    class Hidden(nn.Linear):
+        """Can neither be imported nor pickled."""
+
+    def make() -> Task:
+        module = nn.Sequential(Hidden(6, 8), nn.ReLU(), Hidden(8, 3))
+        return perceptron()._replace(module=module)
+
+    return make
+
+
+def _data() -> Data:
+    inputs, targets = torch.randn(24, 6), torch.randint(3, (24,))
+    return Data(Samples((inputs[:16],), targets[:16]), Samples((inputs[16:],), targets[16:]))
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (perceptron, f"{__name__}:perceptron"),
+        (functools.partial(perceptron, hidden=4), f"{__name__}:perceptron(hidden=4)"),
+        (alexnet, "alexnet"),
+        (Factory(), "<Factory>"),
+        (lambda: perceptron(), "<lambda>"),
+        (_not_importable(), "<make>"),
+        (functools.partial(perceptron, 4), "<perceptron>"),
+        (functools.partial(_not_importable()), "<make>"),
+        (perceptron(), "<Sequential>"),
+    ],
+)
+def test_a_model_is_named_by_what_another_process_could_import(model: Any, name: str) -> None:
+    reference = ModelReference.of(model)
+    assert str(reference) == name
+    assert ModelReference.of(reference) is reference
+    assert isinstance(reference.build().module, nn.Module)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (nn.Linear(2, 2), r"model is a Linear, .* give drlpp\.Task\(module, inputs, targets, loss"),
+        (3, "model is a int, which"),
+        (nn.Linear, "its factory raised TypeError: Linear"),
+        (lambda: nn.Linear(2, 2), r"<lambda>: its factory returned Linear; expected \(module"),
+        ((nn.Linear(2, 2), torch.ones(3, 2), 1), "targets are 1, expected a tensor"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_way_out(model: Any, reason: str) -> None:
+    with pytest.raises(InvalidModel, match=reason):
+        capture(model)
+
+
+def test_a_task_keeps_its_modules_own_weights_whatever_the_seed() -> None:
+    task = perceptron()
+    captured = capture(task, seed=7)
+    assert captured.task.module is task.module
+    assert captured.state["0.weight"].data_ptr() == task.module[0].weight.data_ptr()
+
+
+def test_copies_share_the_object_and_pickles_and_files_have_the_name_alone(tmp_path: Path) -> None:
+    captured = capture(_not_importable())
+    reference = captured.reference
+    assert copy.deepcopy(reference).build().module
+    document = file_of(captured, in_a_row(captured.graph, 0))
+    path = write_document(tmp_path / "placement.json", document)
+    for elsewhere in (pickle.loads(pickle.dumps(reference)), read_placement(path).model):
+        assert str(elsewhere) == "<make>"
+        with pytest.raises(InvalidModel, match="<make> was an object of the program"):
+            elsewhere.build()
+
+
+def test_it_is_measured_placed_and_trained_and_the_users_module_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    task = _not_importable()()
+    before = copy.deepcopy(task.module.state_dict())
+    with ClusterSession(task, workers=2, method=FLUSHED) as session:
+        placement = in_a_row(session.graph, 0, 1)
+        assert isinstance(session.measure(placement, minibatches=4), Measurement)
+        document = file_of(session.captured, placement, FLUSHED)
+        path = write_document(tmp_path / "placement.json", document)
+    # In the same program the document knows the model; a file does not, and is given it again.
+    data, states = _data(), []
+    given: list[tuple[Any, Task | CapturedModel | None]] = [
+        (document, None),
+        (path, task),
+        (path, session.captured),
+    ]
+    for number, (placed, model) in enumerate(given):
+        trainer = PipelineTrainer(placed, model=model, out=tmp_path / str(number))
+        result = trainer.fit(data, epochs=2)
+        assert result.module_score == pytest.approx(result.epochs[-1].score)
+        states.append(result.state_dict)
+        assert task.module.training
+        for name, value in task.module.state_dict().items():
+            assert torch.equal(value, before[name])
+            assert not torch.equal(value, result.state_dict[name])
+    for state in states[1:]:
+        assert all(torch.equal(value, states[0][name]) for name, value in state.items())
+    with pytest.raises(InvalidInput, match=r"<Sequential> was an object .*model=…"):
+        PipelineTrainer(path, out=tmp_path / "none")
+    with pytest.raises(InvalidInput, match="this is the placement of another model"):
+        PipelineTrainer(path, model=Task(nn.Linear(2, 2), torch.ones(2, 2)), out=tmp_path / "none")
+
+
+def test_plain_pytorch_gets_a_copy_or_says_why_not() -> None:
+    with (
+        ClusterSession(Task(*perceptron()), workers=1) as session,
+        PlainPyTorch(session) as plain,
+    ):
+        assert isinstance(plain.measure(1, 3, FLUSHED), Measurement)
+    with (
+        ClusterSession(_not_importable()(), workers=1) as session,
+        PlainPyTorch(session) as plain,
+    ):
+        outcome = plain.measure(1, 3, FLUSHED)
+    assert isinstance(outcome, FailedMeasurement)
+    assert "cannot be given to another process" in outcome.reason
+    assert "Hidden" in outcome.reason
+    assert "<Sequential> was an object of the program" in outcome.reason

@@ -1,0 +1,262 @@
+"""Models whose batches are dictionaries and structures: measured, trained, evaluated, resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from drlpp import (
+    ClusterSession,
+    InvalidInput,
+    Measurement,
+    Method,
+    OptimizerSpec,
+    PipelineTrainer,
+    Task,
+    TrainerCallbacks,
+    capture,
+)
+from drlpp.capturing.capture import CapturedModel
+from drlpp.runtime import Minibatches, RunOptions, run_reference
+from drlpp.specs.batches import call, chosen
+from drlpp.specs.data import Data, Samples
+from tests.support.models import structured
+from tests.support.models.structured import BATCH, by_position, data, rows, samples, with_labels
+from tests.support.training.killing import killed_after_saving
+from tests.support.training.pipelines import assert_state, in_a_row, random_order
+from tests.support.training.placement_files import file_of
+
+FLUSHED = Method(schedule="1f1b-flush", policy="sync", microbatches=2)
+STASH = Method(policy="stash")
+SGD = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
+KINDS: dict[str, tuple[Callable[[], Task], Callable[[Samples], Samples]]] = {
+    "keywords": (structured.by_keyword, lambda given: given),
+    "positions": (structured.positional, by_position),
+    "own loss": (structured.own_loss, with_labels),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def captured_for(kind: str) -> CapturedModel:
+    torch.manual_seed(3)
+    return capture(KINDS[kind][0]())
+
+
+def as_taken(kind: str, given: Samples) -> Samples:
+    return KINDS[kind][1](given)
+
+
+def plainly_trained(task: Task, minibatches: list[Samples]) -> Task:
+    """Trained in place in an ordinary loop."""
+    optimizer = torch.optim.SGD(task.module.parameters(), lr=0.1, momentum=0.9)
+    for inputs, targets in minibatches:
+        optimizer.zero_grad()
+        outputs = call(task.module, inputs)
+        (outputs["loss"] if targets is None else structured.both(outputs, targets)).backward()
+        optimizer.step()
+    return task
+
+
+@pytest.mark.parametrize("method", [FLUSHED, STASH], ids=["flushed", "stash"])
+def test_workers_train_as_the_reference_and_flushed_as_plain_pytorch(
+    kind: str, method: Method
+) -> None:
+    captured = captured_for(kind)
+    assert captured.task.loss is not None
+    given = as_taken(kind, samples(12, seed=5))
+    order = random_order(12, 6, BATCH)
+    placement = in_a_row(captured.graph, 0, 1, 2)
+    with ClusterSession(captured, workers=3, method=method, optimizer=SGD) as session:
+        assert isinstance(session.measure(placement, minibatches=4), Measurement)
+        targets = given.targets if given.targets is not None else torch.empty(12, 0)
+        session.use_samples(given.inputs, targets)
+        deployment = session.deploy(placement)
+        session.run(deployment, 6, RunOptions(order=order))
+        state, _ = session.collect(deployment)
+    reference = run_reference(
+        captured,
+        placement,
+        Minibatches(given.inputs, targets, order),
+        6,
+        method=method,
+        optimizer=SGD,
+    )
+    for name, value in reference.state.items():
+        torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-12)
+    if method is FLUSHED:
+        minibatches = [
+            Samples(
+                chosen(given.inputs, row), None if given.targets is None else chosen(targets, row)
+            )
+            for row in order
+        ]
+        assert_state(state, plainly_trained(captured.task, minibatches).module)
+
+
+def test_replicas_take_turns_in_structured_minibatches() -> None:
+    captured = captured_for("own loss")
+    given, order = as_taken("own loss", samples(12, seed=5)), random_order(12, 8, BATCH)
+    for method in (FLUSHED, STASH):
+        placement = in_a_row(captured.graph, 0, 0, 1)
+        with ClusterSession(captured, workers=3, method=method, optimizer=SGD) as session:
+            session.use_samples(given.inputs, torch.empty(12, 0))
+            deployment = session.deploy(placement)
+            session.run(deployment, 8, RunOptions(order=order))
+            state, _ = session.collect(deployment)
+        minibatches = Minibatches(given.inputs, torch.empty(12, 0), order)
+        reference = run_reference(captured, placement, minibatches, 8, method=method, optimizer=SGD)
+        for name, value in reference.state.items():
+            torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_what_is_evaluated_is_what_the_users_module_gives(kind: str, tmp_path: Path) -> None:
+    captured = captured_for(kind)
+    train, test = (as_taken(kind, part) for part in data())
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), STASH, SGD)
+    trainer = PipelineTrainer(document, model=captured, out=tmp_path / "memory")
+    in_memory = trainer.fit(Data(train, test), epochs=1)
+    loaded = PipelineTrainer(document, model=captured, out=tmp_path / "loaded").fit(
+        loader(rows(train)), loader(rows(test)), epochs=1
+    )
+    # In another order of samples, so each is held against its own module.
+    for result in (in_memory, loaded):
+        captured.task.module.load_state_dict(result.state_dict)
+        with torch.no_grad():
+            outputs = call(captured.task.module, test.inputs)
+        wanted = structured.both(outputs, data().test.targets)
+        assert result.epochs[0].held_out_loss == pytest.approx(wanted.item(), rel=1e-9)
+        if kind == "own loss":
+            assert result.module_score is None
+        else:
+            score = structured.near(outputs, test.targets).mean().item()
+            assert result.module_score == result.epochs[0].score == pytest.approx(score)
+
+
+def loader(given: list[Samples], batch_size: int = BATCH) -> DataLoader:
+    """Without targets a batch is what the model takes; else (inputs, targets)."""
+    items: list[Any] = [one.inputs if one.targets is None else tuple(one) for one in given]
+    return DataLoader(items, batch_size)
+
+
+def test_resumed_from_a_checkpoint_within_an_epoch_equals_uninterrupted(
+    kind: str, tmp_path: Path
+) -> None:
+    captured = captured_for(kind)
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), STASH, SGD)
+    given = loader(rows(as_taken(kind, samples(24))))
+
+    def trainer(out: str, **options: Any) -> PipelineTrainer:
+        folder = tmp_path / out
+        return PipelineTrainer(document, model=captured, out=folder, checkpoint_every=2, **options)
+
+    whole = trainer("whole").fit(given, epochs=2)
+    with killed_after_saving(2):
+        trainer("parts").fit(given, epochs=2)
+    resumed = trainer("parts", resume=True).fit(given, epochs=2)
+    assert all(torch.equal(resumed.state_dict[name], v) for name, v in whole.state_dict.items())
+
+
+def _names(given: Samples) -> list[dict[str, Any]]:
+    """Flat dictionaries, as collators give them, in an order of their own."""
+    return [dict(reversed({**one.inputs, **one.targets}.items())) for one in rows(given)]
+
+
+def test_a_dictionary_is_taken_apart_by_name_and_what_is_left_out_is_said(
+    tmp_path: Path,
+) -> None:
+    captured = captured_for("keywords")
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), STASH, SGD)
+    given, notes = samples(24), []
+    flat = [{"number": i, **one} for i, one in enumerate(_names(given))]
+    flat = [{**one, "text": "some"} for one in flat]
+    results = []
+    for out, items in (("flat", flat), ("pairs", [tuple(one) for one in rows(given)])):
+        trainer = PipelineTrainer(
+            document,
+            model=captured,
+            out=tmp_path / out,
+            observer=TrainerCallbacks(on_note=notes.append),
+        )
+        results.append(trainer.fit(DataLoader(items, BATCH), epochs=1).state_dict)
+    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
+    assert notes == [
+        "the loader also gives 'text', which the model does not take: its example inputs have "
+        "'extra', 'tokens'"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda one: one.pop("tokens"), r"inputs has no 'tokens', only 'words', 'number', 'extra'"),
+        (lambda one: one.pop("words"), "targets has no 'words', only"),
+        (lambda one: one["extra"].pop("mask"), r"inputs\['extra'\] has no 'mask', only 'numbers'"),
+        (
+            lambda one: one["extra"].update(numbers=one["extra"]["mask"]),
+            r"inputs\['extra'\]\['numbers'\] is a Tensor, one; expected a tuple of 2",
+        ),
+        (lambda one: one.update(tokens=[3, 4]), "is a list of Tensor; expected a tensor"),
+        (
+            lambda one: one.update(tokens=one["tokens"][:3]),
+            r"\(\(3,\), 'int64'\).*shapes are fixed, .*padding='max_length'",
+        ),
+        (lambda one: one.update(tokens=one["tokens"].float()), r"'float32'\)"),
+    ],
+)
+def test_batches_that_do_not_fit_are_refused_in_words(
+    change: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path
+) -> None:
+    captured = captured_for("keywords")
+    items = _names(samples(8))
+    for one in items:
+        one["extra"] = dict(one["extra"])
+        change(one)
+    document = file_of(captured, in_a_row(captured.graph, 0))
+    with pytest.raises(InvalidInput, match=message):
+        PipelineTrainer(document, model=captured, out=tmp_path).fit(DataLoader(items, BATCH))
+
+
+@pytest.mark.parametrize("name", ["labels", "label", "target"])
+def test_targets_without_names_are_the_labels(name: str, tmp_path: Path) -> None:
+    task = structured.by_keyword()
+    task = task._replace(
+        targets=task.targets["number"],
+        loss=lambda outputs, number: structured.both(
+            outputs, {"words": torch.zeros(len(number), 5, dtype=torch.int64), "number": number}
+        ),
+        score=None,
+    )
+    captured = capture(task)
+    document = file_of(captured, in_a_row(captured.graph, 0), STASH, SGD)
+    given = samples(8)
+    items = [{**one.inputs, name: one.targets["number"]} for one in rows(given)]
+    found = PipelineTrainer(document, model=captured, out=tmp_path / "a").fit(
+        DataLoader(items, BATCH), epochs=1
+    )
+    pairs = [(one.inputs, one.targets["number"]) for one in rows(given)]
+    wanted = PipelineTrainer(document, model=captured, out=tmp_path / "b").fit(
+        DataLoader(pairs, BATCH), epochs=1
+    )
+    assert all(torch.equal(wanted.state_dict[n], value) for n, value in found.state_dict.items())
+    none = [one.inputs for one in rows(given)]
+    with pytest.raises(InvalidInput, match="none of it is called 'labels' or 'label' or"):
+        PipelineTrainer(document, model=captured, out=tmp_path / "c").fit(DataLoader(none, BATCH))
+
+
+def test_values_that_are_not_finite_are_found_by_name(tmp_path: Path) -> None:
+    captured = captured_for("keywords")
+    given = samples(24)
+    given.inputs["extra"]["numbers"][1]["scale"][5] = torch.nan
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), STASH, SGD)
+    trainer = PipelineTrainer(document, model=captured, out=tmp_path)
+    with pytest.raises(Exception, match=r"inputs\['extra'\]\['numbers'\]\[1\]\['scale'\]"):
+        trainer.fit(loader(rows(given)), epochs=1)
