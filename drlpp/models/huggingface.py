@@ -110,8 +110,13 @@ def from_huggingface(
     return task
 
 
-def huggingface(folder: str, batch_size: int = 8, length: int | None = None) -> Task:
+def huggingface(folder: str = "", batch_size: int = 8, length: int | None = None) -> Task:
     """Return the model of a local folder with random examples: the factory of that name."""
+    if not folder:
+        raise InvalidModel(
+            "model huggingface needs a local folder that save_pretrained has written: "
+            "--model-option folder=FOLDER"
+        )
     return from_huggingface(folder, batch_size=batch_size, length=length)
 
 

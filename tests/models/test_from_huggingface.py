@@ -284,6 +284,11 @@ def test_a_model_without_a_head_and_a_bare_model_are_refused_with_the_way_out() 
         capture(bare)
 
 
+def test_the_name_needs_a_folder() -> None:
+    with pytest.raises(InvalidModel, match=r"needs a local folder .*--model-option folder=FOLDER"):
+        ModelReference.named("huggingface").build()
+
+
 def test_a_pickle_of_weights_is_refused(tmp_path: Path) -> None:
     build("gpt2").save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
