@@ -105,8 +105,9 @@ def capture(
 ) -> CapturedModel:
     """Capture a model with its loss.
 
-    Warns (:class:`~drlpp.errors.ModelNote`) of what a user should know: operators that shared
-    weights make one, and ``torch.utils.checkpoint``, which recomputes nothing in a pipeline.
+    Warns (:class:`~drlpp.errors.ModelNote`) of what a user should know: operators that are one
+    since a module uses a weight again and again, and ``torch.utils.checkpoint``, which recomputes
+    nothing in a pipeline.
 
     Args:
         model: a :class:`Task`, a factory, or a reference to one (:meth:`ModelReference.of`).

@@ -24,7 +24,6 @@ from drlpp.schedule.kinds.registry import (
     training_kinds,
 )
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.schedule.ties import Tie, ties_of
 from drlpp.schedule.weight_policies import (
     PIPEOPTIM,
     SYNC,
@@ -35,6 +34,7 @@ from drlpp.schedule.weight_policies import (
 
 if TYPE_CHECKING:
     from drlpp.schedule.schedule import Schedule
+    from drlpp.schedule.ties import Tie
 
 
 def _one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
@@ -296,6 +296,9 @@ class Method(StrictRecord):
 
     def ties(self, pipeline: Pipeline) -> tuple[Tie, ...]:
         """Return the weights that several stages hold copies of, and how these are updated."""
+        # Workers do not need it.
+        from drlpp.schedule.ties import ties_of
+
         together = [self.minibatches_of_update(len(workers)) for workers in pipeline.stages]
         return ties_of(pipeline, self.in_flight(pipeline), together)
 

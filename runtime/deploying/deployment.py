@@ -14,7 +14,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Deploy
-from drlpp.runtime.ipc.tied_spec import TiedSpec
+from drlpp.runtime.ipc.run_plan import TiedSpec
 from drlpp.runtime.ipc.transport_choice import Transport
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.method import Method

@@ -14,8 +14,7 @@ from torch import Tensor
 from drlpp import errors
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import DeviceFacts
-from drlpp.runtime.ipc.run_plan import RunPlan
-from drlpp.runtime.ipc.tied_spec import TiedSpec
+from drlpp.runtime.ipc.run_plan import RunPlan, TiedSpec
 from drlpp.runtime.ipc.transport_choice import Route, Transport
 from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import DeviceChoice, Method

@@ -7,6 +7,20 @@ from dataclasses import dataclass, field
 
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.weight_policies import WeightUse
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class TiedSpec:
+    """What a stage needs to know of a tie whose weights it holds, whatever it runs.
+
+    Attributes:
+        optimizer: of these weights.
+        delay: s of them in steady state.
+    """
+
+    optimizer: OptimizerSpec
+    delay: int
 
 
 @dataclass(frozen=True)

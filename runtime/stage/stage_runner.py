@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
-from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
-from drlpp.runtime.ipc.tied_spec import TiedSpec
+from drlpp.runtime.ipc.run_plan import RunPlan, TiedSpec, WeightPlan
 from drlpp.runtime.stage.gradients import SumOverReplicas
 from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.minibatches import MinibatchSource
@@ -21,12 +20,14 @@ from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stage_weights import StageWeights, kept_state, kept_weights
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
-from drlpp.runtime.stage.tied_weights import TiedWeights
 from drlpp.runtime.stage.weight_group import WeightGroup
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+
+if TYPE_CHECKING:
+    from drlpp.runtime.stage.tied_weights import TiedWeights
 
 
 @dataclass
@@ -75,15 +76,7 @@ class StageRunner:
         alone = [name for name in self.program.weight_names if name not in with_others]
         self.weights = StageWeights(
             own=WeightGroup(alone, **self._of_group(alone, self.optimizer, self.delay)),
-            tied={
-                number: TiedWeights(
-                    names,
-                    stage=self.program.stage,
-                    **self._of_group(names, spec.optimizer, spec.delay),
-                )
-                for number, spec in self.ties.items()
-                for names in [list(self.program.ties[number])]
-            },
+            tied={number: self._tied(number, spec) for number, spec in self.ties.items()},
         )
         self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
         self.squared_norm: float | None = None
@@ -92,6 +85,14 @@ class StageRunner:
         self.losses = Losses()
         self.peak_weight_bytes = 0
         self.skipped_updates = 0
+
+    def _tied(self, number: int, spec: TiedSpec) -> TiedWeights:
+        # Most workers hold none, and begin sooner without it.
+        from drlpp.runtime.stage.tied_weights import TiedWeights
+
+        names = list(self.program.ties[number])
+        options = self._of_group(names, spec.optimizer, spec.delay)
+        return TiedWeights(names, stage=self.program.stage, **options)
 
     def _of_group(
         self, names: Sequence[str], optimizer: OptimizerSpec, delay: int

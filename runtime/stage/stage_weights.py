@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
-from drlpp.runtime.stage.tied_weights import TiedWeights
 from drlpp.runtime.stage.weight_group import WeightGroup
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
+
+if TYPE_CHECKING:
+    from drlpp.runtime.stage.tied_weights import TiedWeights
 
 _OWN = -1
 """The number of the group of a stage's own weights, where others have that of their tie."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,6 @@ from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
-from drlpp.runtime.worker.tied_sums import TiedSums
 from drlpp.schedule.actions import (
     TIED_PAYLOADS,
     Action,
@@ -35,6 +34,9 @@ from drlpp.schedule.actions import (
     TiedUpdate,
     Update,
 )
+
+if TYPE_CHECKING:
+    from drlpp.runtime.worker.tied_sums import TiedSums
 
 
 class Runner(Protocol):
@@ -147,13 +149,17 @@ class TrainingExecutor(Executor):
     everyone: dist.ProcessGroup
     _summed_next: frozenset[MicrobatchId] = frozenset()
     _last_of: Mapping[int, int] = field(default_factory=dict)
-    _tied: TiedSums = field(init=False)
+    _tied: TiedSums | None = None
 
     def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
         """Perform all actions, and time what predictions of weights take."""
         self._summed_next = _last_before_sums(actions)
         self._last_of = {a.version: a.through - 1 for a in actions if isinstance(a, Update)}
-        self._tied = TiedSums(self.runners, self.received.pop)
+        if any(runner.ties for runner in self.runners):
+            # Most workers share no weights, and begin sooner without it.
+            from drlpp.runtime.worker.tied_sums import TiedSums
+
+            self._tied = TiedSums(self.runners, self.received.pop)
         for runner in self.runners:
             for policy in runner.weights.policies:
                 policy.clock = self.clock
@@ -180,20 +186,27 @@ class TrainingExecutor(Executor):
             case AllReduce(_, _, "gradients"):
                 self.runners[0].finish_sum()
             case AllReduce(_, _, "tied_gradients", tie):
-                self._tied.sum_over_replicas(tie)
+                self.tied.sum_over_replicas(tie)
             case AllReduce(version, _, "squared_norm"):
                 self._share_squared_norm(version)
             case Send(message, _) if message.payload in TIED_PAYLOADS:
-                self.mailbox.send(action, self._tied.to_send(message))
+                self.mailbox.send(action, self.tied.to_send(message))
             case TiedUpdate():
-                self._tied.update(action, self.runners[action.chunk].program.stage)
+                self.tied.update(action, self.runners[action.chunk].program.stage)
             case Update(_, contributions, through):
                 for runner in self.runners:
                     runner.update(contributions)
-                self._tied.forget()
+                if self._tied:
+                    self._tied.forget()
                 self.on_progress(through)
             case _:
                 super().perform(action)
+
+    @property
+    def tied(self) -> TiedSums:
+        """The sums of weights that other stages hold too, for the actions that need them."""
+        assert self._tied is not None
+        return self._tied
 
     def _share_squared_norm(self, version: int) -> None:
         """Sum the squared norm of the gradients over all stages, for the update to ``version``.
@@ -201,7 +214,8 @@ class TrainingExecutor(Executor):
         It is not finite on any stage if a gradient of one of them is not.
         """
         own = sum(runner.own_squared_norm() for runner in self.runners)
-        own += self._tied.squared_norm(self._last_of[version])
+        if self._tied:
+            own += self._tied.squared_norm(self._last_of[version])
         total = torch.tensor([own], dtype=torch.float64)
         self.everyone.allreduce([total]).wait()
         for runner in self.runners:

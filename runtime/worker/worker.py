@@ -65,7 +65,6 @@ from drlpp.runtime.ipc.commands import (
 )
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
-from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.stage_runner import StageRunner
@@ -73,7 +72,6 @@ from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.streaming import StreamedMinibatches
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.worker.executor import Executor, Runner, TrainingExecutor
-from drlpp.runtime.worker.operator_timing import time_operators
 from drlpp.schedule.actions import Action, Message
 from drlpp.torch_versions import forget_keys
 
@@ -156,6 +154,9 @@ class Worker:
         return Done()
 
     def _profile(self, command: ProfileOperators) -> Answer:
+        # Most workers measure no profile, and begin sooner without it.
+        from drlpp.runtime.worker.operator_timing import time_operators
+
         build = self._group_builder(self._limits.group_seconds)
         with (
             replicas_of_profile(command, self._accelerator.device, build) as replicas,
@@ -289,6 +290,9 @@ class Worker:
         )
 
     def _evaluate(self, command: Run) -> RunResult:
+        # Workers that only measure placements evaluate nothing.
+        from drlpp.runtime.stage.evaluation_runner import EvaluationRunner
+
         assert self._connections is not None
         assert command.evaluation is not None
         with discarded_fx_sources():

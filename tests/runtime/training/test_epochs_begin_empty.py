@@ -68,7 +68,7 @@ def test_every_epoch_counts_s_from_0(
         for rank, run in epoch.items():
             assert differences(run) == fills(rank)
             # PipeOptim looks as far ahead (eq. 5), from the newest weights there are.
-            uses = [run.plans[0].uses[minibatch, 0] for minibatch in range(MINIBATCHES)]
+            uses = [run.plans[0].own.uses[minibatch, 0] for minibatch in range(MINIBATCHES)]
             assert [use.forward_lead for use in uses] == fills(rank)
             newest = [max(minibatch - (STAGES - rank - 1), 0) for minibatch in range(MINIBATCHES)]
             assert [use.newest_in_forward for use in uses] == newest
@@ -83,7 +83,7 @@ def test_the_first_update_of_an_epoch_has_no_delay_in_2bw(
     train(placement_file(captured, 0, 1, 2, method=method), epochs=2, out=tmp_path)
     for epoch in sent:
         for run in epoch.values():
-            used = [run.plans[0].uses[minibatch, 0].stashed for minibatch in range(MINIBATCHES)]
+            used = [run.plans[0].own.uses[minibatch, 0].stashed for minibatch in range(MINIBATCHES)]
             assert used == [0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
@@ -103,7 +103,7 @@ def test_a_checkpoint_within_an_epoch_does_not_drain(
         train(again, epochs=1, out=tmp_path / "parts", resume=True)
         run = sent[0][placed[0]]
         begin = 0 if placed == (1, 0, 2) else 8
-        leads = [run.plans[0].uses[begin + number, 0].forward_lead for number in range(4)]
+        leads = [run.plans[0].own.uses[begin + number, 0].forward_lead for number in range(4)]
         assert leads == expected
 
 
@@ -121,9 +121,10 @@ def test_t1_and_t2_divide_by_the_steady_states_delay_in_every_epoch(
                 0.01 / delay ** (1 - min((number * MINIBATCHES + k) / steps, 1))
                 for k in range(MINIBATCHES)
             ]
-            assert list(run.plans[0].rates) == pytest.approx(expected)
+            assert list(run.plans[0].own.rates) == pytest.approx(expected)
             # T2 looks back over as many updates as there were.
             leads = [
-                run.plans[0].uses[minibatch, 0].backward_lead for minibatch in range(MINIBATCHES)
+                run.plans[0].own.uses[minibatch, 0].backward_lead
+                for minibatch in range(MINIBATCHES)
             ]
             assert [-lead for lead in leads] == fills(rank)
