@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from drlpp.capturing.capture import mean_square
 from drlpp.models.task import Task
@@ -15,6 +16,7 @@ from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import divided, settled
 
 
 class PlainLoop:
@@ -41,7 +43,7 @@ class PlainLoop:
         self._loss = task.loss or mean_square
         self._method = method
         self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
-        self.optimizer = build_optimizer(optimizer, self._weights)
+        self.optimizers = _optimizers(self.module, optimizer)
         self._emulated = EmulatedAccelerator(speed)
         self._collected = 0
 
@@ -83,5 +85,21 @@ class PlainLoop:
             norm = nn.utils.clip_grad_norm_(self._weights, method.clip_norm or math.inf)
             finite = not method.skips_updates or bool(norm.isfinite())
         if finite:
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.optimizers:
+                optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+
+def _optimizers(module: nn.Module, spec: OptimizerSpec) -> list[Optimizer]:
+    """Return an optimizer for each group of a module's parameters."""
+    names: dict[Tensor, str] = {}
+    aliases: dict[str, str] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        if weight.requires_grad and names.setdefault(weight, name) != name:
+            aliases[name] = names[weight]
+    weights = {name: weight for weight, name in names.items()}
+    return [
+        build_optimizer(group.optimizer, [weights[name] for name in group.names])
+        for group in divided(settled(spec, weights, aliases), weights)
+    ]

@@ -90,9 +90,14 @@ def _state_copies(optimizer: OptimizerSpec) -> float:
     """Return the elements of the optimizer's state for each element of a weight.
 
     They are found by making a step. Of an optimizer that treats some weights otherwise than
-    matrices, it is the most.
+    matrices, or has groups of parameters, it is the most.
     """
     import torch
+
+    if optimizer.groups:
+        alone = optimizer.model_copy(update={"groups": ()})
+        others = (optimizer.of_group(group) for group in optimizer.groups)
+        return max(map(_state_copies, (alone, *others)))
 
     def of_a_weight(*shape: int) -> float:
         weight = torch.zeros(shape, requires_grad=True)

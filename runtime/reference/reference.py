@@ -20,13 +20,15 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
-from drlpp.runtime.reference.reference_weights import StageHistory, with_stage_momentum
+from drlpp.runtime.reference.reference_groups import GroupedHistory
+from drlpp.runtime.reference.reference_weights import StageHistory, Weights, with_stage_momentum
 from drlpp.runtime.reference.replay import ReferencePipeline, ReferenceStage, Replay
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import settled
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class ReferenceExecutor:
         delays: RandomDelays | None = None,
     ) -> None:
         self._captured = captured
+        optimizer = settled(optimizer, captured.trained, captured.aliases)
         accelerators = 1 + max(placement.accelerators, default=-1)
         self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
         self._minibatches = replace(minibatches, microbatches=method.microbatches)
@@ -96,11 +99,12 @@ class ReferenceExecutor:
             stages=[
                 ReferenceStage(
                     program,
-                    StageHistory(
+                    _history(
                         {name: captured.state[name] for name in program.weight_names},
                         method,
-                        with_stage_momentum(optimizer, method, delay, max(stage_delays)),
+                        optimizer,
                         delay,
+                        max(stage_delays),
                     ),
                     delay,
                     DelayedGradients(delays, stage) if delays else None,
@@ -142,8 +146,21 @@ class ReferenceExecutor:
         state = dict(self._captured.state)
         for stage, replicas in zip(self._pipeline.stages, self._plan.pipeline.stages, strict=True):
             history = stage.history
-            found = history.versions[history.newest] | self._pipeline.buffers[replicas[0]]
+            found = history.weights | self._pipeline.buffers[replicas[0]]
             state |= {name: value for name, value in found.items() if name in state}
         for alias, name in self._captured.aliases.items():
             state[alias] = state[name]
         return state
+
+
+def _history(
+    initial: Weights, method: Method, optimizer: OptimizerSpec, delay: int, largest: int
+) -> GroupedHistory:
+    """Return the history of a stage with s = ``delay``, of ``largest`` at most in any stage."""
+
+    def of_group(weights: Weights, own: OptimizerSpec) -> StageHistory:
+        return StageHistory(
+            weights, method, with_stage_momentum(own, method, delay, largest), delay
+        )
+
+    return GroupedHistory(initial, optimizer, of_group)

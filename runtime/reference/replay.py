@@ -13,7 +13,8 @@ from torch.autograd import _unsafe_preserve_version_counter
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.reference.random_delays import DelayedGradients
-from drlpp.runtime.reference.reference_weights import StageHistory, Weights
+from drlpp.runtime.reference.reference_groups import GroupedHistory
+from drlpp.runtime.reference.reference_weights import Weights
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.passes.passes import as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
@@ -64,7 +65,7 @@ class ReferenceStage:
     """
 
     program: StageProgram
-    history: StageHistory
+    history: GroupedHistory
     delay: int
     arriving: DelayedGradients | None
     skipped_updates: int = 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import _unsafe_preserve_version_counter
+from torch.optim import Optimizer
 
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
@@ -28,12 +29,11 @@ from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.weights.optimizers import (
     OptimizerState,
-    build_optimizer,
     load_optimizer_state,
     named_optimizer_state,
     state_on,
 )
-from drlpp.runtime.weights.policies import Stash, build_policy
+from drlpp.runtime.weights.weight_groups import stage_weights
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
@@ -50,7 +50,7 @@ class StageRunner:
         program: the stage.
         state: initial values of all parameters and buffers, by name; copied to ``device``.
         method: the weight policy, and how passes are computed.
-        optimizer: what updates the weights.
+        optimizer: what updates the weights, with groups by their names.
         delay: s of this stage in steady state.
         loss: gives the loss from the model's flat outputs and the targets (last stage).
         minibatches: where inputs and targets come from.
@@ -86,13 +86,12 @@ class StageRunner:
             self._copy(name, torch.contiguous_format).requires_grad_() for name in self.names
         ]
         self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
-        self._optimizer = build_optimizer(self.optimizer, weights) if weights else None
-        self.policy = build_policy(self.method, weights, self._optimizer, self.delay)
-        if self._optimizer:
-            known = {name: dict(state) for name, state in self.optimizer_state.items()}
-            policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
-            load_optimizer_state(self._optimizer, self.names, weights, known, self._own_options)
-            self.policy.load_state([state_on(self.device, state) for state in policy_state])
+        self.policy = stage_weights(self.method, self.names, weights, self.optimizer, self.delay)
+        known = {name: dict(state) for name, state in self.optimizer_state.items()}
+        policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
+        for optimizer, names, own in self._groups():
+            load_optimizer_state(optimizer, names, own, known, self._own_options)
+        self.policy.load_state([state_on(self.device, state) for state in policy_state])
         self._gradients: Gradients = SingleGradients(weights)
         self.squared_norm: float | None = None
         self._in_flight: dict[MicrobatchId, InFlight] = {}
@@ -106,6 +105,12 @@ class StageRunner:
     ) -> Tensor:
         value = self.state[name].detach()
         return value.to(self.device, copy=True, memory_format=memory_format)
+
+    def _groups(self) -> Iterator[tuple[Optimizer, list[str], list[Tensor]]]:
+        """Yield every optimizer of the stage with its parameters and their names."""
+        names = {id(weight): name for name, weight in zip(self.names, self.weights, strict=True)}
+        for part in self.policy.parts:
+            yield part.optimizer, [names[id(weight)] for weight in part.weights], part.weights
 
     @property
     def _own_options(self) -> frozenset[str]:
@@ -161,7 +166,7 @@ class StageRunner:
         passed = InFlight(received)
         recomputed = part in self._plan.recomputed
         with self.policy.forward_weights(self._use(part)) as weights:
-            if part in self._plan.kept and not recomputed and not isinstance(self.policy, Stash):
+            if part in self._plan.kept and not recomputed and not self.policy.stashes:
                 passed.weights = [weight.detach().clone() for weight in weights]
             with torch.set_grad_enabled(not recomputed):
                 outputs, loss = self._call(part, received, weights, self.buffers)
@@ -323,9 +328,9 @@ class StageRunner:
 
     def named_optimizer_state(self) -> OptimizerState:
         """Return the optimizer's state and the weight policy's by parameter name."""
-        if self._optimizer is None:
-            return {}
-        state = named_optimizer_state(self._optimizer, self.names, self.weights, self._own_options)
+        state: OptimizerState = {}
+        for optimizer, names, weights in self._groups():
+            state |= named_optimizer_state(optimizer, names, weights, self._own_options)
         for name, known in zip(self.names, self.policy.state(), strict=True):
             if known:
                 state[name][_POLICY_STATE] = known

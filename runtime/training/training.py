@@ -36,6 +36,7 @@ from drlpp.schedule.schedule import check_length
 from drlpp.specs.data import Data, Loaders, check_data, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import settled
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ class PipelineTrainer:
         self.seed = seed
         self.observer = observer or TrainerCallbacks()
         self.captured = capture(self.document.model, seed=seed)
+        settled(self.optimizer, self.captured.trained, self.captured.aliases)
         self._plan = _planned(self.document, self.captured, self.method, given)
         self.placement = self._plan.placement
         if self.captured.task.loss is None:

@@ -13,6 +13,7 @@ from drlpp.cli.command_line import (
     AcceleratorsOption,
     BandwidthOption,
     DeviceOption,
+    GroupOptions,
     LatencyOption,
     MethodOptions,
     ModelOptions,
@@ -23,6 +24,7 @@ from drlpp.cli.command_line import (
     build_console,
     model_reference,
     optimizer_options,
+    parameter_groups,
     read_options,
     said_if_long,
 )
@@ -127,6 +129,7 @@ def plan_placement(
     ] = None,
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = "adam",
     optimizer_option: OptimizerOptions = [],  # noqa: B006
+    parameter_group: GroupOptions = [],  # noqa: B006
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
     ] = None,
@@ -167,7 +170,11 @@ def plan_placement(
             raise InvalidInput(f"--in-flight {in_flight}: expected auto, or a number from 0")
         options["in_flight_per_link"] = int(in_flight)
     run = choose_method(policy, options, Method())
-    updates = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, None))
+    updates = OptimizerSpec.parse(
+        optimizer,
+        groups=parameter_groups(parameter_group),
+        **optimizer_options(optimizer_option, None),
+    )
     reading = f"profiling {model}" if profile is None else f"reading {profile}"
     with said_if_long(reading):
         given = PlanningInput.read(
