@@ -71,9 +71,15 @@ def owner(node: fx.Node) -> str:
 
     The name is empty for the model itself.
     """
-    stack = list(node.meta.get("nn_module_stack", {}).values())
+    called = calling_modules(node)
+    return called[-1] if called else ""
+
+
+def calling_modules(node: fx.Node) -> tuple[str, ...]:
+    """Return the dotted names of the modules that called ``node``, from the model to its owner."""
     # A module that is called again has the number of the call behind an @.
-    return re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
+    stack = node.meta.get("nn_module_stack", {}).values()
+    return tuple(re.sub(r"@\d+", "", name) for name, *_ in stack)
 
 
 class _Schema(NamedTuple):

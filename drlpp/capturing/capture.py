@@ -17,7 +17,7 @@ from drlpp.capturing.aten import computes_nothing, is_call, operator_type, owner
 from drlpp.capturing.evaluation_mode import evaluation_graph
 from drlpp.capturing.export import export_graph
 from drlpp.capturing.folding import Group, fold, working_nodes
-from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter, TensorSpec
 from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
 from drlpp.capturing.ties import tie_notes
 from drlpp.errors import InvalidInput, InvalidModel, ModelNote
@@ -270,11 +270,15 @@ def _describe(
     weights = _weights(module, bytes_of)
     doing_work = working_nodes(module)
     operators: list[Operator] = []
+    readers: dict[str, list[int]] = {}
     edges: list[Edge] = []
     names: dict[str, int] = {}
     for id_, group in enumerate(groups):
         working = [node for node in group if node in doing_work] or group
         main = max(working, key=lambda node: sum(bytes_of[name] for name in weights[node]))
+        read_weights = sorted(set().union(*(weights[node] for node in group)))
+        for parameter in read_weights:
+            readers.setdefault(parameter, []).append(id_)
         name = ".".join(filter(None, [owner(main), operator_type(main)]))
         repeated = names[name] = names.get(name, -1) + 1
         operators.append(
@@ -283,9 +287,7 @@ def _describe(
                 name=f"{name}_{repeated}" if repeated else name,
                 type=operator_type(main),
                 module=owner(main),
-                parameter_bytes=sum(
-                    bytes_of[name] for name in set().union(*(weights[n] for n in group))
-                ),
+                parameter_bytes=sum(bytes_of[parameter] for parameter in read_weights),
                 outputs=tuple(_spec(node.meta["val"]) for node in outputs[id_]),
             )
         )
@@ -300,6 +302,16 @@ def _describe(
         operators=tuple(operators),
         edges=tuple(edges),
         outputs=tuple(source_of[node] for node in _returned(module) if node in source_of),
+        shared_parameters=tuple(
+            SharedParameter(
+                name=name,
+                bytes_=bytes_of[name],
+                operators=tuple(sharing),
+                trained=module.get_parameter(name).requires_grad,
+            )
+            for name, sharing in readers.items()
+            if len(sharing) > 1
+        ),
     )
 
 

@@ -8,7 +8,9 @@ alone::
                             linear ─ relu        gives     flatten     linear ─ relu
               weight ─ split ─┘                                          split
 
-Nodes that share a weight stay together with everything on the paths between them.
+Nodes of one module that share a weight, such as those of a cell that is called step by step, stay
+together with everything on the paths between them, and so do nodes that read the same view of it.
+Different modules may share a weight and be placed apart.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ import networkx
 from networkx.utils import UnionFind
 from torch import fx, nn
 
-from drlpp.capturing.aten import computes_nothing, is_call, is_tensor, owner, written
+from drlpp.capturing.aten import (
+    calling_modules,
+    computes_nothing,
+    is_call,
+    is_tensor,
+    owner,
+    written,
+)
 from drlpp.capturing.export import storage_owner
 
 Group = tuple[fx.Node, ...]
@@ -33,11 +42,11 @@ def fold(module: fx.GraphModule) -> tuple[Group, ...]:
         The nodes of every operator in the order of execution; the operators in a topological
         order, the first executed first.
     """
-    return _folded(module, [together for _, together in weight_readers(module)])
+    return _folded(module, [t for uses in weight_uses(module).values() for t in uses])
 
 
 def fold_untied(module: fx.GraphModule) -> tuple[Group, ...]:
-    """Return the operators that :func:`fold` would give if no operators shared a weight."""
+    """Return the operators that :func:`fold` would give if no nodes shared a weight."""
     return _folded(module, [])
 
 
@@ -84,8 +93,11 @@ def _what_no_edge_can_carry(nodes: Iterable[fx.Node]) -> Iterable[list[fx.Node]]
     yield from (touching[storage] for storage in changed)
 
 
-def weight_readers(module: fx.GraphModule) -> Iterable[tuple[str, list[fx.Node]]]:
-    """Yield the name of every parameter with the nodes that read it, directly or through views."""
+def weight_uses(module: fx.GraphModule) -> dict[str, list[list[fx.Node]]]:
+    """Return for every parameter the nodes that read it, directly or through views.
+
+    Each list has those that have to stay together: of one module, or that read the same view.
+    """
     parameters = dict(module.named_parameters(remove_duplicate=False))
     names: dict[nn.Parameter, str] = {}
     readers: dict[str, list[fx.Node]] = {}
@@ -94,16 +106,23 @@ def weight_readers(module: fx.GraphModule) -> Iterable[tuple[str, list[fx.Node]]
             name = names.setdefault(parameters[node.target], str(node.target))
             readers.setdefault(name, []).extend(_readers(node))
     only_views = _only_views(module)
-    for name, together in readers.items():
-        found = set(together)
-        for node in together:
-            if node in only_views:
-                # Those that read the view are visited in turn.
-                new = [reader for reader in _readers(node) if reader not in found]
-                found.update(new)
-                together += new
-        if together:
-            yield name, together
+    return {name: _uses(found, only_views) for name, found in readers.items() if found}
+
+
+def _uses(readers: Iterable[fx.Node], only_views: set[fx.Node]) -> list[list[fx.Node]]:
+    """Divide direct readers of a parameter, and who reads its views, by the calling modules."""
+    found = list(dict.fromkeys(readers))
+    together = UnionFind(found)
+    of_module: dict[tuple[str, ...], fx.Node] = {}
+    for node in found:
+        together.union(of_module.setdefault(calling_modules(node), node), node)
+        if node in only_views:
+            # Those that read the view are visited in turn.
+            for reader in _readers(node):
+                if reader not in found:
+                    found.append(reader)
+                together.union(node, reader)
+    return [[node for node in found if node in use] for use in together.to_sets()]
 
 
 def _only_views(module: fx.GraphModule) -> set[fx.Node]:

@@ -56,10 +56,25 @@ class Edge(Record):
     outputs: tuple[Count, ...]
 
 
+class SharedParameter(Record):
+    """A parameter that several operators read; a stage that has some of them holds one copy.
+
+    ``operators`` are sorted, at least two, and each counts ``bytes_`` among its own parameters. A
+    parameter that is not ``trained`` is frozen: its copies never change.
+    """
+
+    name: str
+    bytes_: Count
+    operators: tuple[Count, ...]
+    trained: bool = True
+
+
 class OpGraph(Document):
     """A model as a DAG. Operators are numbered 0, 1, … in a topological order.
 
-    ``outputs`` are the tensors that the model returns, as pairs (operator, index of its output).
+    ``outputs`` are the tensors that the model returns, as pairs (operator, index of its output),
+    ``shared_parameters`` the weights that tie operators, such as an embedding that is the output
+    layer too.
     """
 
     kind: ClassVar[str] = "graph"
@@ -68,6 +83,7 @@ class OpGraph(Document):
     operators: tuple[Operator, ...]
     edges: tuple[Edge, ...]
     outputs: tuple[tuple[Count, Count], ...]
+    shared_parameters: tuple[SharedParameter, ...] = ()
 
     @model_validator(mode="after")
     def _is_topologically_numbered(self) -> OpGraph:
@@ -103,6 +119,13 @@ class OpGraph(Document):
                 raise ValueError(
                     f"the model returns output {output} of operator {number}, which does not exist"
                 )
+        for shared in self.shared_parameters:
+            readers = shared.operators
+            if len(readers) < 2 or sorted({*readers}) != [*readers] or readers[-1] >= len(self):
+                raise ValueError(
+                    f"parameter {shared.name!r} is shared by operators {list(readers)}; expected "
+                    f"at least two of 0 to {len(self) - 1}, sorted"
+                )
         return self
 
     def __len__(self) -> int:
@@ -126,20 +149,30 @@ class OpGraph(Document):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of what a placement relies on: operators, their types and sizes, and edges.
+        """A hash of what a placement relies on: operators, types and sizes, edges, shared weights.
 
         Operators' outputs do not count, since they depend on the batch size.
         """
         content = [
             *(f"{op.name} {op.type} {op.parameter_bytes}" for op in self.operators),
             *(f"{edge.source} {edge.target} {edge.outputs}" for edge in self.edges),
+            *(f"{one.name} {one.bytes_} {one.operators}" for one in self.shared_parameters),
         ]
         return hashlib.sha256("\n".join(content).encode()).hexdigest()[:16]
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of all parameters."""
-        return sum(operator.parameter_bytes for operator in self.operators)
+        """Bytes of all parameters, each counted once."""
+        return self.held_parameter_bytes(range(len(self)))
+
+    def held_parameter_bytes(self, operators: Iterable[int]) -> int:
+        """Return the bytes of the parameters of some operators, as a stage holds them: once."""
+        held = {*operators}
+        again = sum(
+            shared.bytes_ * max(len(held.intersection(shared.operators)) - 1, 0)
+            for shared in self.shared_parameters
+        )
+        return sum(self.operators[op].parameter_bytes for op in held) - again
 
     def crossing_bytes(self, stage_of: Sequence[int]) -> dict[tuple[int, int], int]:
         """Return the bytes that go from stage to stage for one minibatch, in the forward direction.

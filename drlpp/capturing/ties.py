@@ -1,4 +1,4 @@
-"""Weights that several modules share, and what that costs: operators that stay together."""
+"""Weights that a module uses again and again, and what that costs: operators that stay together."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ from itertools import takewhile
 from torch import fx
 
 from drlpp.capturing.aten import owner
-from drlpp.capturing.folding import Group, fold_untied, weight_readers
+from drlpp.capturing.folding import Group, fold_untied, weight_uses
 
 _MOST_NAMES = 3
 
 
 def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a sentence for every operator that shared weights made of several modules' operators.
+    """Yield a sentence for every operator that weights used more than once made of several.
 
     Args:
         module: the captured graph.
         groups: its operators, as :func:`drlpp.capturing.folding.fold` gives them.
     """
-    shared = [(name, readers) for name, readers in weight_readers(module) if len(readers) > 1]
+    shared = [
+        (name, readers)
+        for name, uses in weight_uses(module).items()
+        for readers in uses
+        if len(readers) > 1
+    ]
     if not shared:
         return
     untied = fold_untied(module)
@@ -44,7 +49,7 @@ def tie_notes(module: fx.GraphModule, groups: Sequence[Group]) -> Iterator[str]:
                 f"more than once, by {_listed(users)}: {became_one} of {len(untied)} operators, "
                 f"what lies between them included, are one operator, which no placement can "
                 f"divide; {len(groups)} {'are' if len(groups) > 1 else 'is'} left. To divide them, "
-                "give each use a weight of its own (in transformers tie_word_embeddings=False)"
+                "give each use a module and weights of its own"
             )
 
 

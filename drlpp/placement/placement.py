@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drlpp.capturing.graph import OpGraph
+from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.errors import InvalidPlacement
 from drlpp.io.documents import Record
 from drlpp.io.quantities import Count
@@ -173,6 +173,20 @@ class Placement(Record):
                 + (f", nor are {len(missing) - 1} others" if len(missing) > 1 else "")
             )
 
+    def ties(self, graph: OpGraph) -> dict[tuple[int, ...], tuple[SharedParameter, ...]]:
+        """Return the trained parameters that several stages hold a copy of, by these stages.
+
+        Copies get the same updates, which the stages make together. Frozen parameters are left
+        out: their copies need no messages.
+        """
+        stage_of = self.stage_of_operator(len(graph))
+        found: dict[tuple[int, ...], list[SharedParameter]] = {}
+        for shared in graph.shared_parameters:
+            stages = tuple(sorted({stage_of[operator] for operator in shared.operators}))
+            if len(stages) > 1 and shared.trained:
+                found.setdefault(stages, []).append(shared)
+        return {stages: tuple(found[stages]) for stages in sorted(found)}
+
     def pipeline(self, graph: OpGraph) -> Pipeline:
         """Return the shape of this placement, which is all that a schedule depends on."""
         stage_of = self.stage_of_operator(len(graph))
@@ -189,4 +203,5 @@ class Placement(Record):
                 (source, target, graph.operators[operator].outputs[output].differentiable)
                 for source, target, operator, output in crossing
             ),
+            self.ties(graph),
         )

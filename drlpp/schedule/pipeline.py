@@ -37,15 +37,20 @@ class Pipeline:
 
     ``stages[k]`` are the workers that hold stage k (its replicas, in round-robin order). A worker
     holds one stage, or two where the pipeline is folded: each worker then holds the k-th stage from
-    the beginning and the k-th from the end.
+    the beginning and the k-th from the end. Each of ``ties`` names the stages, in order, that hold
+    copies of the same weights.
     """
 
     stages: tuple[tuple[int, ...], ...]
     edges: tuple[StageEdge, ...]
+    ties: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def connecting(
-        cls, stages: Iterable[tuple[int, ...]], crossing: Iterable[tuple[int, int, bool]]
+        cls,
+        stages: Iterable[tuple[int, ...]],
+        crossing: Iterable[tuple[int, int, bool]],
+        ties: Iterable[tuple[int, ...]] = (),
     ) -> Pipeline:
         """Return stages that exchange tensors.
 
@@ -53,6 +58,7 @@ class Pipeline:
             stages: the workers of each.
             crossing: for every tensor the stage that it comes from, the one that it goes to, and
                 whether its gradient comes back; what stays in a stage does not count.
+            ties: the stages that hold copies of the same weights, for every set of such stages.
         """
         differentiable: dict[tuple[int, int], bool] = {}
         for source, target, returns in crossing:
@@ -60,7 +66,7 @@ class Pipeline:
                 known = differentiable.get((source, target), False)
                 differentiable[source, target] = known or returns
         edges = (StageEdge(*edge, returns) for edge, returns in sorted(differentiable.items()))
-        return cls(tuple(stages), tuple(edges))
+        return cls(tuple(stages), tuple(edges), tuple(ties))
 
     @classmethod
     def straight(cls, *replicas: int) -> Pipeline:

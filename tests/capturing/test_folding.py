@@ -49,13 +49,16 @@ class TiedLanguageModel(nn.Module):
         return self.after(self.head(x))
 
 
-def test_tied_parameters_stay_together() -> None:
+def test_tied_parameters_are_read_by_several_operators() -> None:
     module = TiedLanguageModel()
     inputs = torch.randint(7, (2,)), torch.randn(2, 5)
     captured = captured_from(module, *inputs)
     check_structure(captured)
-    assert types(captured) == ["linear", "embedding", "linear"]
-    assert captured.graph.operators[1].parameter_bytes == 4 * (7 * 5 + 5 * 5 + 5)
+    assert types(captured) == ["embedding", "linear", "linear", "add", "linear", "linear"]
+    (shared,) = captured.graph.shared_parameters
+    assert (shared.operators, shared.bytes_) == ((0, 4), 4 * 7 * 5)
+    own = sum(value.nbytes for name, value in module.named_parameters() if "unused" not in name)
+    assert captured.graph.parameter_bytes == own
     assert captured.aliases in (
         {"head.weight": "embedding.weight"},
         {"embedding.weight": "head.weight"},
