@@ -25,7 +25,7 @@ from tests.support.models.forked import (
 
 MINIBATCHES = 15
 MODEL = ModelReference.named("tests.support.models.small:forked")
-VECTORS = ("*.bias", "*bias_*", "norm.*")
+VECTORS = ("*bias*", "norm.*")
 RATES = [0.01 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES)]
 
 SGD = OptimizerSpec.parse(
@@ -59,7 +59,7 @@ MUON = OptimizerSpec.parse(
     eps=1e-4,
     groups=[
         ParameterGroup.parse(*VECTORS, "embedding.*", weight_decay=0),
-        ParameterGroup.parse("*.weight", "*weight_*", optimizer="muon", lr=0.03, eps=1e-4),
+        ParameterGroup.parse("*weight*", optimizer="muon", lr=0.03, eps=1e-4),
     ],
 )
 LION = OptimizerSpec.parse(
