@@ -136,7 +136,7 @@ def learn(
     method = choose_method(policy, options)
     optimizer_spec = OptimizerSpec.parse(
         optimizer,
-        groups=parameter_groups(parameter_group),
+        parameter_groups(parameter_group),
         **optimizer_options(optimizer_option, lr),
     )
     reference = model_reference(model, size, model_option)

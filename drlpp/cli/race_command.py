@@ -122,7 +122,7 @@ def race_model(
     method = choose_method(None, read_options(method_option, "method", "accumulate=4"))
     spec = OptimizerSpec.parse(
         optimizer,
-        groups=parameter_groups(parameter_group),
+        parameter_groups(parameter_group),
         **optimizer_options(optimizer_option, lr),
     )
     reference = model_reference(model, size, model_option)

@@ -140,12 +140,12 @@ class OptimizerSpec(NamedClass):
         """Write no groups where there are none."""
         content: dict[str, Any] = handler(self)
         if not self.groups:
-            del content["groups"]
+            content.pop("groups", None)
         return content
 
     @classmethod
     def parse(
-        cls, name: str, /, *, groups: Iterable[ParameterGroup] = (), **options: object
+        cls, name: str, groups: Iterable[ParameterGroup] = (), /, **options: object
     ) -> OptimizerSpec:
         """Build from a name as a user types it; options that are None are left at their default.
 
@@ -170,7 +170,7 @@ class OptimizerSpec(NamedClass):
         """
         groups = tuple(groups)
         if name is not None:
-            return self.parse(name, groups=groups, **options)
+            return self.parse(name, groups, **options)
         if not options and not groups:
             return self
         merged = {**self.options, **options}

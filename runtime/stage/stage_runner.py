@@ -33,7 +33,7 @@ from drlpp.runtime.weights.optimizers import (
     named_optimizer_state,
     state_on,
 )
-from drlpp.runtime.weights.weight_groups import stage_weights
+from drlpp.runtime.weights.policies import stage_policy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
@@ -86,7 +86,7 @@ class StageRunner:
             self._copy(name, torch.contiguous_format).requires_grad_() for name in self.names
         ]
         self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
-        self.policy = stage_weights(self.method, self.names, weights, self.optimizer, self.delay)
+        self.policy = stage_policy(self.method, self.names, weights, self.optimizer, self.delay)
         known = {name: dict(state) for name, state in self.optimizer_state.items()}
         policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
         for optimizer, names, own in self._groups():

@@ -12,7 +12,7 @@ from torch import Tensor
 from drlpp.runtime.device.clocks import Clock, ProcessorClock
 from drlpp.runtime.weights.displacements import PolicyState
 from drlpp.runtime.weights.optimizers import build_optimizer
-from drlpp.runtime.weights.policies import Weightless, build_policy
+from drlpp.runtime.weights.policies import build_policy
 from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
@@ -157,21 +157,18 @@ class GroupedWeights(WeightPolicy):
         return [by_place[place] for place in range(len(self.weights))]
 
 
-def stage_weights(
+def grouped_policy(
     method: Method,
     names: Sequence[str],
     weights: Sequence[Tensor],
     optimizer: OptimizerSpec,
     delay: int,
 ) -> WeightPolicy:
-    """Build the weight policy of a stage, of as many groups as its parameters are in.
+    """Build the policy of a stage whose optimizer has groups.
 
     Args:
-        method: names it.
-        names: of the parameters.
-        weights: leaf tensors.
-        optimizer: updates them, with groups by their names.
-        delay: s of the stage in steady state.
+        method, names, weights, optimizer, delay: as in
+            :func:`~drlpp.runtime.weights.policies.stage_policy`.
     """
     places = {name: place for place, name in enumerate(names)}
     groups = []
@@ -180,8 +177,4 @@ def stage_weights(
         chosen = [weights[place] for place in own]
         built = build_optimizer(group.optimizer, chosen)
         groups.append(_Part(group, own, build_policy(method, chosen, built, delay)))
-    if not groups:
-        return Weightless()
-    if len(groups) == 1 and groups[0].group.rate == groups[0].group.base_rate:
-        return groups[0].policy
     return GroupedWeights(weights, groups)

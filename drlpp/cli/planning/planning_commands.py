@@ -172,7 +172,7 @@ def plan_placement(
     run = choose_method(policy, options, Method())
     updates = OptimizerSpec.parse(
         optimizer,
-        groups=parameter_groups(parameter_group),
+        parameter_groups(parameter_group),
         **optimizer_options(optimizer_option, None),
     )
     reading = f"profiling {model}" if profile is None else f"reading {profile}"

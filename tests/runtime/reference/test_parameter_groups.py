@@ -30,22 +30,22 @@ RATES = [0.01 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES)]
 
 SGD = OptimizerSpec.parse(
     "sgd",
-    lr=0.05,
-    weight_decay=0.1,
-    groups=[
+    [
         ParameterGroup.parse(*VECTORS, weight_decay=0),
         ParameterGroup.parse("embedding.*", lr=0.2, momentum=0.5, nesterov=True),
     ],
+    lr=0.05,
+    weight_decay=0.1,
 )
 ADAMW = OptimizerSpec.parse(
     "adamw",
-    lr=0.01,
-    eps=1e-4,
-    weight_decay=0.1,
-    groups=[
+    [
         ParameterGroup.parse(*VECTORS, weight_decay=0),
         ParameterGroup.parse("embedding.*", "head.*", lr=0.003, betas=[0.8, 0.99]),
     ],
+    lr=0.01,
+    eps=1e-4,
+    weight_decay=0.1,
 )
 ADAM = OptimizerSpec.parse(
     "adam",
@@ -55,20 +55,18 @@ ADAM = OptimizerSpec.parse(
 )
 MUON = OptimizerSpec.parse(
     "adamw",
-    lr=0.01,
-    eps=1e-4,
-    groups=[
+    [
         ParameterGroup.parse(*VECTORS, "embedding.*", weight_decay=0),
         ParameterGroup.parse("*weight*", optimizer="muon", lr=0.03, eps=1e-4),
     ],
+    lr=0.01,
+    eps=1e-4,
 )
 LION = OptimizerSpec.parse(
     "adamw",
+    [ParameterGroup.parse("stem.*", optimizer="benchmarks.methods_table.models:Lion", lr=0.003)],
     lr=0.01,
     eps=1e-4,
-    groups=[
-        ParameterGroup.parse("stem.*", optimizer="benchmarks.methods_table.models:Lion", lr=0.003)
-    ],
 )
 OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW, "adam": ADAM, "muon": MUON, "lion": LION}
 if not hasattr(torch.optim, "Muon"):
