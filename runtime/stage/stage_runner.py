@@ -29,11 +29,13 @@ from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
 from drlpp.runtime.weights.optimizers import (
     OptimizerState,
+    build_optimizer,
     load_optimizer_state,
     named_optimizer_state,
     state_on,
 )
-from drlpp.runtime.weights.policies import stage_policy
+from drlpp.runtime.weights.policies import Weightless, build_policy
+from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
@@ -86,7 +88,7 @@ class StageRunner:
             self._copy(name, torch.contiguous_format).requires_grad_() for name in self.names
         ]
         self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
-        self.policy = stage_policy(self.method, self.names, weights, self.optimizer, self.delay)
+        self.policy = self._build_policy(weights)
         known = {name: dict(state) for name, state in self.optimizer_state.items()}
         policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
         for optimizer, names, own in self._groups():
@@ -105,6 +107,17 @@ class StageRunner:
     ) -> Tensor:
         value = self.state[name].detach()
         return value.to(self.device, copy=True, memory_format=memory_format)
+
+    def _build_policy(self, weights: list[Tensor]) -> WeightPolicy:
+        if not weights:
+            return Weightless()
+        if self.optimizer.groups:
+            # Workers load little that they do not need.
+            from drlpp.runtime.weights.weight_groups import grouped_policy
+
+            return grouped_policy(self.method, self.names, weights, self.optimizer, self.delay)
+        optimizer = build_optimizer(self.optimizer, weights)
+        return build_policy(self.method, weights, optimizer, self.delay)
 
     def _groups(self) -> Iterator[tuple[Optimizer, list[str], list[Tensor]]]:
         """Yield every optimizer of the stage with its parameters and their names."""

@@ -27,13 +27,11 @@ from drlpp.runtime.weights.displacements import (
     Trajectory,
     WeightShift,
 )
-from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.runtime.weights.update_rules import has_rule
 from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
-from drlpp.specs.optimizer_spec import OptimizerSpec
 
 if TYPE_CHECKING:
     from drlpp.runtime.weights.error_feedback import ErrorFeedback
@@ -319,29 +317,3 @@ def build_policy(
         case "vanilla" | "pipemare":
             return Vanilla(weights, optimizer)
     raise NotImplementedError(f"the workers have no implementation of policy {method.policy}")
-
-
-def stage_policy(
-    method: Method,
-    names: Sequence[str],
-    weights: Sequence[Tensor],
-    optimizer: OptimizerSpec,
-    delay: int,
-) -> WeightPolicy:
-    """Build the weight policy of a stage, with its optimizer or those of its groups.
-
-    Args:
-        method: names it.
-        names: of the parameters.
-        weights: leaf tensors.
-        optimizer: updates them, with groups by the names of parameters.
-        delay: s of the stage in steady state.
-    """
-    if not weights:
-        return Weightless()
-    if optimizer.groups:
-        # Workers load little that they do not need.
-        from drlpp.runtime.weights.weight_groups import grouped_policy
-
-        return grouped_policy(method, names, weights, optimizer, delay)
-    return build_policy(method, weights, build_optimizer(optimizer, weights), delay)

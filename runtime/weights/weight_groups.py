@@ -167,8 +167,11 @@ def grouped_policy(
     """Build the policy of a stage whose optimizer has groups.
 
     Args:
-        method, names, weights, optimizer, delay: as in
-            :func:`~drlpp.runtime.weights.policies.stage_policy`.
+        method: names it.
+        names: of the parameters.
+        weights: leaf tensors.
+        optimizer: updates them.
+        delay: s of the stage in steady state.
     """
     places = {name: place for place, name in enumerate(names)}
     groups = []

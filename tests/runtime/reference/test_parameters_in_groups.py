@@ -49,9 +49,9 @@ ADAMW = OptimizerSpec.parse(
 )
 ADAM = OptimizerSpec.parse(
     "adam",
+    [ParameterGroup.parse("hidden.*", "lstm.*", optimizer="sgd", lr=0.02, momentum=0.8)],
     lr=0.01,
     eps=1e-4,
-    groups=[ParameterGroup.parse("hidden.*", "lstm.*", optimizer="sgd", lr=0.02, momentum=0.8)],
 )
 MUON = OptimizerSpec.parse(
     "adamw",
