@@ -42,7 +42,7 @@ def settled(
 ) -> OptimizerSpec:
     """Return ``optimizer`` with the names that they match in the place of patterns.
 
-    A group without parameters of its own, since earlier ones have them, is left out.
+    So workers, which know the parameters of a stage by one name each, agree about what is whose.
 
     Args:
         optimizer: for a whole model.
@@ -59,7 +59,6 @@ def settled(
         if name in called:
             called[name].append(alias)
     known = {alias: name for name, several in called.items() for alias in several}
-    taken: set[str] = set()
     groups = []
     for group in optimizer.groups:
         found: set[str] = set()
@@ -68,9 +67,8 @@ def settled(
             if not matching:
                 raise InvalidInput(_no_match(pattern, list(known)))
             found |= matching
-        if own := [escape(name) for name in called if name in found - taken]:
-            groups.append(group.model_copy(update={"parameters": tuple(own)}))
-        taken |= found
+        exact = tuple(escape(name) for name in called if name in found)
+        groups.append(group.model_copy(update={"parameters": exact}))
     result = optimizer.model_copy(update={"groups": tuple(groups)})
     divided(result, called)
     return result
