@@ -12,6 +12,11 @@
 ``sB3.0:1>0@2``        send gradients, from stage 1 to stage 0
 ``A4:0,1``             sum the gradients for version 4 over workers 0 and 1
 ``N4:0,1,2``           sum their squared norm
+``T0.4x8<8``           update to version 4 of the weights of tie 0; ``/1`` as with passes
+``C0.4:0,1``           sum the gradients for it over workers 0 and 1, replicas of a stage
+``sC7.0:3>0@0``        send what stage 3 contributes to the update of tie 0 that ends with
+                       minibatch 7
+``sS7.0:0>3@3``        send the sum of all contributions
 =====================  ===========================================================================
 
 Lists of actions are separated by spaces. ``I`` and ``W`` are the letters of torch's pipelining;
@@ -38,25 +43,36 @@ from drlpp.schedule.actions import (
     Receive,
     Recompute,
     Send,
+    TiedUpdate,
     Update,
 )
 
 _PASSES = {
     kind.letter: kind for kind in (Forward, Recompute, Backward, BackwardInput, BackwardWeight)
 }
-_PAYLOADS: dict[str, Payload] = {Forward.letter: "activation", Backward.letter: "gradient"}
+_PAYLOADS: dict[str, Payload] = {
+    Forward.letter: "activation",
+    Backward.letter: "gradient",
+    "C": "contribution",
+    "S": "sum",
+}
 _LETTER_OF = {payload: letter for letter, payload in _PAYLOADS.items()}
-_GRADIENTS, _SQUARED_NORM = "A", "N"
+_GRADIENTS, _SQUARED_NORM, _TIED_GRADIENTS = "A", "N", "C"
 
 # More digits than any run needs are no number here.
 _NUMBER = "([0-9]{1,15})"
 _PART = rf"{_NUMBER}(?:\.{_NUMBER})?"
 _PASS = re.compile(rf"([{''.join(_PASSES)}]){_PART}(?:/{_NUMBER})?")
 _UPDATE = re.compile(rf"{Update.letter}{_NUMBER}(?:x{_NUMBER})?(?:<{_NUMBER})?")
+_TIED_UPDATE = re.compile(
+    rf"{TiedUpdate.letter}{_NUMBER}\.{_NUMBER}(?:x{_NUMBER})?(?:<{_NUMBER})?(?:/{_NUMBER})?"
+)
 _MESSAGE = re.compile(
     rf"([{Send.letter}{Receive.letter}])([{''.join(_PAYLOADS)}]){_PART}:{_NUMBER}>{_NUMBER}@{_NUMBER}"
 )
-_SUM = re.compile(rf"([{_GRADIENTS}{_SQUARED_NORM}]){_NUMBER}:([0-9]{{1,15}}(?:,[0-9]{{1,15}})*)")
+_MEMBERS = "([0-9]{1,15}(?:,[0-9]{1,15})*)"
+_SUM = re.compile(rf"([{_GRADIENTS}{_SQUARED_NORM}]){_NUMBER}:{_MEMBERS}")
+_TIED_SUM = re.compile(rf"{_TIED_GRADIENTS}{_NUMBER}\.{_NUMBER}:{_MEMBERS}")
 
 
 def action_text(action: Action) -> str:
@@ -65,15 +81,24 @@ def action_text(action: Action) -> str:
         case Pass(minibatch, microbatch, chunk):
             of_chunk = f"/{chunk}" if chunk else ""
             return f"{action.letter}{minibatch}.{microbatch}{of_chunk}"
-        case Update(version, contributions, through):
-            several = f"x{contributions}" if contributions != 1 else ""
-            until = f"<{through}" if through != version else ""
-            return f"{action.letter}{version}{several}{until}"
+        case Update(version):
+            return f"{action.letter}{version}{_made_of(action)}"
+        case TiedUpdate(version, tie=tie, chunk=chunk):
+            of_chunk = f"/{chunk}" if chunk else ""
+            return f"{action.letter}{tie}.{version}{_made_of(action)}{of_chunk}"
         case Send(message, other) | Receive(message, other):
             return f"{action.letter}{_message_text(message)}@{other}"
+        case AllReduce(version, workers, "tied_gradients", tie):
+            return f"{_TIED_GRADIENTS}{tie}.{version}:{','.join(map(str, workers))}"
         case AllReduce(version, workers, content):
             letter = _GRADIENTS if content == "gradients" else _SQUARED_NORM
             return f"{letter}{version}:{','.join(map(str, workers))}"
+
+
+def _made_of(update: Update | TiedUpdate) -> str:
+    several = f"x{update.contributions}" if update.contributions != 1 else ""
+    until = f"<{update.through}" if update.through != update.version else ""
+    return several + until
 
 
 def _message_text(message: Message) -> str:
@@ -94,6 +119,19 @@ def parse_action(text: str) -> Action:
     if found := _UPDATE.fullmatch(text):
         version, contributions, through = found.groups()
         return Update(int(version), int(contributions or 1), int(through or version))
+    if found := _TIED_UPDATE.fullmatch(text):
+        tie, version, contributions, through, chunk = found.groups()
+        return TiedUpdate(
+            int(version),
+            int(contributions or 1),
+            int(through or version),
+            int(tie),
+            int(chunk or 0),
+        )
+    if found := _TIED_SUM.fullmatch(text):
+        tie, version, members = found.groups()
+        workers = tuple(map(int, members.split(",")))
+        return AllReduce(int(version), workers, "tied_gradients", int(tie))
     if found := _MESSAGE.fullmatch(text):
         direction, payload, minibatch, microbatch, source, target, other = found.groups()
         message = Message(
@@ -109,7 +147,7 @@ def parse_action(text: str) -> Action:
         return AllReduce(int(version), workers, "squared_norm")
     raise InvalidInput(
         f"{text[:40]!r} is no action; actions look like F3.0, R3.0, B3.0, I3.0, W3.0, U4, U2x8<4, "
-        "sF3.0:0>1@5, rF3.0:0>1@2, A4:0,1 and N4:0,1"
+        "sF3.0:0>1@5, rF3.0:0>1@2, A4:0,1, N4:0,1, T0.4 and C0.4:0,1"
     )
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-Payload = Literal["activation", "gradient"]
+Payload = Literal["activation", "gradient", "contribution", "sum"]
+"""Of the last two :mod:`drlpp.schedule.ties` says what they are."""
+
+TIED_PAYLOADS: frozenset[Payload] = frozenset({"contribution", "sum"})
 Cost = Literal["forward", "backward", "backward_input", "backward_weight", "update"]
 
 MicrobatchId = tuple[int, int]
@@ -127,7 +130,12 @@ class BackwardWeight(Pass):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one stage sends to another for one microbatch: activations, or their gradients."""
+    """What one stage sends to another for one microbatch: activations, or their gradients.
+
+    For a tied update it is a ``contribution`` to the gradient of weights that both stages hold, or
+    the ``sum`` of all. Its ``minibatch`` is then the last one of that update, its ``microbatch``
+    the number of the tie.
+    """
 
     payload: Payload
     source_stage: int
@@ -169,7 +177,9 @@ class AllReduce:
     """Sum something over ``workers`` for update ``version``.
 
     ``content`` is ``gradients``, of the replicas of a stage, or ``squared_norm``, of the gradients
-    of all stages, for clipping and to skip updates that are not finite.
+    of all stages, for clipping and to skip updates that are not finite. It is ``tied_gradients``
+    where replicas sum those of their copies of the weights of ``tie``, which are not among their
+    ``gradients``; ``version`` is then that of the tied weights.
     """
 
     span: ClassVar = SpanKind(
@@ -179,7 +189,8 @@ class AllReduce:
 
     version: int
     workers: tuple[int, ...]
-    content: Literal["gradients", "squared_norm"] = "gradients"
+    content: Literal["gradients", "squared_norm", "tied_gradients"] = "gradients"
+    tie: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +212,27 @@ class Update:
     through: int
 
 
+@dataclass(frozen=True, slots=True)
+class TiedUpdate:
+    """Update a stage's copy of weights that other stages hold copies of (``Pipeline.ties``).
+
+    The gradient is the sum over these stages of the means over the contributions of each.
+    :mod:`drlpp.schedule.ties` adds it to the actions; its fields are those of :class:`Update`, with
+    versions of the tied weights, and the stage's ``chunk`` as in :class:`Pass`.
+    """
+
+    letter: ClassVar[str] = "T"
+    span: ClassVar[SpanKind] = Update.span
+    units: ClassVar[float] = 0.0
+    cost: ClassVar[Cost] = "update"
+
+    version: int
+    contributions: int
+    through: int
+    tie: int = 0
+    chunk: int = 0
+
+
 Computation = Forward | Recompute | Backward | BackwardInput | BackwardWeight | Update
 """What a kind of schedule orders; :mod:`drlpp.schedule.lowering` adds the rest."""
 
@@ -213,4 +245,4 @@ COMPUTATIONS: tuple[type[Computation], ...] = (
     Update,
 )
 
-Action = Computation | Send | Receive | AllReduce
+Action = Computation | TiedUpdate | Send | Receive | AllReduce

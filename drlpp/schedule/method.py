@@ -24,6 +24,7 @@ from drlpp.schedule.kinds.registry import (
     training_kinds,
 )
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.ties import Tie, ties_of
 from drlpp.schedule.weight_policies import (
     PIPEOPTIM,
     SYNC,
@@ -266,6 +267,11 @@ class Method(StrictRecord):
             recompute=self.recompute,
             share_norm=self.needs_norm and self.flushes,
         )
+
+    def ties(self, pipeline: Pipeline) -> tuple[Tie, ...]:
+        """Return the weights that several stages hold copies of, and how these are updated."""
+        together = [self.minibatches_of_update(len(workers)) for workers in pipeline.stages]
+        return ties_of(pipeline, self.in_flight(pipeline), together)
 
     def minibatches_together(self, pipeline: Pipeline) -> int:
         """Return the fewest minibatches after which all stages have made whole updates."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,16 @@ class Pipeline:
         """From which worker to which messages go in a long run, whatever the schedule; sorted.
 
         Replicas take parts in turns, so of m and n replicas those meet whose numbers are the same
-        modulo the greatest common divisor of m and n.
+        modulo the greatest common divisor of m and n. Of stages that hold copies of the same
+        weights, each replica of one gets the gradients of one replica of another.
         """
         found = set()
+        for source, target in self._tied_pairs():
+            senders = self.stages[source]
+            for number, receiver in enumerate(self.stages[target]):
+                sender = senders[number % len(senders)]
+                if sender != receiver:
+                    found.add((sender, receiver))
         for edge in self.edges:
             sources, targets = self.stages[edge.source], self.stages[edge.target]
             for part in range(math.lcm(len(sources), len(targets))):
@@ -110,6 +118,9 @@ class Pipeline:
                 if edge.differentiable:
                     found.add((target, source))
         return tuple(sorted(found))
+
+    def _tied_pairs(self) -> set[tuple[int, int]]:
+        return {pair for stages in self.ties for pair in permutations(stages, 2)}
 
     def rank(self, stage: int) -> int:
         """Return the number of stages before ``stage`` on the longest path to it.

@@ -40,6 +40,7 @@ from drlpp.schedule.lowering import (
     with_whole_backwards,
 )
 from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.ties import ties_of, with_ties
 
 __all__ = [
     "Schedule",
@@ -112,7 +113,7 @@ def build_schedule(
     """Turn the shape of a placement into the list of actions of every worker.
 
     The kind orders the computations of every worker; :mod:`drlpp.schedule.lowering` adds
-    recomputation and communication. Of a stage with m replicas, replica p mod m takes the p-th part
+    recomputation and communication, :mod:`drlpp.schedule.ties` what copies of shared weights need. Of a stage with m replicas, replica p mod m takes the p-th part
     (:func:`drlpp.schedule.kinds.kind.replica_of`). A stage of an asynchronous schedule makes one
     update for the fewest whole multiples of ``accumulate`` minibatches that give each replica a
     part; the replicas all-reduce their gradients for it. On a single replicated stage this is plain
@@ -133,8 +134,8 @@ def build_schedule(
             flushes: otherwise stages make their updates at different times.
 
     Raises:
-        InvalidInput: for numbers that are too small or too large, or microbatches or minibatches
-            in flight where the kind has none.
+        InvalidInput: for numbers that are too small or too large, microbatches or minibatches in
+            flight where the kind has none, or an order in which copies cannot be kept the same.
     """
     if min(minibatches, microbatches, accumulate) < 1:
         raise InvalidInput(
@@ -184,6 +185,15 @@ def build_schedule(
                 computations = with_recomputation(computations)
             lowering = Lowering(pipeline, held, microbatches, share_norm)
             actions[worker] = tuple(lowering.lower(computations))
+    if pipeline.ties and chosen.trains:
+        together = [
+            chosen.minibatches_of_update(len(workers), accumulate, microbatches)
+            for workers in pipeline.stages
+        ]
+        ties = ties_of(pipeline, in_flight, together)
+        actions = with_ties(
+            actions, pipeline, ties, minibatches, microbatches, flushes=chosen.flushes
+        )
     if pipeline.is_folded:
         actions = received_as_sent(actions)
     return Schedule(kind, pipeline, minibatches, microbatches, actions)

@@ -12,7 +12,8 @@ Asynchronous 1F1B of two minibatches on two stages, whose edge leads gradients b
     worker 0: F0.0 sF0.0:0>1@1 F1.0 sF1.0:0>1@1 rB0.0:1>0@1 B0.0 U1 rB1.0:1>0@1 B1.0 U2
     worker 1: rF0.0:0>1@0 F0.0 B0.0 sB0.0:1>0@0 U1 rF1.0:0>1@0 F1.0 B1.0 sB1.0:1>0@0 U2
 
-An edge ``0>1`` leads none back. Actions look as in :mod:`drlpp.schedule.action_text`; empty lines,
+An edge ``0>1`` leads none back. A line ``ties: 0+3`` behind the edges, if there is one, names the
+stages that hold copies of the same weights. Actions look as in :mod:`drlpp.schedule.action_text`; empty lines,
 and lines that begin with ``#``, are skipped.
 """
 
@@ -24,13 +25,23 @@ from pathlib import Path
 from drlpp.errors import InvalidFile, InvalidInput
 from drlpp.io.documents import read_text, write_atomically
 from drlpp.schedule.action_text import action_text, actions_text, parse_actions
-from drlpp.schedule.actions import Action, AllReduce, MicrobatchId, Pass, Receive, Send
+from drlpp.schedule.actions import (
+    TIED_PAYLOADS,
+    Action,
+    AllReduce,
+    MicrobatchId,
+    Pass,
+    Receive,
+    Send,
+    TiedUpdate,
+)
 from drlpp.schedule.kinds.registry import find_schedule_kind
 from drlpp.schedule.pipeline import Pipeline, StageEdge, are_folded
 from drlpp.schedule.schedule import Schedule, in_order
 
 _TITLE, _VERSION = "drlpp schedule", 1
 _EDGE = re.compile(r"([0-9]{1,6})(<?>)([0-9]{1,6})")
+_TIE = re.compile(r"[0-9]{1,6}(\+[0-9]{1,6})+")
 
 
 def schedule_text(schedule: Schedule) -> str:
@@ -44,6 +55,7 @@ def schedule_text(schedule: Schedule) -> str:
         f"microbatches: {schedule.microbatches}",
         *(f"stage {k}: {' '.join(map(str, w))}" for k, w in enumerate(pipeline.stages)),
         f"edges: {' '.join(edges)}".rstrip(),
+        *([f"ties: {' '.join('+'.join(map(str, t)) for t in pipeline.ties)}"] * bool(pipeline.ties)),
         *(f"worker {w}: {actions_text(a)}".rstrip() for w, a in schedule.actions.items()),
     ]
     return "\n".join(lines) + "\n"
@@ -135,7 +147,10 @@ def _schedule(fields: _Fields) -> Schedule:
     if len(set(workers)) < len(workers) and not are_folded(stages):
         raise InvalidInput("a worker is in two stages")
     edges = tuple(_edge(word, len(stages)) for word in fields.take("edges").split())
-    schedule = Schedule(kind.name, Pipeline(tuple(stages), edges), minibatches, microbatches, {})
+    named = fields.take("ties").split() if "ties" in fields.values else []
+    ties = tuple(_tie(word, len(stages)) for word in named)
+    pipeline = Pipeline(tuple(stages), edges, ties)
+    schedule = Schedule(kind.name, pipeline, minibatches, microbatches, {})
     for worker in schedule.pipeline.stages_by_worker:
         actions = parse_actions(fields.take(f"worker {worker}"))
         for action in actions:
@@ -154,19 +169,37 @@ def _edge(word: str, stages: int) -> StageEdge:
     return StageEdge(int(found[1]), int(found[3]), differentiable=found[2] == "<>")
 
 
+def _tie(word: str, stages: int) -> tuple[int, ...]:
+    tied = tuple(map(int, word.split("+"))) if _TIE.fullmatch(word) else ()
+    if len(tied) < 2 or sorted(set(tied)) != list(tied) or tied[-1] >= stages:
+        raise InvalidInput(f"expected stages such as 0+3, found {word[:40]!r}")
+    return tied
+
+
 def _check(action: Action, schedule: Schedule) -> None:
     """Check that an action names only parts and workers that the schedule has."""
     parts: tuple[MicrobatchId, ...] = ()
     named: tuple[int, ...] = ()
+    ties: tuple[int, ...] = ()
     match action:
         case Pass():
             parts = (action.part,)
         case Send(message, other) | Receive(message, other):
-            parts, named = ((message.minibatch, message.microbatch),), (other,)
+            named = (other,)
+            if message.payload in TIED_PAYLOADS:
+                ties, parts = (message.microbatch,), ((message.minibatch, 0),)
+            else:
+                parts = ((message.minibatch, message.microbatch),)
+        case AllReduce(_, members, "tied_gradients", tie):
+            named, ties = members, (tie,)
         case AllReduce(_, members):
             named = members
+        case TiedUpdate(tie=tie):
+            ties = (tie,)
     for minibatch, microbatch in parts:
         if minibatch >= schedule.minibatches or microbatch >= schedule.microbatches:
             raise InvalidInput(f"{action_text(action)}: there is no such part")
+    if any(tie >= len(schedule.pipeline.ties) for tie in ties):
+        raise InvalidInput(f"{action_text(action)}: there is no such tie")
     if not set(schedule.pipeline.workers).issuperset(named):
         raise InvalidInput(f"{action_text(action)}: there is no such worker")
