@@ -22,6 +22,8 @@ class MemoryModel:
             (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
         microbatches: parts of a minibatch.
         accumulate: minibatches whose gradients make one update.
+        flushes: gradients of copies of weights on other stages do not wait, as all stages are at
+            the same update.
     """
 
     weight_copies: float
@@ -30,6 +32,7 @@ class MemoryModel:
     in_flight_per_link: int = 0
     microbatches: int = 1
     accumulate: int = 1
+    flushes: bool = False
 
     @classmethod
     def of(cls, method: Method, optimizer: OptimizerSpec) -> MemoryModel:
@@ -50,6 +53,7 @@ class MemoryModel:
             in_flight_per_link=method.in_flight_per_link,
             microbatches=1 if method.flushes else method.microbatches,
             accumulate=1 if method.flushes else method.accumulate,
+            flushes=method.flushes,
         )
 
     @property
@@ -75,14 +79,18 @@ class MemoryModel:
     ) -> Array:
         """Return the bytes on each of a stage's replicas with ``in_flight`` parts in flight.
 
-        Messages of a part that come in or go out are held once.
+        Messages of a part that come in or go out are held once. Of weights that other stages hold
+        copies of, what these contribute to an update is held, too: from later stages it comes as
+        many updates earlier as there are in flight.
         """
         copies = self.weight_copies + self.stashes * self.older_versions(in_flight, replicas)
         incoming = work.incoming_bytes / self.microbatches
         kept = work.kept_bytes / self.microbatches
         messages = incoming + work.outgoing_bytes / self.microbatches
         activations = kept + incoming * (in_flight - 1) if self.recomputes else kept * in_flight
-        total: Array = work.parameter_bytes * copies + activations + messages
+        waiting = 0 if self.flushes else self.older_versions(in_flight, replicas)
+        contributed = work.tied_bytes * (1 + waiting)
+        total: Array = work.parameter_bytes * copies + activations + messages + contributed
         return total
 
 

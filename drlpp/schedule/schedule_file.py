@@ -55,7 +55,10 @@ def schedule_text(schedule: Schedule) -> str:
         f"microbatches: {schedule.microbatches}",
         *(f"stage {k}: {' '.join(map(str, w))}" for k, w in enumerate(pipeline.stages)),
         f"edges: {' '.join(edges)}".rstrip(),
-        *([f"ties: {' '.join('+'.join(map(str, t)) for t in pipeline.ties)}"] * bool(pipeline.ties)),
+        *(
+            [f"ties: {' '.join('+'.join(map(str, t)) for t in pipeline.ties)}"]
+            * bool(pipeline.ties)
+        ),
         *(f"worker {w}: {actions_text(a)}".rstrip() for w, a in schedule.actions.items()),
     ]
     return "\n".join(lines) + "\n"

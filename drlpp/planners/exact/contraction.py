@@ -73,6 +73,10 @@ def join(workload: Workload, groups: list[list[int]]) -> Workload:
         names=tuple(workload.names[group[0]] for group in groups),
         edges=tuple(sorted(edge for edge in edges if edge[0] != edge[1])),
         transfers=tuple(Transfer(members, *bytes_) for members, bytes_ in transfers.items()),
+        ties=tuple(
+            replace(tie, operators=tuple(sorted(group_of[op] for op in tie.operators)))
+            for tie in workload.ties
+        ),
         forward_seconds=added(workload.forward_seconds),
         backward_seconds=added(workload.backward_seconds),
         update_seconds=added(workload.update_seconds),
