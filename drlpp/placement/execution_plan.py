@@ -15,11 +15,12 @@ from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import MicrobatchId
-from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
+from drlpp.schedule.analysis.weight_versions import stage_delays, tied_delay, weight_uses
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.ties import Tie
 from drlpp.schedule.weight_policies import WeightUse
 
 
@@ -46,7 +47,7 @@ class ExecutionPlan:
     _schedules: dict[int, Schedule] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    _uses: dict[int, Mapping[int, Mapping[MicrobatchId, WeightUse]]] = field(
+    _uses: dict[tuple[int, int | None], Mapping[int, Mapping[MicrobatchId, WeightUse]]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -112,6 +113,16 @@ class ExecutionPlan:
         return self.method.in_flight(self.pipeline)
 
     @cached_property
+    def ties(self) -> tuple[Tie, ...]:
+        """The weights that several stages hold copies of, in the order of the pipeline's ties."""
+        return self.method.ties(self.pipeline)
+
+    @cached_property
+    def tied_delays(self) -> tuple[int, ...]:
+        """For every tie the s of its weights in steady state."""
+        return tuple(tied_delay(self.pipeline, tie, self.method) for tie in self.ties)
+
+    @cached_property
     def synchronous(self) -> ExecutionPlan:
         """The same with a flush before every update (:meth:`Method.synchronous`)."""
         method = self.method.synchronous(self.pipeline)
@@ -128,13 +139,21 @@ class ExecutionPlan:
             self._schedules[minibatches] = self.method.schedule_for(self.pipeline, minibatches)
         return self._schedules[minibatches]
 
-    def weight_uses(self, minibatches: int) -> Mapping[int, Mapping[MicrobatchId, WeightUse]]:
-        """Return what every worker's policy uses for every part; those of the last call are kept.
+    def weight_uses(
+        self, minibatches: int, tie: Tie | None = None
+    ) -> Mapping[int, Mapping[MicrobatchId, WeightUse]]:
+        """Return what every worker's policy uses for every part; those of the last run are kept.
+
+        Args:
+            minibatches: of the run.
+            tie: whose weights; None for those that only one stage holds.
 
         Raises:
             InvalidInput: the schedule cannot provide what the policy needs.
         """
-        if minibatches not in self._uses:
-            self._uses.clear()
-            self._uses[minibatches] = weight_uses(self.schedule(minibatches), self.method)
-        return self._uses[minibatches]
+        key = minibatches, None if tie is None else tie.number
+        if key not in self._uses:
+            for other in [known for known in self._uses if known[0] != minibatches]:
+                del self._uses[other]
+            self._uses[key] = weight_uses(self.schedule(minibatches), self.method, tie)
+        return self._uses[key]

@@ -11,8 +11,8 @@ that no message is on its way at the cut::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from drlpp.schedule.actions import (
     Action,
@@ -25,6 +25,7 @@ from drlpp.schedule.actions import (
     Pass,
     Receive,
     Send,
+    TiedUpdate,
     Update,
 )
 from drlpp.schedule.schedule import Schedule
@@ -37,6 +38,7 @@ class Segment:
     Attributes:
         actions: in order; receives that were drawn before a cut come last.
         version: of the worker's weights at the beginning, counted from the schedule's.
+        tied_versions: likewise of its copies of tied weights, by tie.
         in_flight: parts that have made their forward, but not their backward, at its end.
         last: the last part that has made its forward by then; before any, one before the first.
     """
@@ -45,6 +47,7 @@ class Segment:
     version: int
     in_flight: frozenset[MicrobatchId]
     last: MicrobatchId
+    tied_versions: Mapping[int, int] = field(default_factory=dict)
 
 
 def cut_schedule(schedule: Schedule, cuts: Sequence[int] = ()) -> list[dict[int, Segment]]:
@@ -65,6 +68,7 @@ class _Cutter:
         self._actions = schedule.actions
         self._begins = dict.fromkeys(schedule.actions, 0)
         self._versions = dict.fromkeys(schedule.actions, 0)
+        self._tied_versions: dict[int, dict[int, int]] = {w: {} for w in schedule.actions}
         self._in_flight: dict[int, frozenset[MicrobatchId]] = dict.fromkeys(
             schedule.actions, frozenset()
         )
@@ -112,12 +116,17 @@ class _Cutter:
         self._in_flight[worker] = flight - _passed(inside, Backward, BackwardWeight)
         version = self._versions[worker]
         self._versions[worker] += sum(isinstance(action, Update) for action in inside)
+        tied_versions = dict(self._tied_versions[worker])
+        for action in inside:
+            if isinstance(action, TiedUpdate):
+                self._tied_versions[worker][action.tie] = action.version
         self._drawn[worker].update(drawn)
         return Segment(
             actions=(*inside, *(actions[index] for index in drawn)),
             version=version,
             in_flight=self._in_flight[worker],
             last=self._last[worker],
+            tied_versions=tied_versions,
         )
 
     def _ends(self, cut: int) -> dict[int, int]:
@@ -166,7 +175,7 @@ def _settled(actions: Sequence[Action], index: int) -> int:
     """
     end = index + 1
     while not isinstance(actions[end - 1], Update) and end < len(actions):
-        if not isinstance(actions[end], Send | AllReduce | Update):
+        if not isinstance(actions[end], Send | AllReduce | TiedUpdate | Update):
             break
         end += 1
     return end

@@ -113,7 +113,8 @@ def build_schedule(
     """Turn the shape of a placement into the list of actions of every worker.
 
     The kind orders the computations of every worker; :mod:`drlpp.schedule.lowering` adds
-    recomputation and communication, :mod:`drlpp.schedule.ties` what copies of shared weights need. Of a stage with m replicas, replica p mod m takes the p-th part
+    recomputation and communication, :mod:`drlpp.schedule.ties` what copies of shared weights need.
+    Of a stage with m replicas, replica p mod m takes the p-th part
     (:func:`drlpp.schedule.kinds.kind.replica_of`). A stage of an asynchronous schedule makes one
     update for the fewest whole multiples of ``accumulate`` minibatches that give each replica a
     part; the replicas all-reduce their gradients for it. On a single replicated stage this is plain

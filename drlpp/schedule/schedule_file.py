@@ -13,8 +13,8 @@ Asynchronous 1F1B of two minibatches on two stages, whose edge leads gradients b
     worker 1: rF0.0:0>1@0 F0.0 B0.0 sB0.0:1>0@0 U1 rF1.0:0>1@0 F1.0 B1.0 sB1.0:1>0@0 U2
 
 An edge ``0>1`` leads none back. A line ``ties: 0+3`` behind the edges, if there is one, names the
-stages that hold copies of the same weights. Actions look as in :mod:`drlpp.schedule.action_text`; empty lines,
-and lines that begin with ``#``, are skipped.
+stages that hold copies of the same weights. Actions look as in :mod:`drlpp.schedule.action_text`;
+empty lines, and lines that begin with ``#``, are skipped.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def schedule_text(schedule: Schedule) -> str:
     """Write a schedule as the text of a file."""
     pipeline = schedule.pipeline
     edges = [f"{e.source}{'<>' if e.differentiable else '>'}{e.target}" for e in pipeline.edges]
+    ties = ["+".join(map(str, stages)) for stages in pipeline.ties]
     lines = [
         f"{_TITLE}: {_VERSION}",
         f"kind: {schedule.kind}",
@@ -55,10 +56,7 @@ def schedule_text(schedule: Schedule) -> str:
         f"microbatches: {schedule.microbatches}",
         *(f"stage {k}: {' '.join(map(str, w))}" for k, w in enumerate(pipeline.stages)),
         f"edges: {' '.join(edges)}".rstrip(),
-        *(
-            [f"ties: {' '.join('+'.join(map(str, t)) for t in pipeline.ties)}"]
-            * bool(pipeline.ties)
-        ),
+        *([f"ties: {' '.join(ties)}"] if ties else []),
         *(f"worker {w}: {actions_text(a)}".rstrip() for w, a in schedule.actions.items()),
     ]
     return "\n".join(lines) + "\n"

@@ -21,7 +21,7 @@ of all gradients has the sum in it, once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
@@ -69,6 +69,16 @@ class Tie:
             contributions = (through - first) * microbatches
             found.append(TiedUpdate(version, contributions, through, self.number, chunk))
         return found
+
+
+def update_of(tie: Tie | None) -> Callable[[Action], bool]:
+    """Return what says whether an action updates a stage's copy of the weights of a tie.
+
+    With None, whether it updates the weights that no other stage holds.
+    """
+    if tie is None:
+        return lambda action: isinstance(action, Update)
+    return lambda action: isinstance(action, TiedUpdate) and action.tie == tie.number
 
 
 def ties_of(

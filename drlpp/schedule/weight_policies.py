@@ -44,6 +44,8 @@ class PartCounts:
             contain when the part entered.
         started_from: the newest that contains only minibatches before the part's.
         until_input: updates of the stage between its backward and the input stage's, ⌊rank/2⌋.
+        still_to_come: updates after its backward and before the one that it contributes to: none,
+            but of weights that a stage holds with others, whose gradients come later.
     """
 
     newest_in_forward: int
@@ -51,11 +53,17 @@ class PartCounts:
     at_input: int = 0
     started_from: int = 0
     until_input: int = 0
+    still_to_come: int = 0
 
     @property
     def difference(self) -> int:
         """s: updates between the forward and the backward (pipeoptim eq. 4)."""
         return self.newest_in_backward - self.newest_in_forward
+
+    @property
+    def lateness(self) -> int:
+        """Updates between the forward and the update that the part contributes to."""
+        return self.difference + self.still_to_come
 
 
 Count = Callable[[PartCounts], int]
@@ -144,6 +152,11 @@ SYNC = PolicyFacts(
     synchronous=True,
 )
 
+# At the backward of a stage's own weights there is nothing left to look ahead.
+_TO_THE_UPDATE = Lookahead(
+    forward=lambda counts: counts.lateness, backward=lambda counts: counts.still_to_come
+)
+
 PIPEOPTIM = PolicyFacts(
     name="pipeoptim",
     title="PipeOptim",
@@ -151,7 +164,7 @@ PIPEOPTIM = PolicyFacts(
     forward="W_t − lr·s·ΔW_t",
     backward="W_{t+s}",
     held="2",
-    lookahead=Lookahead(forward=lambda counts: counts.difference),
+    lookahead=_TO_THE_UPDATE,
     # W_t, while a pass runs with others.
     copies=1,
     writes_in_place=True,
@@ -171,8 +184,8 @@ _TWO_VERSIONS = PolicyFacts(
 )
 
 _TO_THE_INPUT_STAGE = Lookahead(
-    forward=lambda counts: counts.difference + counts.until_input,
-    backward=lambda counts: counts.until_input,
+    forward=lambda counts: counts.lateness + counts.until_input,
+    backward=lambda counts: counts.still_to_come + counts.until_input,
 )
 
 WEIGHT_POLICIES: dict[str, PolicyFacts] = {
@@ -247,7 +260,7 @@ WEIGHT_POLICIES: dict[str, PolicyFacts] = {
             forward="W_t + s·(W_t − W_{t−1})",
             backward="W_{t+s}",
             held="2",
-            lookahead=Lookahead(forward=lambda counts: counts.difference),
+            lookahead=_TO_THE_UPDATE,
             # W_{t−1}; during a pass W_t has its place.
             copies=1,
             writes_in_place=True,

@@ -72,12 +72,17 @@ class PassOverhead:
         )
         collects = numpy.array([len(workers) > 1 for workers in pipeline.stages])
         collects |= method.microbatches > 1 or method.accumulate > 1
-        # Copies of other stages' weights look as far ahead as those of the stage that sums.
         tied_forward, tied_backward = numpy.zeros((2, len(pipeline.stages)))
+        apart = method.parts_in_between(pipeline)
         for tie, shared in zip(method.ties(pipeline), work.ties.values(), strict=True):
+            parts = tie.together * method.microbatches
+            late = PartCounts(0, 0, still_to_come=1)
             for stage in tie.others:
+                # As far ahead as at the root, whose update is still to come at the backward.
+                coming = min(1.0, (apart[tie.root] - apart[stage]) / parts)
+                looks_back = coming * (lookahead.backward(late) != 0)
                 tied_forward[stage] += shared.bytes_ * (forward[tie.root] - forward[stage])
-                tied_backward[stage] += shared.bytes_ * (backward[tie.root] - backward[stage])
+                tied_backward[stage] += shared.bytes_ * max(looks_back - backward[stage], 0.0)
         seconds_per_byte = workload.prediction_seconds_per_byte
         collecting = bytes_ * workload.sharing_seconds_per_byte
         forward_prediction = seconds_per_byte * (bytes_ * forward + tied_forward)

@@ -15,7 +15,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 @dataclass(frozen=True)
-class WeightGroup:
+class GroupMembers:
     """Parameters that one optimizer updates with the same options.
 
     Attributes:
@@ -74,7 +74,7 @@ def settled(
     return result
 
 
-def divided(optimizer: OptimizerSpec, names: Iterable[str]) -> list[WeightGroup]:
+def divided(optimizer: OptimizerSpec, names: Iterable[str]) -> list[GroupMembers]:
     """Return the groups of some parameters of a model, each in the order of ``names``.
 
     Args:
@@ -101,7 +101,7 @@ def divided(optimizer: OptimizerSpec, names: Iterable[str]) -> list[WeightGroup]
                 f"{rate:g}: a schedule moves both alike; expected a rate above 0 for all others"
             )
         if own:
-            found.append(WeightGroup(own, spec, rate, base_rate))
+            found.append(GroupMembers(own, spec, rate, base_rate))
     return found
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from drlpp.capturing.graph import TensorSpec
 from drlpp.errors import RunFailure
 from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.actions import Action, Message, Receive, Send
+from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
 
 
 def contents_of(programs: Sequence[StageProgram], message: Message) -> list[TensorSpec]:
@@ -26,11 +26,15 @@ def contents_of(programs: Sequence[StageProgram], message: Message) -> list[Tens
     """
     ends = message.source_stage, message.target_stage
     program = next(program for program in programs if program.stage in ends)
+    if message.payload in TIED_PAYLOADS:
+        # Behind the gradients a number for each, as in TiedWeights.
+        specs = list(program.ties[message.microbatch].values())
+        return [*specs, TensorSpec(shape=(len(specs),), dtype="float32", bytes_=4 * len(specs))]
     arrives = message.target_stage == program.stage
     stage = message.source_stage if arrives else message.target_stage
     forwards = message.payload == "activation"
-    specs = (program.receives if arrives == forwards else program.sends)[stage]
-    return [spec for _, spec in specs if forwards or spec.differentiable]
+    contents = (program.receives if arrives == forwards else program.sends)[stage]
+    return [spec for _, spec in contents if forwards or spec.differentiable]
 
 
 def verify_message_plan(
@@ -76,7 +80,7 @@ def _hashes(
     """Return hashes of messages to (0) and from (1) every worker, (2, workers), 8 bytes each."""
     sent: dict[int, list[int]] = {worker: [] for worker in workers}
     received: dict[int, list[int]] = {worker: [] for worker in workers}
-    contents: dict[tuple[str, int, int], int] = {}
+    contents: dict[tuple[str, int, int, int], int] = {}
     for action in actions:
         if isinstance(action, Send):
             messages = sent[action.to]
@@ -85,7 +89,8 @@ def _hashes(
         else:
             continue
         message = action.message
-        edge = message.payload, message.source_stage, message.target_stage
+        tie = message.microbatch if message.payload in TIED_PAYLOADS else -1
+        edge = message.payload, message.source_stage, message.target_stage, tie
         if edge not in contents:
             tensors = [(spec.shape, spec.dtype) for spec in contents_of(programs, message)]
             contents[edge] = _hash(repr((edge, tensors)).encode())

@@ -14,6 +14,7 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.ipc.commands import Deploy
+from drlpp.runtime.ipc.tied_spec import TiedSpec
 from drlpp.runtime.ipc.transport_choice import Transport
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.method import Method
@@ -114,23 +115,33 @@ def deployment_commands(
                 replicas=workers,
                 stages=payload,
                 method=plan.method,
-                optimizer=_stage_optimizer(optimizer, plan, stage),
+                optimizer=_optimizer_of(optimizer, plan, plan.delays[stage]),
                 delay=plan.delays[stage],
                 seed=seed,
                 transport=transport,
                 routes=pipeline.routes,
+                ties=tuple(_ties_of(k, plan, optimizer) for k in held),
                 checkpoint_file=checkpoint,
                 in_flight=in_flight,
             )
     return commands
 
 
-def _stage_optimizer(optimizer: OptimizerSpec, plan: ExecutionPlan, stage: int) -> OptimizerSpec:
-    """Return the optimizer of one stage, whose momentum may grow with its s."""
+def _ties_of(stage: int, plan: ExecutionPlan, optimizer: OptimizerSpec) -> dict[int, TiedSpec]:
+    """Return what a stage needs to know of the ties whose weights it holds."""
+    return {
+        tie.number: TiedSpec(tie.root, tie.others, _optimizer_of(optimizer, plan, delay), delay)
+        for tie, delay in zip(plan.ties, plan.tied_delays, strict=True)
+        if stage in tie.stages
+    }
+
+
+def _optimizer_of(optimizer: OptimizerSpec, plan: ExecutionPlan, delay: int) -> OptimizerSpec:
+    """Return the optimizer of weights with this s, with which its momentum may grow."""
     highest = plan.method.stage_momentum
     if highest is None:
         return optimizer
-    share = plan.delays[stage] / (1 + max(plan.delays))
+    share = delay / (1 + max(plan.delays))
     return optimizer.with_momentum_towards(highest, share)
 
 

@@ -10,17 +10,19 @@ from torch import Tensor
 
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.ipc.commands import Run, Stream
-from drlpp.runtime.ipc.run_plan import RunPlan
+from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
 from drlpp.schedule.actions import (
     Action,
     AllReduce,
     MicrobatchId,
     Pass,
     Recompute,
+    TiedUpdate,
     Update,
 )
 from drlpp.schedule.analysis.update_rates import update_rates
 from drlpp.schedule.cut import Segment, cut_schedule
+from drlpp.schedule.ties import Tie, update_of
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.data import Samples
 
@@ -75,7 +77,8 @@ def run_commands(
     Raises:
         InvalidInput: if the schedule does not suit the method.
     """
-    schedule, uses = plan.schedule(minibatches), plan.weight_uses(minibatches)
+    schedule = plan.schedule(minibatches)
+    uses = {tie: plan.weight_uses(minibatches, tie) for tie in (None, *plan.ties)}
     # Without a schedule of learning rates, and without T1, the list would be a number many times.
     known = options.rates or [rate]
     places = sorted({*cuts, *([start] if start else [])})
@@ -83,10 +86,16 @@ def run_commands(
     if start:
         segments = segments[places.index(start) + 1 :]
     rates = {
-        worker: update_rates(
-            schedule, worker, plan.method, known, asynchronous_before=options.asynchronous_before
+        (worker, tie): update_rates(
+            schedule,
+            worker,
+            plan.method,
+            known,
+            asynchronous_before=options.asynchronous_before,
+            tie=tie,
         )
         for worker in schedule.actions
+        for tie in (None, *plan.ties)
     }
     pipeline = schedule.pipeline
     chunks = 2 if pipeline.is_folded else 1
@@ -95,19 +104,30 @@ def run_commands(
         for worker, actions in schedule.actions.items()
         for chunk in range(chunks)
     }
-    shared = {w: _several_contribute(actions) for w, actions in schedule.actions.items()}
+
+    def weight_plan(part: Segment, worker: int, tie: Tie | None) -> WeightPlan:
+        actions = schedule.actions[worker]
+        return WeightPlan(
+            uses=_uses_in(part, uses[tie][worker], tie),
+            rates=rates[worker, tie],
+            version=_version_in(part, tie),
+            shared=_several_contribute(actions, tie),
+        )
+
     for number, segment in enumerate(segments):
         yield {
             worker: Run(
                 actions=part.actions,
                 plans=tuple(
                     RunPlan(
-                        uses=_uses_in(part, uses[worker]),
-                        rates=rates[worker],
+                        own=weight_plan(part, worker, None),
+                        tied={
+                            tie.number: weight_plan(part, worker, tie)
+                            for tie in plan.ties
+                            if pipeline.stages_of(worker)[chunk] in tie.stages
+                        },
                         recomputed=recomputed[worker, chunk],
                         kept=part.in_flight if number < len(segments) - 1 else frozenset(),
-                        version=part.version,
-                        shared=shared[worker],
                         finite=options.finite,
                     )
                     for chunk in range(chunks)
@@ -115,7 +135,7 @@ def run_commands(
                 order=options.order,
                 first_minibatch=options.first_minibatch,
                 microbatches=schedule.microbatches,
-                posted=plan.in_flight[pipeline.stage_of(worker)] + 2,
+                posted=_posted(plan, worker),
                 goes_on=number > 0 or bool(start),
                 stream=stream,
             )
@@ -123,24 +143,38 @@ def run_commands(
         }
 
 
+def _posted(plan: ExecutionPlan, worker: int) -> int:
+    """Return how many receives a worker posts ahead, and how far it sends ahead of others'."""
+    if not plan.ties:
+        return plan.in_flight[plan.pipeline.stage_of(worker)] + 2
+    # A message of each tie for every part, from stages that are as far ahead as any.
+    return (max(plan.in_flight) + 2) * (1 + len(plan.ties))
+
+
+def _version_in(segment: Segment, tie: Tie | None) -> int:
+    """Return the version of weights at the beginning of a segment."""
+    return segment.version if tie is None else segment.tied_versions.get(tie.number, 0)
+
+
 def _uses_in(
-    segment: Segment, uses: Mapping[MicrobatchId, WeightUse]
+    segment: Segment, uses: Mapping[MicrobatchId, WeightUse], tie: Tie | None
 ) -> dict[MicrobatchId, WeightUse]:
     """Return uses of the parts that pass in a segment, and of later ones that need its versions."""
     passing = segment.in_flight.union(
         action.part for action in segment.actions if isinstance(action, Pass)
     )
-    newest = segment.version + sum(isinstance(action, Update) for action in segment.actions)
+    newest = _version_in(segment, tie) + sum(map(update_of(tie), segment.actions))
     # Parts come in order, and so do the versions that they use.
     later = dropwhile(lambda part: part <= segment.last, uses)
     ahead = takewhile(lambda part: uses[part].stashed <= newest, later)
     return {part: uses[part] for part in (*sorted(passing), *ahead)}
 
 
-def _several_contribute(actions: Sequence[Action]) -> bool:
+def _several_contribute(actions: Sequence[Action], tie: Tie | None) -> bool:
     """Return whether an update has several contributions, or any is summed over replicas."""
+    is_update = update_of(tie)
     return any(
-        (isinstance(action, Update) and action.contributions > 1)
+        (isinstance(action, Update | TiedUpdate) and is_update(action) and action.contributions > 1)
         or (isinstance(action, AllReduce) and action.content == "gradients")
         for action in actions
     )

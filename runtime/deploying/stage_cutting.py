@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.autograd_functions import CapturedFunction
@@ -78,6 +78,10 @@ def cut_stages(
         (source, target): tuple((index, _output_spec(parts[source], index)) for index in wanted)
         for (source, target), wanted in needs.items()
     }
+    ties = [
+        (stages, {one.name: _weight_spec(module, one.name) for one in shared})
+        for stages, shared in placement.ties(captured.graph).items()
+    ]
     return tuple(
         StageProgram(
             stage=k,
@@ -88,6 +92,7 @@ def cut_stages(
                 source: specs for (source, target), specs in travelling.items() if target == k
             },
             results=results if k == last else (),
+            ties={number: specs for number, (stages, specs) in enumerate(ties) if k in stages},
         )
         for k in range(len(placement.stages))
     )
@@ -128,7 +133,14 @@ def _output_spec(part: fx.GraphModule, index: int) -> TensorSpec:
     assert isinstance(outputs, tuple)
     output = outputs[index]
     assert isinstance(output, fx.Node)
-    value = output.meta["val"]
+    return _spec(output.meta["val"])
+
+
+def _weight_spec(module: fx.GraphModule, name: str) -> TensorSpec:
+    return _spec(module.get_parameter(name))
+
+
+def _spec(value: Tensor) -> TensorSpec:
     return TensorSpec(
         shape=tuple(value.shape),
         dtype=str(value.dtype).removeprefix("torch."),

@@ -6,6 +6,7 @@ Files are named in the session's folder, of which every host has its own.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from drlpp import errors
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import DeviceFacts
 from drlpp.runtime.ipc.run_plan import RunPlan
+from drlpp.runtime.ipc.tied_spec import TiedSpec
 from drlpp.runtime.ipc.transport_choice import Route, Transport
 from drlpp.schedule.actions import Action, MicrobatchId
 from drlpp.schedule.method import DeviceChoice, Method
@@ -53,6 +55,7 @@ class Deploy:
         transport: how the workers exchange tensors.
         ways: from which worker to which anything will be sent, in the whole placement.
         in_flight: also with the parts that were in flight.
+        ties: for every stage held what it needs to know of the ties whose weights it holds.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Deploy:
     seed: int
     transport: Transport
     routes: tuple[Route, ...]
+    ties: tuple[Mapping[int, TiedSpec], ...]
     checkpoint_file: str | None = None
     in_flight: bool = False
 

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.weight_policies import WeightUse
+
+
+@dataclass(frozen=True)
+class WeightPlan:
+    """What a run does to weights that are updated together.
+
+    Attributes:
+        uses: which of their versions every part uses that is still to pass.
+        rates: the learning rate of every update of the run, from that which makes version 1.
+        version: of the weights at its beginning, if it continues an earlier run.
+        shared: whether several parts or replicas contribute to one update.
+    """
+
+    uses: Mapping[MicrobatchId, WeightUse]
+    rates: Sequence[float]
+    version: int = 0
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -14,19 +31,15 @@ class RunPlan:
     """What a worker needs to know of a run in addition to its actions.
 
     Attributes:
-        uses: which weights every part uses that is still to pass, forwards or backwards.
-        rates: the learning rate of every update of the run, from that which makes version 1.
+        own: of the weights that only this stage holds.
+        tied: of its copies of weights that other stages hold too, by tie.
         recomputed: parts whose activations are computed again.
         kept: parts that a checkpoint at the end of this run finds in flight.
-        version: of the weights at its beginning, if it continues an earlier run.
-        shared: whether several parts or replicas contribute to one update.
         finite: whether to stop at a loss that is infinite or not a number.
     """
 
-    uses: Mapping[MicrobatchId, WeightUse]
-    rates: Sequence[float]
+    own: WeightPlan
+    tied: Mapping[int, WeightPlan] = field(default_factory=dict)
     recomputed: frozenset[MicrobatchId] = frozenset()
     kept: frozenset[MicrobatchId] = frozenset()
-    version: int = 0
-    shared: bool = False
     finite: bool = False

@@ -50,6 +50,10 @@ class Gradients(ABC):
         """Return the gradients so far, of the weights that have any."""
 
     @abstractmethod
+    def take(self) -> list[Tensor | None]:
+        """Return the gradients so far for every weight, in memory of their own, and begin anew."""
+
+    @abstractmethod
     def assign_gradients(self, divisor: float) -> None:
         """Give the optimizer the sums over ``divisor`` and begin anew.
 
@@ -88,6 +92,12 @@ class SingleGradients(Gradients):
     def sums(self) -> list[Tensor]:
         """Return what the backward found."""
         return [gradient for gradient in self._found if gradient is not None]
+
+    def take(self) -> list[Tensor | None]:
+        """Return what the backward found, and begin anew."""
+        found = self._found or [None] * len(self._weights)
+        self._found = []
+        return found
 
     def assign_gradients(self, divisor: float) -> None:
         """Give the optimizer what the backward found, over ``divisor``."""
@@ -277,6 +287,15 @@ class SharedGradients(Gradients):
     def sums(self) -> list[Tensor]:
         """Return the sums of the weights that have any."""
         return [p for p, reached in zip(self._parts, self._reached, strict=True) if reached]
+
+    def take(self) -> list[Tensor | None]:
+        """Return copies of the sums, and begin anew."""
+        found = [
+            part.clone() if reached else None
+            for part, reached in zip(self._parts, self._reached, strict=True)
+        ]
+        self._begin_anew()
+        return found
 
     def assign_gradients(self, divisor: float) -> None:
         """Give the optimizer the sums over ``divisor`` and begin anew."""

@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import _unsafe_preserve_version_counter
-from torch.optim import Optimizer
 
 from drlpp.errors import NotFinite
 from drlpp.runtime.device.devices import CPU, to_device
-from drlpp.runtime.ipc.run_plan import RunPlan
-from drlpp.runtime.stage.gradients import (
-    Gradients,
-    SharedGradients,
-    SingleGradients,
-    SumOverReplicas,
-)
+from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
+from drlpp.runtime.ipc.tied_spec import TiedSpec
+from drlpp.runtime.stage.gradients import SumOverReplicas
 from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes.passes import InFlight, Loss, Received, StageValues, as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass
+from drlpp.runtime.stage.stage_weights import StageWeights, kept_state, kept_weights
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
-from drlpp.runtime.weights.optimizers import (
-    OptimizerState,
-    build_optimizer,
-    load_optimizer_state,
-    named_optimizer_state,
-    state_on,
-)
-from drlpp.runtime.weights.policies import Weightless, build_policy
-from drlpp.runtime.weights.weight_policy import WeightPolicy
+from drlpp.runtime.stage.tied_weights import TiedWeights
+from drlpp.runtime.stage.weight_group import WeightGroup
+from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
-from drlpp.schedule.weight_policies import WeightUse
-from drlpp.specs.optimizer_spec import MOMENTUM_OPTIONS, OptimizerSpec
-
-_POLICY_STATE = "weight_policy"
+from drlpp.specs.optimizer_spec import OptimizerSpec
 
 
 @dataclass
@@ -52,14 +37,16 @@ class StageRunner:
         program: the stage.
         state: initial values of all parameters and buffers, by name; copied to ``device``.
         method: the weight policy, and how passes are computed.
-        optimizer: what updates the weights, with groups by their names.
+        optimizer: what updates the weights.
         delay: s of this stage in steady state.
+        ties: for every tie whose weights the stage holds with others, what it needs to know of it.
         loss: gives the loss from the model's flat outputs and the targets (last stage).
         minibatches: where inputs and targets come from.
         sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
         counts_for_norm: whether this replica's gradients stand for the stage's in a norm over all.
         seed: of dropout.
         first_minibatch: how many minibatches came before this run; dropout continues from there.
+        weights: those that this stage alone holds, and its copies of others.
         squared_norm: of all stages' gradients for the next update, where it is shared.
         losses: of the parts, on the last stage.
         skipped_updates: of this run, since their gradients were not finite.
@@ -75,6 +62,7 @@ class StageRunner:
     delay: int
     loss: Loss | None
     minibatches: MinibatchSource
+    ties: Mapping[int, TiedSpec] = field(default_factory=dict)
     sum_over_replicas: SumOverReplicas | None = None
     counts_for_norm: bool = True
     seed: int = 0
@@ -83,24 +71,41 @@ class StageRunner:
     device: torch.device = CPU
 
     def __post_init__(self) -> None:
-        self.names = self.program.weight_names
-        weights = [
-            self._copy(name, torch.contiguous_format).requires_grad_() for name in self.names
-        ]
+        with_others = {name for number in self.ties for name in self.program.ties[number]}
+        alone = [name for name in self.program.weight_names if name not in with_others]
+        self.weights = StageWeights(
+            own=WeightGroup(alone, **self._of_group(alone, self.optimizer, self.delay)),
+            tied={
+                number: TiedWeights(
+                    names,
+                    is_root=spec.root == self.program.stage,
+                    **self._of_group(names, spec.optimizer, spec.delay),
+                )
+                for number, spec in self.ties.items()
+                for names in [list(self.program.ties[number])]
+            },
+        )
         self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
-        self.policy = self._build_policy(weights)
-        known = {name: dict(state) for name, state in self.optimizer_state.items()}
-        policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
-        for optimizer, names, own in self._groups():
-            load_optimizer_state(optimizer, names, own, known, self._own_options)
-        self.policy.load_state([state_on(self.device, state) for state in policy_state])
-        self._gradients: Gradients = SingleGradients(weights)
         self.squared_norm: float | None = None
         self._in_flight: dict[MicrobatchId, InFlight] = {}
-        self._plan = RunPlan({}, ())
+        self._plan = RunPlan(WeightPlan({}, ()))
         self.losses = Losses()
         self.peak_weight_bytes = 0
         self.skipped_updates = 0
+
+    def _of_group(
+        self, names: Sequence[str], optimizer: OptimizerSpec, delay: int
+    ) -> dict[str, Any]:
+        return {
+            "weights": [
+                self._copy(name, torch.contiguous_format).requires_grad_() for name in names
+            ],
+            "method": self.method,
+            "optimizer": optimizer,
+            "delay": delay,
+            "optimizer_state": self.optimizer_state,
+            "sum_over_replicas": self.sum_over_replicas,
+        }
 
     def _copy(
         self, name: str, memory_format: torch.memory_format = torch.preserve_format
@@ -108,53 +113,16 @@ class StageRunner:
         value = self.state[name].detach()
         return value.to(self.device, copy=True, memory_format=memory_format)
 
-    def _build_policy(self, weights: list[Tensor]) -> WeightPolicy:
-        if not weights:
-            return Weightless()
-        if self.optimizer.groups:
-            # Workers load little that they do not need.
-            from drlpp.runtime.weights.weight_groups import grouped_policy
-
-            return grouped_policy(self.method, self.names, weights, self.optimizer, self.delay)
-        optimizer = build_optimizer(self.optimizer, weights)
-        return build_policy(self.method, weights, optimizer, self.delay)
-
-    def _groups(self) -> Iterator[tuple[Optimizer, list[str], list[Tensor]]]:
-        """Yield every optimizer of the stage with its parameters and their names."""
-        names = {id(weight): name for name, weight in zip(self.names, self.weights, strict=True)}
-        for part in self.policy.parts:
-            yield part.optimizer, [names[id(weight)] for weight in part.weights], part.weights
-
-    @property
-    def _own_options(self) -> frozenset[str]:
-        """Options of the optimizer that are this stage's, so no other's in a checkpoint."""
-        return frozenset() if self.method.stage_momentum is None else MOMENTUM_OPTIONS
-
     def begin(self, plan: RunPlan) -> None:
         """Prepare for a run."""
+        self.weights.begin(plan)
+        self._note_beginning(plan)
+
+    def _note_beginning(self, plan: RunPlan) -> None:
         self._plan = plan
-        self.policy.begin(plan.uses, plan.rates, plan.version)
-        if plan.shared != isinstance(self._gradients, SharedGradients):
-            self._gradients = self._collector(plan.shared)
         self.peak_weight_bytes = 0
         self.skipped_updates = 0
         self._note_weight_bytes()
-
-    def _collector(self, shared: bool) -> Gradients:
-        if not shared:
-            return SingleGradients(self.weights)
-        keep_last = self.policy.reads_last_gradient
-        return SharedGradients(self.weights, self.sum_over_replicas, keep_last=keep_last)
-
-    @property
-    def bucket_bytes(self) -> int:
-        """The bytes of the largest bucket that gradients are summed in, 0 without buckets."""
-        return self._gradients.bucket_bytes
-
-    @property
-    def weights(self) -> list[Tensor]:
-        """The newest weights, in the order of ``names``."""
-        return self.policy.weights
 
     @property
     def reads_data(self) -> bool:
@@ -178,9 +146,9 @@ class StageRunner:
         """
         passed = InFlight(received)
         recomputed = part in self._plan.recomputed
-        with self.policy.forward_weights(self._use(part)) as weights:
-            if part in self._plan.kept and not recomputed and not self.policy.stashes:
-                passed.weights = [weight.detach().clone() for weight in weights]
+        with self.weights.for_forward(part) as weights:
+            if part in self._plan.kept and not recomputed:
+                passed.weights = self.weights.kept_for_replay(weights)
             with torch.set_grad_enabled(not recomputed):
                 outputs, loss = self._call(part, received, weights, self.buffers)
         if loss is not None:
@@ -206,11 +174,8 @@ class StageRunner:
         passed = self._in_flight[part]
         # Running statistics have seen this part already.
         buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        with self.policy.backward_weights(self._use(part)) as weights:
+        with self.weights.for_backward(part) as weights:
             passed.outputs, passed.loss = self._call(part, passed.received, weights, buffers)
-
-    def _use(self, part: MicrobatchId) -> WeightUse:
-        return self._plan.uses[part]
 
     def _call(
         self,
@@ -228,7 +193,7 @@ class StageRunner:
         values = StageValues(
             {index: self.minibatches.input(index, part) for index in self.program.input_indices},
             leaves,
-            dict(zip(self.names, weights, strict=True)),
+            dict(zip(self.weights.names, weights, strict=True)),
             buffers,
         )
         with passes_in(self.method.precision, self.device):
@@ -256,16 +221,15 @@ class StageRunner:
         passed = self._in_flight.pop(part)
         ends, seeds = passed.ends(gradients, self.method.applied_loss_scale)
         leaves = list(passed.leaves.values())
-        found: Sequence[Tensor | None] = [None] * (len(leaves) + len(self.names))
-        use = self._use(part)
+        found: Sequence[Tensor | None] = [None] * (len(leaves) + len(self.weights.names))
         with (
-            self.policy.backward_weights(use) as weights,
-            self._gradients.collecting(weights, last=last),
+            self.weights.for_backward(part) as weights,
+            self.weights.collecting(weights, last=last),
         ):
             if ends and (leaves or weights):
                 found = torch.autograd.grad(ends, [*leaves, *weights], seeds, allow_unused=True)
-            self._gradients.add(found[len(leaves) :])
-        self.policy.done_with(use)
+            self.weights.add(found[len(leaves) :])
+        self.weights.done_with(part)
         return passed.sent_back(found[: len(leaves)])
 
     def backward_input(
@@ -280,7 +244,7 @@ class StageRunner:
 
         passed = self._in_flight[part]
         ends, seeds = passed.ends(gradients, self.method.applied_loss_scale)
-        with self.policy.backward_weights(self._use(part)) as weights:
+        with self.weights.for_backward(part) as weights:
             passed.half_done = SplitBackward(ends, seeds, list(passed.leaves.values()), weights)
         # From here on autograd's graph alone keeps what the other half needs.
         passed.outputs, passed.loss = (), None
@@ -290,75 +254,59 @@ class StageRunner:
         """Perform the other half, and add to the gradients of the next update."""
         half_done = self._in_flight.pop(part).half_done
         assert half_done is not None, "the half for inputs comes first"
-        use = self._use(part)
-        with self.policy.backward_weights(use):
-            self._gradients.add(half_done.of_weights())
-        self.policy.done_with(use)
+        with self.weights.for_backward(part):
+            self.weights.add(half_done.of_weights())
+        self.weights.done_with(part)
 
     def finish_sum(self) -> None:
-        """Wait until the gradients of the next update are summed over the replicas."""
-        self._gradients.finish_sum()
+        """Wait until the gradients of the next update are summed over the replicas.
+
+        Those of the weights that no other stage holds.
+        """
+        self.weights.own.gradients.finish_sum()
 
     def own_squared_norm(self) -> float:
-        """Return what this replica's gradients add to the squared norm over all stages."""
-        return self._gradients.squared_norm() if self.counts_for_norm else 0.0
+        """Return what this replica's gradients add to the squared norm over all stages.
+
+        Those of weights that other stages hold too are left out.
+        """
+        return self.weights.own.gradients.squared_norm() if self.counts_for_norm else 0.0
 
     def update(self, contributions: int) -> None:
-        """Update the weights with the mean of the gradients of ``contributions`` parts.
+        """Update the stage's own weights with the mean of the gradients of ``contributions`` parts.
 
         Where the method skips updates, one whose gradients are not finite changes nothing.
         """
         squared_norm, self.squared_norm = self.squared_norm, None
-        if self.method.needs_norm and squared_norm is None:
-            squared_norm = self._gradients.squared_norm()
-        is_finite = squared_norm is None or math.isfinite(squared_norm)
-        if self.method.skips_updates and not is_finite:
-            self._gradients.discard()
-            self.policy.skip_update()
-            self.skipped_updates += 1
-        else:
-            divisor = contributions * self.method.applied_loss_scale
-            self._gradients.assign_gradients(divisor)
-            if self.method.clip_norm and squared_norm is not None:
-                self._clip(squared_norm**0.5 / divisor)
-            self.policy.update()
+        self.skipped_updates += not self.weights.own.update(contributions, squared_norm)
         # Versions are made here, and what a pass copies is kept until here.
         self._note_weight_bytes()
 
-    def _clip(self, norm: float) -> None:
-        """Scale the gradients as ``torch.nn.utils.clip_grad_norm_`` does for this norm."""
-        scale = self.method.clip_norm / (norm + 1e-6)
-        if scale < 1:
-            for weight in self.weights:
-                if weight.grad is not None:
-                    # Not in place: autograd may give one tensor to two weights, or to a message.
-                    weight.grad = weight.grad * scale
+    def update_tied(self, tie: int, total: Sequence[Tensor], contributions: int) -> None:
+        """Update the copy of the weights of a tie by a sum over its stages."""
+        copy = self.weights.tied[tie]
+        made = copy.update_by(total, contributions, self.squared_norm)
+        # With a norm over all stages, the stage's own update is skipped as well.
+        if self.squared_norm is None and copy.is_root:
+            self.skipped_updates += not made
+        self._note_weight_bytes()
 
     def weights_and_buffers(self) -> dict[str, Tensor]:
         """Return current values by name."""
-        weights = zip(self.names, self.weights, strict=True)
-        return {name: weight.detach() for name, weight in weights} | self.buffers
+        return self.weights.state() | self.buffers
 
-    def named_optimizer_state(self) -> OptimizerState:
-        """Return the optimizer's state and the weight policy's by parameter name."""
-        state: OptimizerState = {}
-        for optimizer, names, weights in self._groups():
-            state |= named_optimizer_state(optimizer, names, weights, self._own_options)
-        for name, known in zip(self.names, self.policy.state(), strict=True):
-            if known:
-                state[name][_POLICY_STATE] = known
-        return state
+    def saved(self) -> tuple[dict[str, Tensor], OptimizerState]:
+        """Return what no other stage saves: values by name, and what updates the weights."""
+        weights, optimizer = self.weights.saved()
+        return weights | self.buffers, optimizer
 
     @property
     def weight_bytes(self) -> int:
         """The bytes of one version of the stage's weights."""
-        return sum(weight.nbytes for weight in self.weights)
+        return sum(weight.nbytes for weight in self.weights.newest)
 
     def _note_weight_bytes(self) -> None:
-        """Note how much memory holds weights now: the newest, and copies of any version."""
-        held = {t.untyped_storage().data_ptr(): t.nbytes for t in self.weights}
-        held |= {t.untyped_storage().data_ptr(): t.nbytes for t in self.policy.copies()}
-        self.peak_weight_bytes = max(self.peak_weight_bytes, sum(held.values()))
+        self.peak_weight_bytes = max(self.peak_weight_bytes, self.weights.held_bytes())
 
     # Parts in flight, for a checkpoint
 
@@ -368,17 +316,15 @@ class StageRunner:
         Activations inside the stage are not part of it: they are computed again from what was
         received and the weights of the forward, which gives the same bits.
         """
-        stashed = self.policy.versions()
         return {
-            "gradients": self._gradients.state(),
-            "stashed": {v: [leaf.detach() for leaf in kept] for v, kept in stashed.items()},
+            **self.weights.in_flight_state(),
             "parts": {
                 part: {
                     "received": {
                         (key.stage, key.index): value.detach()
                         for key, value in passed.received.items()
                     },
-                    "weights": passed.weights,
+                    **kept_state(passed.weights),
                 }
                 for part, passed in self._in_flight.items()
             },
@@ -387,32 +333,16 @@ class StageRunner:
     def load_in_flight_state(self, state: Mapping[str, Any], plan: RunPlan) -> None:
         """Begin a run that continues where :meth:`in_flight_state` was taken."""
         state = to_device(state, self.device)
-        self.policy.load_versions(state["stashed"])
-        self.begin(plan)
-        self._gradients.load_state(state["gradients"])
+        self.weights.load_in_flight_state(state, plan)
+        self._note_beginning(plan)
         for part, known in state["parts"].items():
             received = {StageOutput(*key): value for key, value in known["received"].items()}
+            kept = kept_weights(known)
             # The next checkpoint may find it in flight still.
-            weights = known["weights"] if part in plan.kept else None
-            passed = InFlight(received, weights=weights)
+            passed = InFlight(received, weights=kept if part in plan.kept else {})
             if part not in plan.recomputed:
-                passed.outputs, passed.loss = self._replay(part, received, known["weights"])
+                # Running statistics have seen this part already.
+                buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+                with self.weights.replaying(part, kept) as weights:
+                    passed.outputs, passed.loss = self._call(part, received, weights, buffers)
             self._in_flight[part] = passed
-
-    def _replay(
-        self, part: MicrobatchId, received: Received, weights: Sequence[Tensor] | None
-    ) -> tuple[Sequence[Tensor], Tensor | None]:
-        """Repeat a forward that was made before, with the weights that it had then."""
-        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
-        if weights is None:
-            with self.policy.forward_weights(self._use(part)) as stashed:
-                return self._call(part, received, stashed, buffers)
-        newest = [weight.detach().clone() for weight in self.weights]
-        self._overwrite(weights)
-        result = self._call(part, received, self.weights, buffers)
-        self._overwrite(newest)
-        return result
-
-    def _overwrite(self, values: Sequence[Tensor]) -> None:
-        with torch.no_grad(), _unsafe_preserve_version_counter(tuple(self.weights)):
-            torch._foreach_copy_(self.weights, list(values))

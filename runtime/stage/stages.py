@@ -6,7 +6,7 @@ A stage has no weights of its own, and a weight policy decides with which versio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch import fx
@@ -58,6 +58,7 @@ class StageProgram:
             needs with their shapes, in the order in which they travel.
         receives: for every earlier stage, its outputs that this stage needs, in the same form.
         results: for the last stage, what the model returns, flat; empty for the others.
+        ties: the weights of this stage that others hold copies of, with their shapes, by tie.
     """
 
     stage: int
@@ -66,6 +67,7 @@ class StageProgram:
     sends: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
     receives: Mapping[int, tuple[tuple[int, TensorSpec], ...]]
     results: tuple[Argument, ...]
+    ties: Mapping[int, Mapping[str, TensorSpec]] = field(default_factory=dict)
 
     @cached_property
     def input_indices(self) -> tuple[int, ...]:

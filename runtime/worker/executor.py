@@ -18,7 +18,9 @@ from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.runtime.worker.tied_sums import TiedSums
 from drlpp.schedule.actions import (
+    TIED_PAYLOADS,
     Action,
     AllReduce,
     Backward,
@@ -30,6 +32,7 @@ from drlpp.schedule.actions import (
     Receive,
     Recompute,
     Send,
+    TiedUpdate,
     Update,
 )
 
@@ -143,12 +146,17 @@ class TrainingExecutor(Executor):
     runners: Sequence[StageRunner]
     everyone: dist.ProcessGroup
     _summed_next: frozenset[MicrobatchId] = frozenset()
+    _last_of: Mapping[int, int] = field(default_factory=dict)
+    _tied: TiedSums = field(init=False)
 
     def run(self, actions: Sequence[Action]) -> list[tuple[float, float]]:
         """Perform all actions, and time what predictions of weights take."""
         self._summed_next = _last_before_sums(actions)
+        self._last_of = {a.version: a.through - 1 for a in actions if isinstance(a, Update)}
+        self._tied = TiedSums(self.runners, self.received.pop)
         for runner in self.runners:
-            runner.policy.clock = self.clock
+            for policy in runner.weights.policies:
+                policy.clock = self.clock
         return super().run(actions)
 
     def perform(self, action: Action) -> None:
@@ -171,21 +179,29 @@ class TrainingExecutor(Executor):
                 self.runners[action.chunk].backward_weight(action.part)
             case AllReduce(_, _, "gradients"):
                 self.runners[0].finish_sum()
-            case AllReduce(_, _, "squared_norm"):
-                self._share_squared_norm()
+            case AllReduce(_, _, "tied_gradients", tie):
+                self._tied.sum_over_replicas(tie)
+            case AllReduce(version, _, "squared_norm"):
+                self._share_squared_norm(version)
+            case Send(message, _) if message.payload in TIED_PAYLOADS:
+                self.mailbox.send(action, self._tied.to_send(message))
+            case TiedUpdate():
+                self._tied.update(action, self.runners[action.chunk].program.stage)
             case Update(_, contributions, through):
                 for runner in self.runners:
                     runner.update(contributions)
+                self._tied.forget()
                 self.on_progress(through)
             case _:
                 super().perform(action)
 
-    def _share_squared_norm(self) -> None:
-        """Sum the squared norm of the gradients over all stages, for the next update.
+    def _share_squared_norm(self, version: int) -> None:
+        """Sum the squared norm of the gradients over all stages, for the update to ``version``.
 
         It is not finite on any stage if a gradient of one of them is not.
         """
         own = sum(runner.own_squared_norm() for runner in self.runners)
+        own += self._tied.squared_norm(self._last_of[version])
         total = torch.tensor([own], dtype=torch.float64)
         self.everyone.allreduce([total]).wait()
         for runner in self.runners:

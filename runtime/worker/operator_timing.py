@@ -26,7 +26,7 @@ from torch import Tensor
 from drlpp.runtime.device.devices import Accelerator
 from drlpp.runtime.device.retargeting import move_graph_to_device
 from drlpp.runtime.ipc.commands import OperatorTimes, ProfileOperators, StageTimes, Working
-from drlpp.runtime.ipc.run_plan import RunPlan
+from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.passes.passes import Loss, Received
@@ -185,7 +185,7 @@ def _runners(
     for runner in runners:
         uses = {(number, 0): WeightUse(0, 0, stashed=0) for number in range(passes)}
         rates = [float(command.optimizer.value("lr"))]
-        runner.begin(RunPlan(uses, rates, shared=replicas is not None))
+        runner.begin(RunPlan(WeightPlan(uses, rates, shared=replicas is not None)))
     return runners
 
 
@@ -197,7 +197,7 @@ class _Kept:
 
     def __init__(self, runners: Sequence[StageRunner], inputs: Sequence[Tensor]) -> None:
         self.bytes_ = [0] * len(runners)
-        held = [t for runner in runners for t in (*runner.weights, *runner.buffers.values())]
+        held = [t for runner in runners for t in (*runner.weights.newest, *runner.buffers.values())]
         self._known = {tensor.untyped_storage().data_ptr() for tensor in (*held, *inputs)}
         self._alive: list[Tensor] = []
 
@@ -301,7 +301,7 @@ def _train_one(
 
 def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) -> list[float]:
     """Return seconds of displacing all weights and moving them back, after an update."""
-    policy = runner.policy
+    policy = runner.weights.own.policy
     if not policy.predicts:
         return []
     _train_one([runner], 0, stopwatch, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,7 @@ from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.streaming import StreamedMinibatches
+from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.worker.executor import Executor, Runner, TrainingExecutor
 from drlpp.runtime.worker.operator_timing import time_operators
 from drlpp.schedule.actions import Action, Message
@@ -214,10 +215,12 @@ class Worker:
         connections = Connections.build(command, first.stage, self._worker, device, build)
         self._connections = connections
         connected = time.perf_counter()
+        held = [self._held_state(name, state, optimizer_state) for name in _STAGES[: len(stages)]]
         self._runners = [
             StageRunner(
                 program=program,
                 state=state,
+                ties=ties,
                 method=command.method,
                 optimizer=command.optimizer,
                 delay=command.delay,
@@ -229,10 +232,24 @@ class Worker:
                 optimizer_state=optimizer_state,
                 device=device,
             )
-            for program, loss in stages
+            for (program, loss), ties, (state, optimizer_state) in zip(
+                stages, command.ties, held, strict=True
+            )
         ]
         self._deployed = command
         return Deployed(loaded - begin, connected - loaded, time.perf_counter() - connected)
+
+    def _held_state(
+        self, name: str, state: Mapping[str, Tensor], optimizer_state: OptimizerState
+    ) -> tuple[Mapping[str, Tensor], OptimizerState]:
+        """Return weights and what updates them, with copies of tied weights as they were here.
+
+        With parts in flight they are behind those of the whole model.
+        """
+        copies = self._restored[name].get("tied", {}).values() if self._restored else ()
+        for copy in copies:
+            state, optimizer_state = state | copy["model"], optimizer_state | copy["optimizer"]
+        return state, optimizer_state
 
     def _forget_addresses(self) -> None:
         """Forget the addresses that the old placement's workers exchanged; all of them have met."""
@@ -261,7 +278,12 @@ class Worker:
         return replace(
             self._executed(executor, command.actions),
             predictions=executor.clock.read(
-                [moment for runner in self._runners for moment in runner.policy.predictions]
+                [
+                    moment
+                    for runner in self._runners
+                    for policy in runner.weights.policies
+                    for moment in policy.predictions
+                ]
             ),
             # On stages of one worker the same updates: those of a schedule that flushes.
             skipped_updates=max(runner.skipped_updates for runner in self._runners),
@@ -316,7 +338,7 @@ class Worker:
             peak_memory_bytes=self._accelerator.peak_memory_bytes(),
             bytes_sent=executor.mailbox.bytes_sent,
             message_bytes=executor.mailbox.message_bytes,
-            bucket_bytes=self._runners[0].bucket_bytes if self._connections.replicas else 0,
+            bucket_bytes=self._runners[0].weights.bucket_bytes if self._connections.replicas else 0,
             weight_bytes=sum(runner.weight_bytes for runner in self._runners),
             peak_weight_bytes=sum(runner.peak_weight_bytes for runner in self._runners),
         )
@@ -384,8 +406,9 @@ class Worker:
         held: dict[str, Any] = {"model": {}, "optimizer": {}}
         buffers: dict[str, Tensor] = {}
         for runner in self._runners:
-            held["model"] |= runner.weights_and_buffers()
-            held["optimizer"] |= runner.named_optimizer_state()
+            model, optimizer = runner.saved()
+            held["model"] |= model
+            held["optimizer"] |= optimizer
             buffers |= runner.buffers
         if in_flight:
             held["in_flight"] = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drlpp.schedule.actions import Update
-from drlpp.schedule.analysis.weight_versions import steady_delay
+from drlpp.schedule.actions import TiedUpdate, Update
+from drlpp.schedule.analysis.weight_versions import steady_delay, tied_delay
 from drlpp.schedule.method import Method
 from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.ties import Tie, update_of
 
 
 def update_rates(
@@ -17,6 +18,7 @@ def update_rates(
     rates: Sequence[float],
     *,
     asynchronous_before: int = 0,
+    tie: Tie | None = None,
 ) -> list[float]:
     """Return the learning rate of every update that ``worker`` makes in a run, in order.
 
@@ -33,15 +35,20 @@ def update_rates(
             has its rate.
         asynchronous_before: minibatches that were trained asynchronously before this run, k of
             its first.
+        tie: whose weights are updated; None for those that only one stage holds.
     """
     found: list[float] = []
     anneals = method.annealing_minibatches > 0 and not schedule.flushes
     if anneals:
         pipeline = schedule.pipeline
-        delay = 1 + steady_delay(pipeline, pipeline.stage_of(worker), method)
+        if tie is None:
+            delay = 1 + steady_delay(pipeline, pipeline.stage_of(worker), method)
+        else:
+            delay = 1 + tied_delay(pipeline, tie, method)
     first = 0
+    is_update = update_of(tie)
     for action in schedule.actions[worker]:
-        if not isinstance(action, Update):
+        if not isinstance(action, Update | TiedUpdate) or not is_update(action):
             continue
         rate = rates[min(action.through, len(rates)) - 1]
         if anneals:

@@ -18,11 +18,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
-from drlpp.schedule.actions import Backward, BackwardWeight, Forward, MicrobatchId, Update
+from drlpp.schedule.actions import (
+    Backward,
+    BackwardWeight,
+    Forward,
+    MicrobatchId,
+    TiedUpdate,
+    Update,
+)
 from drlpp.schedule.kinds.registry import names_to_suggest
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
+from drlpp.schedule.ties import Tie, update_of
 from drlpp.schedule.weight_policies import Lookahead, PartCounts, WeightUse
 
 
@@ -42,11 +50,17 @@ class WeightVersions:
         return self.backward - self.forward
 
 
-def weight_versions(schedule: Schedule, worker: int) -> dict[MicrobatchId, WeightVersions]:
-    """Count, in the actions of ``worker``, the weight versions of every part it processes."""
+def weight_versions(
+    schedule: Schedule, worker: int, tie: Tie | None = None
+) -> dict[MicrobatchId, WeightVersions]:
+    """Count, in the actions of ``worker``, the weight versions of every part it processes.
+
+    Those of the weights that only its stage holds, or of its copy of those of ``tie``.
+    """
     forward: dict[MicrobatchId, int] = {}
     found: dict[MicrobatchId, WeightVersions] = {}
     version = 0
+    is_update = update_of(tie)
     for action in schedule.actions[worker]:
         match action:
             case Forward(minibatch, microbatch):
@@ -54,8 +68,8 @@ def weight_versions(schedule: Schedule, worker: int) -> dict[MicrobatchId, Weigh
             case Backward(minibatch, microbatch) | BackwardWeight(minibatch, microbatch):
                 part = (minibatch, microbatch)
                 found[part] = WeightVersions(forward[part], version)
-            case Update(new_version):
-                version = new_version
+            case Update() | TiedUpdate() if is_update(action):
+                version = action.version
     return found
 
 
@@ -85,6 +99,13 @@ def steady_delay(pipeline: Pipeline, stage: int, method: Method) -> int:
     return -(-apart // method.parts_of_update(len(pipeline.stages[stage])))
 
 
+def tied_delay(pipeline: Pipeline, tie: Tie, method: Method) -> int:
+    """Return s of tied weights in steady state, at the root: a copy is as late as that."""
+    if method.flushes:
+        return 0
+    return -(-method.parts_in_between(pipeline)[tie.root] // (tie.together * method.microbatches))
+
+
 def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
     """Return s of every stage in steady state.
 
@@ -105,29 +126,43 @@ def stage_delays(pipeline: Pipeline, method: Method) -> list[int]:
     return delays
 
 
-def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[MicrobatchId, WeightUse]]:
+def weight_uses(
+    schedule: Schedule, method: Method, tie: Tie | None = None
+) -> dict[int, dict[MicrobatchId, WeightUse]]:
     """Return what the policy of ``method`` uses for every part on every worker.
+
+    Args:
+        schedule: of the run.
+        method: its policy.
+        tie: whose weights; None for those that only one stage holds.
 
     Raises:
         InvalidInput: if the schedule cannot provide what the policy needs.
     """
+    pipeline = schedule.pipeline
     versions = {worker: weight_versions(schedule, worker) for worker in schedule.actions}
-    _check_accumulation(schedule.pipeline, method)
+    _check_accumulation(pipeline, method)
     entered = _contained_when_entering(schedule, versions)
     version_of, lookahead = method.policy_facts.version, method.lookahead or Lookahead()
+    if tie is not None:
+        holders = sorted({worker for stage in tie.stages for worker in pipeline.stages[stage]})
+        versions = {worker: weight_versions(schedule, worker, tie) for worker in holders}
     uses: dict[int, dict[MicrobatchId, WeightUse]] = {}
     for worker, met in versions.items():
-        stage = schedule.pipeline.stage_of(worker)
-        contained = _contained(schedule, worker)
+        stage = pipeline.stage_of(worker) if tie is None else tie.root
+        contained = _contained(schedule, worker, tie)
         until_input = _updates_until_input(schedule, stage, contained)
         uses[worker] = {}
         for part, newest in met.items():
+            # The newest version without the part is that before the update of its gradient.
+            before = newest.backward if tie is None else _newest_within(contained, part[0])
             counts = PartCounts(
                 newest_in_forward=newest.forward,
                 newest_in_backward=newest.backward,
                 at_input=_newest_within(contained, entered[part]),
                 started_from=_newest_within(contained, part[0]),
                 until_input=until_input,
+                still_to_come=before - newest.backward,
             )
             uses[worker][part] = WeightUse(
                 newest_in_forward=newest.forward,
@@ -139,10 +174,17 @@ def weight_uses(schedule: Schedule, method: Method) -> dict[int, dict[Microbatch
     return uses
 
 
-def _contained(schedule: Schedule, worker: int) -> list[int]:
+def _contained(schedule: Schedule, worker: int, tie: Tie | None = None) -> list[int]:
     """Return for every version of the worker's weights how many minibatches it contains."""
-    updates = [a for a in schedule.actions[worker] if isinstance(a, Update)]
-    return [0, *(update.through for update in updates)]
+    is_update = update_of(tie)
+    return [
+        0,
+        *(
+            action.through
+            for action in schedule.actions[worker]
+            if isinstance(action, Update | TiedUpdate) and is_update(action)
+        ),
+    ]
 
 
 def _contained_when_entering(

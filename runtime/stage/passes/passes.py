@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,13 +30,14 @@ class InFlight:
     """What a forward leaves for its backward.
 
     ``outputs`` is empty where the activations are to be computed again. ``weights`` are those of
-    the forward where a checkpoint needs them. ``half_done`` is the backward between its halves.
+    the forward where a checkpoint needs them (``StageWeights.kept_for_replay``). ``half_done`` is
+    the backward between its halves.
     """
 
     received: Received
     outputs: Sequence[Tensor] = ()
     loss: Tensor | None = None
-    weights: list[Tensor] | None = None
+    weights: Mapping[int, list[Tensor] | None] = field(default_factory=dict)
     half_done: SplitBackward | None = None
 
     @property

@@ -16,7 +16,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
 from drlpp.runtime.device.retargeting import move_graph_to_device
-from drlpp.runtime.ipc.run_plan import RunPlan
+from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
 from drlpp.runtime.stage import stage_runner
 from drlpp.runtime.stage.gradients import SharedGradients
 from drlpp.runtime.stage.minibatches import Minibatches
@@ -75,14 +75,14 @@ def runner_on(
         delay=1,
         loss=loss,
         minibatches=Minibatches(captured.task.inputs, captured.task.targets).on(device),
-        optimizer_state=before.named_optimizer_state() if before else {},
+        optimizer_state=before.saved()[1] if before else {},
         device=device,
     )
     uses = {
         (b, 0): WeightUse(max(b - 1, 0), b, stashed=max(b - 1, 0), forward_lead=1) for b in range(4)
     }
     recomputed = frozenset(uses) if method.recompute else frozenset()
-    runner.begin(RunPlan(uses, [0.1] * 6, recomputed=recomputed, shared=True))
+    runner.begin(RunPlan(WeightPlan(uses, [0.1] * 6, shared=True), recomputed=recomputed))
     return runner
 
 
@@ -99,15 +99,15 @@ def trained(runner: StageRunner, steps: int = 3) -> StageRunner:
 
 def tensors_of(runner: StageRunner) -> Iterator[Tensor]:
     """All but numbers of steps, which stay with the host."""
-    state = runner.named_optimizer_state()
+    state = runner.saved()[1]
     held: list[Any] = [
         runner.weights_and_buffers(),
         [{k: v for k, v in kept.items() if k != "step"} for kept in state.values()],
-        runner.policy.copies(),
+        runner.weights.own.policy.copies(),
         runner.in_flight_state(),
     ]
-    assert isinstance(runner._gradients, SharedGradients)
-    held.append([bucket.flat for bucket in runner._gradients._buckets])
+    assert isinstance(runner.weights.own.gradients, SharedGradients)
+    held.append([bucket.flat for bucket in runner.weights.own.gradients._buckets])
     for tree in held:
         yield from (leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
 
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_a_processor_goes_on_elsewhere(
     after = trained(runner_on(THERE, captured, method, spec, before))
     assert {tensor.device for tensor in tensors_of(after) if tensor.dim()} == {THERE}
     # Kernels are chosen for a device.
-    (part,) = after.policy.parts
+    (part,) = after.weights.own.policy.parts
     assert not part.optimizer.param_groups[0].get("fused")
 
 
@@ -140,7 +140,9 @@ def test_parts_in_flight_go_on_elsewhere(captured: CapturedModel) -> None:
     before = trained(runner_on(HERE, captured, method, spec), steps=1)
     after = runner_on(THERE, captured, method, spec)
     uses = {(b, 0): WeightUse(b - 1, b, stashed=b - 1) for b in (1, 2)}
-    after.load_in_flight_state(before.in_flight_state(), RunPlan(uses, [0.1], version=1))
+    after.load_in_flight_state(
+        before.in_flight_state(), RunPlan(WeightPlan(uses, [0.1], version=1))
+    )
     devices = {
         t.device for t in pytree.tree_leaves(after.in_flight_state()) if isinstance(t, Tensor)
     }

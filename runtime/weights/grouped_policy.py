@@ -18,7 +18,7 @@ from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from drlpp.specs.parameter_groups import WeightGroup, divided
+from drlpp.specs.parameter_groups import GroupMembers, divided
 
 Value = TypeVar("Value")
 
@@ -33,7 +33,7 @@ class _Part:
         policy: of its weights.
     """
 
-    group: WeightGroup
+    group: GroupMembers
     places: Sequence[int]
     policy: WeightPolicy
 

@@ -1,0 +1,24 @@
+"""What a stage needs to know of weights that other stages hold copies of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drlpp.specs.optimizer_spec import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class TiedSpec:
+    """What a stage needs to know of a tie whose weights it holds.
+
+    Attributes:
+        root: the stage that sums the gradients.
+        others: the other stages, in the order in which their gradients are added.
+        optimizer: of these weights.
+        delay: s of them in steady state.
+    """
+
+    root: int
+    others: tuple[int, ...]
+    optimizer: OptimizerSpec
+    delay: int
