@@ -151,7 +151,8 @@ class _Compiler:
         self.schedule = schedule
         self.workers = tuple(schedule.pipeline.stages_by_worker)
         self.index = {worker: index for index, worker in enumerate(self.workers)}
-        self.messages: dict[Message, int] = {}
+        # Replicas may get the same one of tied weights.
+        self.messages: dict[tuple[Message, int], int] = {}
         self.routes: dict[Route, int] = {}
         self.route_of: list[int] = []
         # Workers that sum gradients are one stage's; the squared norm is of all.
@@ -231,9 +232,9 @@ class _Compiler:
         return zip(waits, kinds, sends, numbers, strict=True)
 
     def message(self, message: Message, sender: int, receiver: int) -> int:
-        number = self.messages.get(message)
+        number = self.messages.get((message, receiver))
         if number is None:
-            number = self.messages[message] = len(self.route_of)
+            number = self.messages[message, receiver] = len(self.route_of)
             tie = message.microbatch if message.payload in TIED_PAYLOADS else -1
             route = Route(
                 message.payload, message.source_stage, message.target_stage, sender, receiver, tie
