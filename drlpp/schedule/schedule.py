@@ -195,7 +195,7 @@ def build_schedule(
         actions = with_ties(
             actions, pipeline, ties, minibatches, microbatches, flushes=chosen.flushes
         )
-    if pipeline.is_folded:
+    if pipeline.is_folded or pipeline.ties:
         actions = received_as_sent(actions)
     return Schedule(kind, pipeline, minibatches, microbatches, actions)
 

@@ -9,11 +9,13 @@ accelerators for.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
+from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
@@ -24,6 +26,7 @@ from drlpp.runtime.reference.reference_groups import GroupedHistory
 from drlpp.runtime.reference.reference_weights import StageHistory, Weights, with_stage_momentum
 from drlpp.runtime.reference.replay import ReferencePipeline, ReferenceStage, Replay
 from drlpp.runtime.stage.minibatches import Minibatches
+from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
@@ -94,20 +97,38 @@ class ReferenceExecutor:
         # Counted, where workers have a formula for it.
         steady = self._plan.schedule(2 * round_trip * method.accumulate)
         stage_delays = [stage_delay(steady, stage) for stage in range(len(programs))]
+        tied_delays = {tie: stage_delay(steady, tie.root, tie) for tie in self._plan.ties}
+        if delays and tied_delays:
+            raise InvalidInput(
+                "random delays are for stages that share no parameter; put the operators that "
+                "share one into one stage"
+            )
         values = captured.state | captured.constants
+
+        def history(names: Collection[str], delay: int) -> GroupedHistory:
+            def of_group(weights: Weights, own: OptimizerSpec) -> StageHistory:
+                moved = with_stage_momentum(own, method, delay, max(stage_delays))
+                return StageHistory(weights, method, moved, delay)
+
+            initial = {name: captured.state[name] for name in names}
+            return GroupedHistory(initial, optimizer, delay, of_group)
+
+        def alone(program: StageProgram) -> list[str]:
+            tied = {name for names in program.ties.values() for name in names}
+            return [name for name in program.weight_names if name not in tied]
+
         self._pipeline = ReferencePipeline(
             stages=[
                 ReferenceStage(
                     program,
-                    _history(
-                        {name: captured.state[name] for name in program.weight_names},
-                        method,
-                        optimizer,
-                        delay,
-                        max(stage_delays),
-                    ),
+                    history(alone(program), delay),
                     delay,
                     DelayedGradients(delays, stage) if delays else None,
+                    tied={
+                        tie.number: history(program.ties[tie.number], tied_delay)
+                        for tie, tied_delay in tied_delays.items()
+                        if stage in tie.stages
+                    },
                 )
                 for stage, (program, delay) in enumerate(zip(programs, stage_delays, strict=True))
             ],
@@ -134,7 +155,8 @@ class ReferenceExecutor:
         """Train on ``count`` minibatches and return the loss of every part."""
         options = options or RunOptions()
         for stage in self._pipeline.stages:
-            stage.history.begin()
+            for history in (stage.history, *stage.tied.values()):
+                history.begin()
         plan = self._plan.synchronous if options.synchronous else self._plan
         minibatches = self._minibatches
         if options.order is not None:
@@ -145,22 +167,10 @@ class ReferenceExecutor:
         """Return all parameters and buffers by name; of replicas, the first one's buffers."""
         state = dict(self._captured.state)
         for stage, replicas in zip(self._pipeline.stages, self._plan.pipeline.stages, strict=True):
-            history = stage.history
-            found = history.weights | self._pipeline.buffers[replicas[0]]
+            found = dict(self._pipeline.buffers[replicas[0]])
+            for history in (stage.history, *stage.tied.values()):
+                found |= history.weights
             state |= {name: value for name, value in found.items() if name in state}
         for alias, name in self._captured.aliases.items():
             state[alias] = state[name]
         return state
-
-
-def _history(
-    initial: Weights, method: Method, optimizer: OptimizerSpec, delay: int, largest: int
-) -> GroupedHistory:
-    """Return the history of a stage with s = ``delay``, of ``largest`` at most in any stage."""
-
-    def of_group(weights: Weights, own: OptimizerSpec) -> StageHistory:
-        return StageHistory(
-            weights, method, with_stage_momentum(own, method, delay, largest), delay
-        )
-
-    return GroupedHistory(initial, optimizer, of_group)

@@ -18,6 +18,7 @@ class GroupedHistory:
     Args:
         initial: the weights that training begins with, by name.
         optimizer: makes the updates, with groups by the names of parameters.
+        delay: s of the weights in steady state.
         history: makes the history of weights that one optimizer updates.
     """
 
@@ -25,8 +26,11 @@ class GroupedHistory:
         self,
         initial: Weights,
         optimizer: OptimizerSpec,
+        delay: int,
         history: Callable[[Weights, OptimizerSpec], StageHistory],
     ) -> None:
+        self.initial = initial
+        self.delay = delay
         self._base_rate = float(optimizer.value("lr"))
         self._groups = [
             (

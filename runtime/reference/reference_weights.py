@@ -90,7 +90,7 @@ class StageHistory:
         match self.method.policy:
             case "stash" | "stash-vertical" | "2bw" | "2bw-ef":
                 return self.versions[use.stashed]
-            case "spectrain" | "xpipe":
+            case "pipeoptim" | "last-step" | "spectrain" | "xpipe":
                 return self._predicted(use.newest_in_backward, use.backward_lead, rates)
             case "pipemare" if self.method.correction_decay:
                 # T2: u_bkwd = w_{t−τ_bkwd} − (τ_fwd − τ_bkwd) · δ_t (pipemare §3.2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -36,9 +36,12 @@ from drlpp.schedule.actions import (
     MicrobatchId,
     Pass,
     Recompute,
+    TiedUpdate,
     Update,
 )
 from drlpp.schedule.schedule import in_order
+from drlpp.schedule.ties import Tie, update_of
+from drlpp.schedule.weight_policies import WeightUse
 
 
 @dataclass
@@ -61,6 +64,7 @@ class ReferenceStage:
         history: its weights, and what makes them.
         delay: s in steady state.
         arriving: its gradients under way, if they are delayed at random.
+        tied: its copies of weights that other stages hold too, by tie.
         skipped_updates: so far, whose gradients were not finite in float16.
     """
 
@@ -68,6 +72,7 @@ class ReferenceStage:
     history: GroupedHistory
     delay: int
     arriving: DelayedGradients | None
+    tied: Mapping[int, GroupedHistory] = field(default_factory=dict)
     skipped_updates: int = 0
 
 
@@ -108,30 +113,36 @@ class Replay:
         self._method = plan.method
         self._options = options
         self._minibatches = minibatches
-        self._uses = plan.weight_uses(count)
+        self._ties = plan.ties
+        self._uses = {tie: plan.weight_uses(count, tie) for tie in (None, *plan.ties)}
         self._rates = [self._rates_of(stage) for stage in range(len(pipeline.stages))]
+        self._tied_rates = [self._rates_of(tie.root, tie) for tie in plan.ties]
         self._passed: dict[tuple[int, int, MicrobatchId], _Passed] = {}
         self._activations: dict[MicrobatchId, dict[StageOutput, Tensor]] = defaultdict(dict)
         self._gradients: dict[tuple[MicrobatchId, StageOutput], Tensor] = {}
         # For every stage and update, what its replicas found.
         self._pending: dict[int, list[Weights]] = defaultdict(list)
+        # For every tie and stage, what each part found for the copies there.
+        self._tied_pending: dict[tuple[int, int], dict[MicrobatchId, Weights]] = defaultdict(dict)
         self._norms: dict[int, Tensor] = {}
         self._losses: dict[MicrobatchId, float] = {}
         self._stages_left: dict[MicrobatchId, int] = defaultdict(lambda: len(pipeline.stages))
 
-    def _rates_of(self, stage: int) -> list[float]:
+    def _rates_of(self, stage: int, tie: Tie | None = None) -> list[float]:
         """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
+        histories = self._pipeline.stages[stage]
+        delay = 1 + (histories.delay if tie is None else histories.tied[tie.number].delay)
+        is_update = update_of(tie)
         base = self._options.rates or [self._pipeline.rate]
         worker = self._schedule.pipeline.stages[stage][0]
         rates, first = [], 0
         for action in self._schedule.actions[worker]:
-            if isinstance(action, Update):
+            if isinstance(action, Update | TiedUpdate) and is_update(action):
                 rate = base[min(action.through, len(base)) - 1]
                 annealing = self._method.annealing_minibatches
                 if annealing:
                     step = self._options.asynchronous_before + first
                     power = 1 - min(step / annealing, 1)
-                    delay = 1 + self._pipeline.stages[stage].delay
                     rate = rate / delay**power
                 rates.append(rate)
                 first = action.through
@@ -157,15 +168,22 @@ class Replay:
                     self._contribute(worker, stage, action.part)
                 case AllReduce(version, _, "squared_norm") if version not in self._norms:
                     mean = [g for k in list(self._pending) for g in self._mean(k).values()]
+                    for tie in self._ties:
+                        mean += self._tied_gradient(tie, version).values()
                     self._norms = {version: _norm(mean)}
+                case TiedUpdate():
+                    self._update_tied(stages[action.chunk], action)
                 case Update(version, contributions):
                     for stage in stages:
                         self._update(stage, version, contributions)
         return self._losses
 
     def _forward(self, worker: int, stage: int, part: MicrobatchId) -> None:
-        history = self._pipeline.stages[stage].history
-        weights = history.for_forward(self._uses[worker][part], self._rates[stage])
+        weights = {
+            name: weight
+            for history, use, rates in self._met(worker, stage, part)
+            for name, weight in history.for_forward(use, rates).items()
+        }
         buffers = self._pipeline.buffers[worker]
         passed = self._call(stage, part, _private(weights), buffers)
         self._passed[worker, stage, part] = passed
@@ -174,10 +192,27 @@ class Replay:
         if passed.loss is not None:
             self._losses[part] = passed.loss.item()
 
+    def _met(
+        self, worker: int, stage: int, part: MicrobatchId
+    ) -> Iterator[tuple[GroupedHistory, WeightUse, Sequence[float]]]:
+        """Yield the stage's own weights and its copies of others, with what a part uses of them."""
+        histories = self._pipeline.stages[stage]
+        yield histories.history, self._uses[None][worker][part], self._rates[stage]
+        for tie in self._ties:
+            if stage in tie.stages:
+                use = self._uses[tie][worker][part]
+                yield histories.tied[tie.number], use, self._tied_rates[tie.number]
+
+    def _for_backward(self, worker: int, stage: int, part: MicrobatchId) -> Weights:
+        return {
+            name: weight
+            for history, use, rates in self._met(worker, stage, part)
+            for name, weight in history.for_backward(use, rates).items()
+        }
+
     def _recompute(self, worker: int, stage: int, part: MicrobatchId) -> None:
         """Perform the forward again, with the weights of the backward."""
-        history = self._pipeline.stages[stage].history
-        weights = history.for_backward(self._uses[worker][part], self._rates[stage])
+        weights = self._for_backward(worker, stage, part)
         buffers = {n: b.clone() for n, b in self._pipeline.buffers[worker].items()}
         self._passed[worker, stage, part] = self._call(stage, part, _private(weights), buffers)
 
@@ -216,9 +251,7 @@ class Replay:
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:
         passed = self._passed[worker, stage, part]
-        weights = self._pipeline.stages[stage].history.for_backward(
-            self._uses[worker][part], self._rates[stage]
-        )
+        weights = self._for_backward(worker, stage, part)
         # Other weights than its forward's: those that autograd saved are replaced.
         _overwrite(passed.weights, weights)
         if passed.loss is not None:
@@ -228,18 +261,48 @@ class Replay:
         passed.gradients = {name: value / scale for name, value in found.items()}
 
     def _contribute(self, worker: int, stage: int, part: MicrobatchId) -> None:
-        self._pending[stage].append(self._passed.pop((worker, stage, part)).gradients)
+        gradients = self._passed.pop((worker, stage, part)).gradients
+        for tie, history in self._pipeline.stages[stage].tied.items():
+            own = {name: gradients.pop(name) for name in history.initial if name in gradients}
+            self._tied_pending[tie, stage][part] = own
+        self._pending[stage].append(gradients)
         self._stages_left[part] -= 1
         if not self._stages_left[part]:
             self._activations.pop(part, None)
 
     def _mean(self, stage: int) -> Weights:
-        """Return the mean over contributions of the weights that all have a gradient for."""
-        parts = self._pending[stage]
-        if len(parts) == 1:
-            return parts[0]
-        names = [name for name in parts[0] if all(name in part for part in parts)]
-        return {name: torch.stack([part[name] for part in parts]).mean(0) for name in names}
+        return _mean(self._pending[stage])
+
+    def _tied_gradient(self, tie: Tie, version: int) -> Weights:
+        """Return the sum over the stages of a tie of the means of their gradients of an update.
+
+        Update n is of the minibatches from number (n − 1)·together on.
+        """
+        minibatches = range((version - 1) * tie.together, version * tie.together)
+        total: Weights = {}
+        for stage in tie.stages:
+            found = self._tied_pending[tie.number, stage]
+            of_stage = _mean([g for part, g in found.items() if part[0] in minibatches])
+            for name, gradient in of_stage.items():
+                total[name] = total[name] + gradient if name in total else gradient
+        return total
+
+    def _update_tied(self, stage: int, update: TiedUpdate) -> None:
+        histories = self._pipeline.stages[stage]
+        history, tie = histories.tied[update.tie], self._ties[update.tie]
+        if update.version <= history.newest:
+            return  # another replica's part of the same update
+        gradient = self._tied_gradient(tie, update.version)
+        norm = self._norms.get(update.version) if self._schedule.flushes else None
+        rate = self._tied_rates[update.tie][update.version - 1]
+        made = self._make(history, gradient, norm, rate)
+        if not self._schedule.flushes and stage == tie.root:
+            histories.skipped_updates += not made
+        behind = min(self._pipeline.stages[k].tied[tie.number].newest for k in tie.stages)
+        for k in tie.stages:
+            found = self._tied_pending[tie.number, k]
+            for part in [part for part in found if part[0] < behind * tie.together]:
+                del found[part]
 
     def _update(self, stage: int, version: int, contributions: int) -> None:
         history = self._pipeline.stages[stage].history
@@ -248,25 +311,44 @@ class Replay:
         assert len(self._pending[stage]) == contributions
         gradient = self._mean(stage)
         del self._pending[stage]
+        rate = self._rates[stage][version - 1]
+        arriving = self._pipeline.stages[stage].arriving
+        made = self._make(history, gradient, self._norms.get(version), rate, arriving)
+        self._pipeline.stages[stage].skipped_updates += not made
+
+    def _make(
+        self,
+        history: GroupedHistory,
+        gradient: Weights,
+        norm: Tensor | None,
+        rate: float,
+        arriving: DelayedGradients | None = None,
+    ) -> bool:
+        """Make an update, if its gradients are finite; ``norm`` is that of more than them."""
         # No part reaches back further than to the oldest version that one in flight has met.
         reach = 2 * self._method.accumulate + 2 * self._pipeline.round_trip
         needed_from = history.newest - reach
-        norm = self._norms.get(version)
         if norm is None and self._method.needs_norm:
             norm = _norm(list(gradient.values()))
         if self._method.skips_updates and norm is not None and not norm.isfinite():
-            self._pipeline.stages[stage].skipped_updates += 1
             history.skip_update(needed_from)
-            return
+            return False
         if self._method.clip_norm and norm is not None:
             scale = min(self._method.clip_norm / (norm + 1e-6), torch.tensor(1.0))
             gradient = {name: value * scale for name, value in gradient.items()}
-        rate = self._rates[stage][version - 1]
-        arriving = self._pipeline.stages[stage].arriving
         if arriving is not None:
             gradient, factor = arriving.next(gradient)
             rate *= factor
         history.update(gradient, rate, needed_from)
+        return True
+
+
+def _mean(parts: Sequence[Weights]) -> Weights:
+    """Return the mean over contributions of the weights that all have a gradient for."""
+    if len(parts) == 1:
+        return parts[0]
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    return {name: torch.stack([part[name] for part in parts]).mean(0) for name in names}
 
 
 def _private(weights: Weights) -> Weights:

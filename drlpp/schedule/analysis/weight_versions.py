@@ -73,13 +73,16 @@ def weight_versions(
     return found
 
 
-def stage_delay(schedule: Schedule, stage: int) -> int:
-    """Return the largest s of a stage: that of the steady state if the schedule reaches it."""
+def stage_delay(schedule: Schedule, stage: int, tie: Tie | None = None) -> int:
+    """Return the largest s of a stage: that of the steady state if the schedule reaches it.
+
+    That of the weights that only this stage holds, or of its copy of those of ``tie``.
+    """
     return max(
         (
             versions.difference
             for worker in schedule.pipeline.stages[stage]
-            for versions in weight_versions(schedule, worker).values()
+            for versions in weight_versions(schedule, worker, tie).values()
         ),
         default=0,
     )
