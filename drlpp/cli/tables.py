@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import singledispatch
 
 from rich.console import Group, RenderableType
@@ -9,7 +10,7 @@ from rich.filesize import decimal
 from rich.pretty import Pretty
 from rich.table import Table
 
-from drlpp.capturing.graph import OpGraph, TensorSpec
+from drlpp.capturing.graph import OpGraph, SharedParameter, TensorSpec
 from drlpp.cli.comparison_table import describe_comparison
 from drlpp.cli.race_report import describe_race
 from drlpp.comparison.comparison_file import Comparison
@@ -57,7 +58,20 @@ def _(graph: OpGraph) -> RenderableType:
         f"{len(graph)} operators, {len(graph.edges)} edges, "
         f"{decimal(graph.parameter_bytes)} of parameters"
     )
-    return Group(f"{graph.model} · graph {graph.fingerprint}", table, totals)
+    title = f"{graph.model} · graph {graph.fingerprint}"
+    return Group(title, table, totals, *_shared_weights(graph))
+
+
+def _shared_weights(graph: OpGraph) -> Iterator[str]:
+    """Tell which operators read the same parameters."""
+    readers: dict[tuple[int, ...], list[SharedParameter]] = {}
+    for shared in graph.shared_parameters:
+        readers.setdefault(shared.operators, []).append(shared)
+    for operators, found in readers.items():
+        names = ", ".join(one.name + ("" if one.trained else " (frozen)") for one in found)
+        by = ", ".join(f"{op} ({graph.operators[op].name})" for op in operators)
+        bytes_ = decimal(sum(one.bytes_ for one in found))
+        yield f"{names}, {bytes_}, read by operators {by}: each stage with any of them has a copy"
 
 
 def _tensor_text(tensor: TensorSpec) -> str:
@@ -134,6 +148,7 @@ def _(profile: Profile) -> RenderableType:
         "in addition",
         f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "
         f"prediction {seconds_text(profile.prediction_seconds_per_byte * 1e6)}",
+        *_shared_weights(graph),
         f"graph {graph.fingerprint}",
     )
 

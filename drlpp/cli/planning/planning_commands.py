@@ -148,6 +148,7 @@ def plan_placement(
     from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
     from drlpp.costs.memory import MemoryModel
     from drlpp.planners import PLANNERS, plan
+    from drlpp.planners.shared_weights import choose_sharing
     from drlpp.schedule.method import Method, choose_method
     from drlpp.simulator import Depth, simulate_depths, smallest_depth
     from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -203,6 +204,11 @@ def plan_placement(
             if not all_methods:
                 raise
             failures[name] = str(error)
+    sharing = None
+    if not all_methods and problem.workload.ties:
+        with said_if_long("simulating plans with and without copies of weights"):
+            sharing = choose_sharing(plans[0], run)
+        plans = [sharing.plan]
     depths: tuple[Depth, ...] = ()
     if automatic:
         if given.profile is None:
@@ -220,13 +226,13 @@ def plan_placement(
         run = run.model_copy(update={"in_flight_per_link": chosen})
         plans = [plans[0].with_in_flight(chosen)]
     if as_json:
-        records = [plan_record(found, depths) for found in plans]
+        records = [plan_record(found, depths, sharing) for found in plans]
         records += [{"method": name, "error": reason} for name, reason in failures.items()]
         console.print_json(data=records if all_methods else records[0])
     elif all_methods:
         console.print(plans_table(plans, failures))
     else:
-        console.print(plan_report(plans[0], depths))
+        console.print(plan_report(plans[0], depths, sharing))
     if output is not None:
         write_plan(output, plans[0], given, run, updates)
         console.print(f"written to {output}")

@@ -70,6 +70,18 @@ def profile_of(graph: OpGraph, seconds: Sequence[float]) -> Profile:
     )
 
 
+def tied_chain(seconds: Sequence[int], bytes_: int, *, trained: bool = True) -> Profile:
+    """A chain whose first and last operator read a weight of so many bytes."""
+    last = len(seconds) - 1
+    graph = graph_of(
+        [(i, i + 1) for i in range(last)],
+        parameter_bytes=[bytes_, *[2] * (last - 1), bytes_],
+        output_bytes=[1] * len(seconds),
+        shared=[SharedParameter(name="wte", bytes_=bytes_, operators=(0, last), trained=trained)],
+    )
+    return profile_of(graph, seconds).model_copy(update={"update_seconds_per_byte": 0.5})
+
+
 def cluster_of(accelerators: int, bandwidth: float = 1.0) -> Cluster:
     return local_cluster(accelerators, Link(bandwidth_bytes_per_second=bandwidth))
 
