@@ -176,8 +176,8 @@ class WeightGroup:
     # Parts in flight, for a checkpoint
 
     def kept_for_replay(self, lent: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return what a forward was lent, if the policy does not keep it itself."""
-        if self.policy.stashes:
+        """Return what a forward was lent, if there is any and the policy does not keep it."""
+        if not lent or self.policy.stashes:
             return None
         return [weight.detach().clone() for weight in lent]
 
@@ -202,8 +202,8 @@ class WeightGroup:
     def replaying(
         self, part: MicrobatchId, kept: Sequence[Tensor] | None
     ) -> Iterator[list[Tensor]]:
-        """Lend the weights of a forward that was made before; None if the policy keeps them."""
-        if kept is None:
+        """Lend the weights of a forward that was made before; none are given if they are kept."""
+        if not kept:
             with self.policy.forward_weights(self.use(part)) as stashed:
                 yield stashed
             return

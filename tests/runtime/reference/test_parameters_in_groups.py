@@ -14,6 +14,7 @@ from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns
+from tests.support.models import tied
 from tests.support.models.forked import (
     POLICIES,
     SHAPES,
@@ -200,3 +201,41 @@ def test_flushed_groups_equal_torchs_own(optimizer: str, stages: int) -> None:
         session.run(deployment, MINIBATCHES, RunOptions(order(MINIBATCHES), rates=rates))
         state, _ = session.collect(deployment)
     assert largest_difference(state, module.state_dict()) < 1e-9
+
+
+TIED = OptimizerSpec.parse(
+    "adamw",
+    [
+        # By one of its names; the graph has another.
+        ParameterGroup.parse("guess.weight", lr=0.003, weight_decay=0),
+        ParameterGroup.parse("left.*", "back.*", optimizer="sgd", lr=0.02, momentum=0.8),
+    ],
+    lr=0.01,
+    eps=1e-4,
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "shape"),
+    [("stash", "replicated"), ("pipeoptim", "straight"), ("xpipe", "branching"), ("2bw", "straight")],
+)
+def test_tied_parameters_have_their_groups_on_every_stage(policy: str, shape: str) -> None:
+    captured = capture(ModelReference.named("tests.support.models.tied:tied"))
+    placement = tied.placements(captured)[shape]
+    assert placement.ties(captured.graph)
+    options = RunOptions(tied.order(MINIBATCHES), rates=RATES)
+    reference = run_reference(
+        captured,
+        placement,
+        Minibatches(*tied.samples()),
+        MINIBATCHES,
+        method=METHODS[policy],
+        optimizer=TIED,
+        options=options,
+    )
+    with ClusterSession(captured, workers=4) as session:
+        session.use_samples(*tied.samples())
+        deployment = session.deploy(placement, METHODS[policy], TIED)
+        session.run(deployment, MINIBATCHES, options)
+        state, _ = session.collect(deployment)
+    assert largest_difference(state, reference.state) < 1e-9

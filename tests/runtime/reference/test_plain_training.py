@@ -180,7 +180,8 @@ def test_two_stages_on_an_accelerator_train_as_a_plain_loop(
 def test_stashing_is_pipedreams_update_formula(session: ClusterSession, microbatches: int) -> None:
     """w^(t+1) = w^(t) − ν · ∇f(w_1^(t−n+1), w_2^(t−n+2), …, w_n^(t)) (pipedream §3.3).
 
-    Of M microbatches number j meets w_l^(t−⌈(n−l−j)/M⌉), and ∇f is the mean.
+    Of M microbatches number j meets w_l^(t−⌈(n−l−j)/M⌉), and ∇f is the mean. A weight that two
+    stages share is the earlier's in both, and its gradient the sum of theirs.
     """
     operators, stages, rate = len(session.graph), 3, 0.2
     stage_of = [stages * i // operators for i in range(operators)]
@@ -199,11 +200,9 @@ def test_stashing_is_pipedreams_update_formula(session: ClusterSession, microbat
         for operator, stage in zip(session.graph.operators, stage_of, strict=True)
     }
     product = next(o.id for o in session.graph.operators if o.type == "mul" and o.parameter_bytes)
-    # The tied pair is one operator, with everything between the two.
-    by_layer = stage_of_layer | {
-        "": stage_of[product],
-        "same": stage_of_layer["tied"],
-    }
+    by_layer = stage_of_layer | {"": stage_of[product]}
+    # Both stages of a tied weight use it as late as the first of them does.
+    assert by_layer["tied"] < by_layer["same"]
     stage_of_weight = {name: by_layer[name.rpartition(".")[0]] for name in start}
     versions = [start]
     for t in range(MINIBATCHES):

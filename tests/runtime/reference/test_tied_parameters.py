@@ -1,0 +1,327 @@
+"""Parameters that several stages share: all copies make the same updates, those of the reference.
+
+`test_plain_training.py` compares a tied model with plain PyTorch and with PipeDream's formula.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidInput
+from drlpp.models.model_reference import ModelReference
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime.deploying.deployment import Deployment
+from drlpp.runtime.ipc.commands import RunResult
+from drlpp.runtime.ipc.tensor_file import write_checkpoint
+from drlpp.runtime.reference.random_delays import RandomDelays
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns
+from tests.support.models.forked import POLICIES, largest_difference
+from tests.support.models.tied import order, placements, samples
+
+MINIBATCHES, FLUSHED = 15, 6
+SHAPES = ("straight", "replicated", "replicated-last", "branching")
+REFERENCE = ModelReference.named("tests.support.models.tied:tied")
+
+ASYNCHRONOUS = {
+    **POLICIES,
+    "pipemare-t1": Method(policy="pipemare", annealing_minibatches=9),
+    "pipemare-t2": Method(policy="pipemare", correction_decay=0.2),
+    "pipemare": Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.2),
+}
+FLUSHING = {
+    "naive": Method(schedule="gpipe", policy="sync", clip_norm=0.3),
+    "gpipe": Method(schedule="gpipe", policy="sync", microbatches=4),
+    "1f1b-flush": Method(schedule="1f1b-flush", policy="sync", microbatches=4, accumulate=2),
+    "zb-h1": Method(schedule="zb-h1", policy="sync", microbatches=2, clip_norm=0.3),
+}
+SGD = OptimizerSpec(name="sgd", options={"lr": 0.02, "momentum": 0.9, "weight_decay": 0.01})
+OPTIMIZERS = {
+    "sgd": SGD,
+    "adamw": OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4}),
+}
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(REFERENCE)
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4) as session:
+        session.use_samples(*samples())
+        yield session
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "folded"])
+def test_every_placement_has_stages_that_share_parameters(
+    captured: CapturedModel, shape: str
+) -> None:
+    assert placements(captured)[shape].pipeline(captured.graph).ties
+
+
+@pytest.mark.parametrize(
+    ("method", "shape", "optimizer"), in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=3)
+)
+def test_asynchronous_weights_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
+) -> None:
+    _check(captured, session, shape, ASYNCHRONOUS[method], OPTIMIZERS[optimizer])
+
+
+@pytest.mark.parametrize(
+    ("method", "shape", "optimizer"), in_turns(FLUSHING, SHAPES, OPTIMIZERS, one_of=3)
+)
+def test_synchronous_weights_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
+) -> None:
+    _check(captured, session, shape, FLUSHING[method], OPTIMIZERS[optimizer])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("method", FLUSHING)
+def test_synchronous_weights_equal_plain_training(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str
+) -> None:
+    """Without dropout, and with the batch statistics of whole minibatches."""
+    chosen = FLUSHING[method].model_copy(update={"microbatches": 1})
+    plain = capture(ModelReference.named("tests.support.models.tied:tied", dropout=0.0))
+    module = ModelReference.named("tests.support.models.tied:tied", dropout=0.0).build().module
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9, weight_decay=0.01)
+    (tokens,), targets = samples()
+    chosen_order = order(FLUSHED)
+    for first in range(0, FLUSHED, chosen.accumulate):
+        optimizer.zero_grad()
+        for indices in chosen_order[first : first + chosen.accumulate]:
+            loss = F.cross_entropy(module(tokens[indices]), targets[indices])
+            (loss / chosen.accumulate).backward()
+        if chosen.clip_norm:
+            norm = nn.utils.clip_grad_norm_(module.parameters(), chosen.clip_norm)
+            assert norm > chosen.clip_norm
+        optimizer.step()
+    with ClusterSession(plain, workers=4) as own:
+        own.use_samples(*samples())
+        deployment = own.deploy(placements(plain)[shape], chosen, SGD)
+        own.run(deployment, FLUSHED, RunOptions(order=chosen_order))
+        state, _ = own.collect(deployment)
+        found = own.evaluate(deployment, 3, RunOptions(order=chosen_order))
+    # Of replicas, each has seen its own minibatches' statistics.
+    wanted = {n: v for n, v in module.state_dict().items() if "norm.running" not in n}
+    assert largest_difference({n: state[n] for n in wanted}, wanted) < 1e-9
+    assert torch.equal(state["words.weight"], state["head.weight"])
+    assert all(loss > 0 for loss in found.losses)
+
+
+OPTIONS = [
+    Method(policy="pipeoptim", accumulate=3, clip_norm=0.3),
+    Method(policy="spectrain", microbatches=2, accumulate=2),
+    Method(policy="stash", accumulate=2, recompute=True),
+    Method(policy="stash-vertical", microbatches=4),
+    Method(policy="2bw-ef", microbatches=4, accumulate=2, recompute=True),
+    Method(policy="vanilla", in_flight_per_link=1, clip_norm=0.3),
+    Method(policy="pipeoptim", in_flight_per_link=2, recompute=True),
+    Method(policy="stash", stage_momentum=0.99),
+    Method(policy="pipemare", correction_decay=0.2, recompute=True, microbatches=2),
+    Method(schedule="1f1b-flush", policy="sync", microbatches=4, recompute=True, accumulate=3),
+]
+
+
+@pytest.mark.parametrize(("method", "shape"), in_turns(OPTIONS, SHAPES, one_of=3), ids=str)
+def test_options_of_a_method_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: Method, shape: str
+) -> None:
+    _check(captured, session, shape, method, SGD)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Method(schedule="zb-v", policy="sync", microbatches=4),
+        Method(schedule="zb-v", policy="sync", microbatches=2, accumulate=3, clip_norm=0.3),
+    ],
+    ids=str,
+)
+def test_two_stages_on_an_accelerator_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: Method
+) -> None:
+    _check(captured, session, "folded", method, OPTIMIZERS["adamw"])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_learning_rates_of_a_schedule_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, shape: str
+) -> None:
+    rates = [0.02 * (1 + minibatch % 4) for minibatch in range(MINIBATCHES + 4)]
+    options = RunOptions(order=order(MINIBATCHES), rates=rates, asynchronous_before=3)
+    _check(captured, session, shape, ASYNCHRONOUS["pipemare"], SGD, options)
+
+
+@pytest.mark.parametrize("policy", ["stash", "pipeoptim", "sync"])
+def test_float16_skips_the_same_updates_of_all_copies(policy: str) -> None:
+    """The scale is so large that some gradients overflow, and those of tied weights with them."""
+    captured = capture(ModelReference.named("tests.support.models.tied:tied", dtype="float32"))
+    method = Method.model_validate(
+        {
+            "policy": policy,
+            "schedule": "1f1b-flush" if policy == "sync" else "1f1b",
+            "precision": "float16",
+            "loss_scale": 2.0**17,
+            "recompute": policy == "pipeoptim",
+        }
+    )
+    reference = run_reference(
+        captured,
+        placements(captured)["straight"],
+        Minibatches(*samples()),
+        MINIBATCHES,
+        method=method,
+        optimizer=SGD,
+        options=RunOptions(order=order(MINIBATCHES)),
+    )
+    with ClusterSession(captured, workers=4) as session:
+        session.use_samples(*samples())
+        deployment = session.deploy(placements(captured)["straight"], method, SGD)
+        _, results = session.run(deployment, MINIBATCHES, RunOptions(order=order(MINIBATCHES)))
+        state, _ = session.collect(deployment)
+        _check_copies(session, deployment)
+    assert largest_difference(state, reference.state) < 1e-5
+    assert [results[w].skipped_updates for w in range(4)] == list(reference.skipped_updates)
+    assert any(reference.skipped_updates)
+
+
+@pytest.mark.parametrize(
+    ("method", "shape"),
+    in_turns(["stash", "pipeoptim", "2bw", "last-step", "pipemare", "gpipe"], SHAPES, one_of=4),
+)
+def test_resuming_at_any_minibatch_changes_no_bit(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path, method: str, shape: str
+) -> None:
+    """Also where contributions and sums are on their way, and copies behind the root's."""
+    placement, chosen = placements(captured)[shape], {**ASYNCHRONOUS, **FLUSHING}[method]
+    options = RunOptions(order=order(MINIBATCHES))
+    paths: dict[int, Path] = {}
+
+    def save(cut: int, results: Mapping[int, RunResult]) -> None:
+        paths[cut] = tmp_path / f"{cut}.safetensors"
+        write_checkpoint(paths[cut], session.checkpoint(deployment))
+
+    deployment = session.deploy(placement, chosen, OPTIMIZERS["adamw"])
+    session.run(deployment, MINIBATCHES, options)
+    whole, _ = session.collect(deployment)
+    deployment = session.deploy(placement, chosen, OPTIMIZERS["adamw"])
+    session.run(deployment, MINIBATCHES, options, cuts=(1, 4, 5, 9), on_cut=save)
+    assert _same_bits(session.collect(deployment)[0], whole)
+    for cut, path in paths.items():
+        deployment = session.deploy(
+            placement, chosen, OPTIMIZERS["adamw"], checkpoint=path, in_flight=True
+        )
+        session.run(deployment, MINIBATCHES, options, start=cut)
+        assert _same_bits(session.collect(deployment)[0], whole)
+
+
+def test_another_placement_continues_with_the_roots_copy(
+    captured: CapturedModel, session: ClusterSession, tmp_path: Path
+) -> None:
+    """In the checkpoint, weights and moments are those of as many updates as all others."""
+    options = RunOptions(order=order(MINIBATCHES))
+    checkpoints = []
+
+    def save(cut: int, results: Mapping[int, RunResult]) -> bool:
+        checkpoints.append(session.checkpoint(deployment))
+        return True
+
+    method = Method(policy="stash")
+    deployment = session.deploy(placements(captured)["straight"], method, OPTIMIZERS["adamw"])
+    session.run(deployment, MINIBATCHES, options, cuts=(8,), on_cut=save)
+    (checkpoint,) = checkpoints
+    tied, others = checkpoint["optimizer"]["head.weight"], checkpoint["optimizer"]["stem.weight"]
+    assert tied["step"] == others["step"] == 8
+    last = checkpoint["in_flight"][3]["stage"]["tied"][1]
+    assert last["optimizer"]["head.weight"]["step"] < 8, "the copy of the last stage is behind"
+    assert torch.equal(checkpoint["model"]["head.weight"], checkpoint["model"]["words.weight"])
+    path = tmp_path / "checkpoint.safetensors"
+    write_checkpoint(path, checkpoint)
+    both = []
+    for shape in ("replicated", "branching"):
+        deployment = session.deploy(
+            placements(captured)[shape],
+            Method(schedule="gpipe", policy="sync"),
+            OPTIMIZERS["adamw"],
+            checkpoint=path,
+        )
+        session.run(deployment, 3, replace(options, order=order(3)))
+        both.append(session.collect(deployment)[0])
+    assert largest_difference(*both) < 1e-9
+
+
+def test_random_delays_are_refused(captured: CapturedModel) -> None:
+    with pytest.raises(InvalidInput, match="share no parameter"):
+        run_reference(
+            captured,
+            placements(captured)["straight"],
+            Minibatches(*samples()),
+            2,
+            method=FLUSHING["naive"],
+            optimizer=SGD,
+            delays=RandomDelays([1.0] * 4, 2),
+        )
+
+
+def _same_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> bool:
+    return found.keys() == wanted.keys() and all(torch.equal(found[n], wanted[n]) for n in wanted)
+
+
+def _check_copies(session: ClusterSession, deployment: Deployment) -> None:
+    """Check that all copies on all workers have the same bits, and what updates them too."""
+    saved = session.checkpoint(deployment)
+    copies = 0
+    for held in saved["in_flight"].values():
+        for stage in ("stage", "second_stage"):
+            for tied in held.get(stage, {}).get("tied", {}).values():
+                copies += 1
+                assert all(
+                    torch.equal(value, saved["model"][name])
+                    for name, value in tied["model"].items()
+                )
+                for name, state in tied["optimizer"].items():
+                    known = saved["optimizer"][name]
+                    torch.testing.assert_close(state, known, rtol=0, atol=0, equal_nan=True)
+    assert copies > 1
+
+
+def _check(
+    captured: CapturedModel,
+    session: ClusterSession,
+    shape: str,
+    method: Method,
+    optimizer: OptimizerSpec,
+    options: RunOptions | None = None,
+) -> None:
+    placement = placements(captured)[shape]
+    minibatches = FLUSHED if method.flushes else MINIBATCHES
+    options = options or RunOptions(order=order(minibatches))
+    reference = run_reference(
+        captured,
+        placement,
+        Minibatches(*samples()),
+        minibatches,
+        method=method,
+        optimizer=optimizer,
+        options=options,
+    )
+    deployment = session.deploy(placement, method, optimizer)
+    _, results = session.run(deployment, minibatches, options)
+    state, _ = session.collect(deployment)
+    assert largest_difference(state, reference.state) < 1e-8
+    losses = {part: loss for result in results.values() for part, loss in result.losses.items()}
+    assert losses == pytest.approx(reference.losses, rel=1e-8)
+    assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"
+    _check_copies(session, deployment)
