@@ -217,7 +217,12 @@ TIED = OptimizerSpec.parse(
 
 @pytest.mark.parametrize(
     ("policy", "shape"),
-    [("stash", "replicated"), ("pipeoptim", "straight"), ("xpipe", "branching"), ("2bw", "straight")],
+    [
+        ("stash", "replicated"),
+        ("pipeoptim", "straight"),
+        ("xpipe", "branching"),
+        ("2bw", "straight"),
+    ],
 )
 def test_tied_parameters_have_their_groups_on_every_stage(policy: str, shape: str) -> None:
     captured = capture(ModelReference.named("tests.support.models.tied:tied"))
