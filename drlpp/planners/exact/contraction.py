@@ -74,13 +74,13 @@ def join(workload: Workload, groups: list[list[int]]) -> Workload:
     )
     ties = []
     for tie in workload.ties:
-        readers = Counter(group_of[operator] for operator in tie.operators)
-        for group, count in readers.items():
+        holders = Counter(group_of[operator] for operator in tie.operators)
+        for group, count in holders.items():
             # An operator has what it reads once.
             parameter_bytes[group] -= (count - 1) * tie.bytes_
             update_seconds[group] -= (count - 1) * workload.tied_update_seconds(tie)
-        if len(readers) > 1:
-            ties.append(replace(tie, operators=tuple(sorted(readers))))
+        if len(holders) > 1:
+            ties.append(replace(tie, operators=tuple(sorted(holders))))
     edges = {(group_of[source], group_of[target]) for source, target in workload.edges}
     return replace(
         workload,

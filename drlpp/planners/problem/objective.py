@@ -66,8 +66,12 @@ class AnalyticObjective:
         stage_of[-1] = len(stages) - 1
 
         incoming, outgoing, talks = self._tensors.crossing(stage_of, len(stages))
+
+        def total(values: Array) -> Array:
+            return numpy.bincount(stage_of[:-1], values, len(stages)).astype(numpy.float64)
+
         together = problem.workload.work_of(
-            lambda values: numpy.bincount(stage_of[:-1], weights=values, minlength=len(stages)),
+            total,
             incoming_bytes=incoming,
             outgoing_bytes=outgoing,
             last=numpy.arange(len(stages)) == len(stages) - 1,
