@@ -32,7 +32,7 @@ from dataclasses import replace
 
 import networkx
 
-from drlpp.costs.workload import Workload
+from drlpp.costs.workload import Transfer, Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.milp.assignment_program import AssignmentProgram
@@ -52,7 +52,8 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
     replication. It is below the optimum in five cases: where links differ, since it gives every
     accelerator its fastest; where memory rules, since it counts one minibatch in flight; where
     workers share cores; where passes and updates take something besides their operators, which it
-    leaves out; and where operators share weights, whose copies it leaves out.
+    leaves out; and where copies of weights that operators share take memory or updates, of which it
+    counts one.
 
     Args:
         problem: its time limit is the solver's, which uses one thread.
@@ -67,7 +68,7 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
     value = objective(best)
     if value == 0:
         return Solution(best, proven_optimal=not may_replicate, note=_note(problem.workload, best))
-    once = replace(problem, workload=problem.workload.with_ties_once())
+    once = replace(problem, workload=_ties_as_tensors(problem.workload))
     items = Items.of(once, value)
     program = AssignmentProgram(once, items, value)
     start = _assignment(items, best, len(problem.workload)) if objective.fits(value) else None
@@ -91,6 +92,12 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
         and value - bound <= relative_gap * value,
         note=_note(problem.workload, best),
     )
+
+
+def _ties_as_tensors(workload: Workload) -> Workload:
+    """Return a workload that has what copies of weights exchange as tensors, and one of them."""
+    exchanged = (Transfer(t.operators, t.bytes_, t.bytes_) for t in workload.ties if t.trained)
+    return replace(workload.with_ties_once(), transfers=(*workload.transfers, *exchanged))
 
 
 def is_runnable(workload: Workload, placement: Placement) -> bool:
