@@ -316,6 +316,10 @@ class Workload:
                 found.setdefault(stages, []).append(tie)
         return dict(sorted(found.items()))
 
+    def tied_transfers(self) -> tuple[Transfer, ...]:
+        """Return what copies exchange as tensors: a stage with some readers sends and receives."""
+        return tuple(Transfer(t.operators, t.bytes_, t.bytes_) for t in self.ties if t.trained)
+
     def with_ties_once(self) -> Workload:
         """Return a workload that costs no placement more than this one, without ties.
 

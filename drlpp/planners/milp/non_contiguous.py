@@ -32,7 +32,7 @@ from dataclasses import replace
 
 import networkx
 
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.placement import Placement, Stage
 from drlpp.planners.milp.assignment_program import AssignmentProgram
@@ -96,8 +96,8 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
 
 def _ties_as_tensors(workload: Workload) -> Workload:
     """Return a workload that has what copies of weights exchange as tensors, and one of them."""
-    exchanged = (Transfer(t.operators, t.bytes_, t.bytes_) for t in workload.ties if t.trained)
-    return replace(workload.with_ties_once(), transfers=(*workload.transfers, *exchanged))
+    exchanged = (*workload.transfers, *workload.tied_transfers())
+    return replace(workload.with_ties_once(), transfers=exchanged)
 
 
 def is_runnable(workload: Workload, placement: Placement) -> bool:
