@@ -1,11 +1,10 @@
 """Models of `transformers` by import path, such as ``drlpp capture examples.huggingface:bert``.
 
 Every factory makes a model with random weights from a configuration, so that nothing is
-downloaded; ``from_pretrained`` in its place gives published weights. Two settings matter:
-
-- ``tie_word_embeddings=False``: what lies between tied weights is one operator, and so a language
-  model with tied embeddings cannot be cut;
-- ``use_cache=False``, and only the logits are returned: torch.export takes tensors, not caches.
+downloaded; ``from_pretrained`` in its place gives published weights. ``use_cache=False`` matters,
+and that only the logits are returned: torch.export takes tensors, not caches. With ``tied=True``
+words are guessed with the weights of their embedding, as in the published models; stages that share
+these hold a copy each (docs/models.md).
 """
 
 from __future__ import annotations
@@ -64,7 +63,12 @@ def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def bert(
-    batch_size: int = 8, length: int = 32, vocabulary: int = 1000, hidden: int = 64, layers: int = 4
+    batch_size: int = 8,
+    length: int = 32,
+    vocabulary: int = 1000,
+    hidden: int = 64,
+    layers: int = 4,
+    tied: bool = False,
 ) -> Task:
     """Make BERT, guessing the words of random sentences."""
     config = BertConfig(
@@ -74,7 +78,7 @@ def bert(
         num_attention_heads=4,
         intermediate_size=4 * hidden,
         max_position_embeddings=length,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
     )
     model = Logits(BertForMaskedLM(config), "input_ids")
     tokens = torch.randint(vocabulary, (batch_size, length))
@@ -82,7 +86,12 @@ def bert(
 
 
 def gpt2(
-    batch_size: int = 8, length: int = 32, vocabulary: int = 1000, hidden: int = 64, layers: int = 4
+    batch_size: int = 8,
+    length: int = 32,
+    vocabulary: int = 1000,
+    hidden: int = 64,
+    layers: int = 4,
+    tied: bool = False,
 ) -> Task:
     """Make GPT-2, asked for the next word of random sentences."""
     config = GPT2Config(
@@ -93,7 +102,7 @@ def gpt2(
         n_head=4,
         bos_token_id=0,
         eos_token_id=0,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
     )
     model = Logits(GPT2LMHeadModel(config), "input_ids", use_cache=False)
     tokens = torch.randint(vocabulary, (batch_size, length + 1))
@@ -101,7 +110,12 @@ def gpt2(
 
 
 def t5(
-    batch_size: int = 8, length: int = 32, vocabulary: int = 1000, hidden: int = 64, layers: int = 4
+    batch_size: int = 8,
+    length: int = 32,
+    vocabulary: int = 1000,
+    hidden: int = 64,
+    layers: int = 4,
+    tied: bool = False,
 ) -> Task:
     """Make T5, translating random sentences."""
     config = T5Config(
@@ -114,7 +128,7 @@ def t5(
         decoder_start_token_id=0,
     )
     # T5Config ignores the argument.
-    config.tie_word_embeddings = False
+    config.tie_word_embeddings = tied
     model = Logits(
         T5ForConditionalGeneration(config), "input_ids", "decoder_input_ids", use_cache=False
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from drlpp.capturing.graph import OpGraph
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
@@ -49,7 +50,7 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
 
     Raises:
         InvalidInput: an asynchronous schedule runs on branches where the export is to do the same,
-            or the method has an option that no export knows.
+            the method has an option that no export knows, or stages share a parameter.
     """
     _check_options(plan.method)
     placement, method = plan.placement, plan.method
@@ -78,6 +79,7 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
         method = method.model_copy(update={"precision": "float32", "loss_scale": None})
     assert plan.graph is not None
     pipeline = single.pipeline(plan.graph)
+    notes += _ties(single, plan.graph, trains_itself=trains_itself)
     if branches := _branches(pipeline):
         if not method.flushes and not trains_itself:
             raise InvalidInput(
@@ -87,6 +89,22 @@ def nearest_chain(plan: ExecutionPlan, *, trains_itself: bool = False) -> Neares
         notes += [f"{branch}; in the export they follow each other" for branch in branches]
     notes += _relays(pipeline)
     return Nearest(Candidate(single, method), tuple(notes))
+
+
+def _ties(placement: Placement, graph: OpGraph, *, trains_itself: bool) -> Iterator[str]:
+    """Yield a sentence for the parameters that several stages share.
+
+    Raises:
+        InvalidInput: the export would have to keep their copies the same.
+    """
+    for stages, shared in placement.ties(graph).items():
+        names = f"{' and '.join(map(str, stages))} share {', '.join(one.name for one in shared)}"
+        if not trains_itself:
+            raise InvalidInput(
+                f"stages {names}, whose copies the export would not keep the same; put the "
+                "operators that read it into one stage, or give each a weight of its own"
+            )
+        yield f"stages {names}; the program there has to keep the copies the same"
 
 
 def with_method(nearest: Nearest, method: Method, note: str) -> Nearest:

@@ -72,7 +72,8 @@ def received_as_sent(
     """Let every worker receive what another sends it in the order in which that sends it.
 
     On two ways between the same workers, as a folded pipeline has, or with sums for several ties,
-    messages may be needed in another order. What was sent before a message that is needed is then received before it.
+    messages may be needed in another order. What was sent before a message that is needed is then
+    received before it.
     """
     sent: dict[tuple[int, int], deque[Message]] = defaultdict(deque)
     for worker, own in actions.items():

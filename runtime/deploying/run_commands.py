@@ -144,11 +144,14 @@ def run_commands(
 
 
 def _posted(plan: ExecutionPlan, worker: int) -> int:
-    """Return how many receives a worker posts ahead, and how far it sends ahead of others'."""
-    if not plan.ties:
-        return plan.in_flight[plan.pipeline.stage_of(worker)] + 2
-    # A message of each tie for every part, from stages that are as far ahead as any.
-    return (max(plan.in_flight) + 2) * (1 + len(plan.ties))
+    """Return how many receives a worker posts ahead, and how many of its own sends it outruns.
+
+    It is as far ahead of a stage that it shares weights with, or behind, as either has in flight.
+    """
+    held = plan.pipeline.stages_of(worker)
+    ties = [tie for tie in plan.ties if {*held} & {*tie.stages}]
+    stages = {held[0], *(stage for tie in ties for stage in tie.stages)}
+    return (max(plan.in_flight[stage] for stage in stages) + 2) * max(1, len(ties))
 
 
 def _version_in(segment: Segment, tie: Tie | None) -> int:

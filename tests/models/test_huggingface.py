@@ -3,37 +3,40 @@
 import pytest
 import torch
 
-from drlpp.capturing.capture import capture
+from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import ClusterSession, RunOptions
+from drlpp.models.task import Task
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.models.forked import largest_difference
 from tests.support.training.pipelines import assert_state, draw, in_a_row, train
 
 SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
+ADAMW = OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4})
 MODELS = ["bert", "gpt2", "t5", "resnet"]
+TIED = ["bert", "gpt2", "t5"]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
-    reference = ModelReference.named(f"examples.huggingface:{name}")
+def in_float64(reference: ModelReference) -> Task:
+    """The model without dropout, since a plain loop draws other random numbers."""
     task = reference.build()
-    assert task.loss is not None
-    assert task.targets is not None
     inputs = tuple(x.double() if x.is_floating_point() else x for x in task.inputs)
-    task = task._replace(module=task.module.double(), inputs=inputs)
-    # A plain loop draws other random numbers.
     for module in task.module.modules():
         for attribute in ("p", "dropout", "attention_dropout"):
             if isinstance(getattr(module, attribute, None), float):
                 setattr(module, attribute, 0.0)
-    captured = capture(reference, task)
-    assert len(captured.graph) > 50
-    assert captured.aliases == {}
+    return task._replace(module=task.module.double(), inputs=inputs)
+
+
+def check_against_plain_training(captured: CapturedModel, *accelerators: int) -> None:
+    task = captured.task
+    assert task.loss is not None
+    assert task.targets is not None
     order = torch.stack([torch.arange(8), torch.arange(8).flip(0)])
-    with ClusterSession(captured, workers=2) as session:
+    with ClusterSession(captured, workers=len(accelerators)) as session:
         session.use_samples(task.inputs, task.targets)
-        placement = in_a_row(captured.graph, 0, 1)
+        placement = in_a_row(captured.graph, *accelerators)
         deployment = session.deploy(placement, Method(schedule="gpipe", policy="sync"), SPEC)
         session.run(deployment, 2, RunOptions(order=order))
         state, _ = session.collect(deployment)
@@ -44,3 +47,49 @@ def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
 
     evaluated = captured.evaluation(*task.inputs)
     torch.testing.assert_close(evaluated, task.module.eval()(*task.inputs))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
+    reference = ModelReference.named(f"examples.huggingface:{name}")
+    captured = capture(reference, in_float64(reference))
+    assert len(captured.graph) > 50
+    assert captured.aliases == {}
+    check_against_plain_training(captured, 0, 1)
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("name", TIED)
+def test_tied_embeddings_in_stages_equal_a_plain_loop(name: str, stages: int) -> None:
+    reference = ModelReference.named(f"examples.huggingface:{name}", tied=True)
+    captured = capture(reference, in_float64(reference))
+    assert captured.aliases
+    assert in_a_row(captured.graph, *range(stages)).ties(captured.graph)
+    check_against_plain_training(captured, *range(stages))
+
+
+@pytest.mark.parametrize("policy", ["pipeoptim", "stash"])
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("name", TIED)
+def test_tied_embeddings_in_stages_equal_the_reference(name: str, stages: int, policy: str) -> None:
+    reference = ModelReference.named(f"examples.huggingface:{name}", tied=True, layers=2)
+    captured = capture(reference, in_float64(reference))
+    task, method = captured.task, Method(policy=policy)
+    assert task.targets is not None
+    placement = in_a_row(captured.graph, *range(stages))
+    order = torch.stack([torch.randperm(8) for _ in range(8)])
+    wanted = run_reference(
+        captured,
+        placement,
+        Minibatches(task.inputs, task.targets),
+        8,
+        method=method,
+        optimizer=ADAMW,
+        options=RunOptions(order=order),
+    )
+    with ClusterSession(captured, workers=stages) as session:
+        session.use_samples(task.inputs, task.targets)
+        deployment = session.deploy(placement, method, ADAMW)
+        session.run(deployment, 8, RunOptions(order=order))
+        state, _ = session.collect(deployment)
+    assert largest_difference(state, wanted.state) < 1e-6

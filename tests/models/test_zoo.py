@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing.aten import operator_type, owner
 from drlpp.capturing.capture import capture
 from drlpp.errors import InvalidInput, InvalidModel
 from drlpp.models.model_reference import ModelReference
@@ -258,17 +257,13 @@ def test_the_transformer_sees_no_later_token() -> None:
         ("transformer", {"shared_embeddings": "all", **ONE_VOCABULARY}, "source", "projection"),
     ],
 )
-def test_what_lies_between_tied_embeddings_cannot_be_cut(
+def test_tied_embeddings_are_operators_that_share_a_weight(
     name: str, options: dict[str, Option], words: str, projection: str
 ) -> None:
-    captured = capture(tiny(name, **options), check=False)
-    holders = {
-        captured.operator_of[node.name]
-        for node in captured.module.graph.nodes
-        if node.op == "call_function" and owner(node).startswith((words, projection))
-        if operator_type(node) in ("embedding", "linear")
-    }
-    assert len(holders) == 1
-    layers = [operator.module for operator in captured.graph.operators]
-    free = "encoder" if options.get("shared_embeddings") == "decoder" else "no layer"
-    assert {module.split(".")[0] for module in layers if "norm" in module} <= {free}
+    task = tiny(name, **options).build()
+    graph = capture(tiny(name, **options), task, check=False).graph
+    (shared,) = graph.shared_parameters
+    readers = [graph.operators[operator].module for operator in shared.operators]
+    assert readers[0].startswith(words)
+    assert readers[-1].startswith(projection)
+    assert graph.parameter_bytes == sum(value.nbytes for value in task.module.parameters())

@@ -179,8 +179,8 @@ def awd_lm(
         embedding: size of the embedding, and units of the last LSTM.
         hidden: units of the LSTMs before it.
         layers: number of LSTMs.
-        tied: use the embedding's weights for the output as well, as the paper does. Then
-            everything in between is one operator, and the model cannot be cut.
+        tied: use the embedding's weights for the output as well, as the paper does. Stages that
+            share them hold a copy each.
         dropout: factor on the published probabilities of all kinds of dropout.
     """
     module = AWDLM(vocabulary, embedding, hidden, layers, tied, Dropouts().times(dropout))

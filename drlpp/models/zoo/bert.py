@@ -148,8 +148,8 @@ def bert48(
         heads: of the attention.
         positions: the longest sequence that the model can read.
         dropout: probability, as everywhere in BERT.
-        tied: guess words with the weights of their embedding, as the first BERT does. Then
-            everything in between is one operator, and the model cannot be cut.
+        tied: guess words with the weights of their embedding, as the first BERT does. Stages that
+            share them hold a copy each.
     """
     module = BERT(vocabulary, hidden, layers, heads, positions, dropout, tied)
     shape = (batch_size, sequence_length)

@@ -191,8 +191,8 @@ def transformer(
         heads: of every attention.
         layers: of the encoder, and of the decoder.
         dropout: probability, behind embeddings, attention and feed-forward networks.
-        shared_embeddings: ``none``; ``decoder``, of the target tokens and the projection, which
-            makes the decoder one operator; ``all``, which leaves nothing to cut.
+        shared_embeddings: ``none``; ``decoder``, of the target tokens and the projection; ``all``,
+            of the source tokens too.
 
     Raises:
         InvalidInput: if all embeddings are to be shared by different vocabularies.
