@@ -80,8 +80,9 @@ class MemoryModel:
         """Return the bytes on each of a stage's replicas with ``in_flight`` parts in flight.
 
         Messages of a part that come in or go out are held once. Of weights that other stages hold
-        copies of, what these contribute to an update is held, too: from later stages it comes as
-        many updates earlier as there are in flight.
+        copies of, so is what these contribute to an update, and what is on its way between copies:
+        as many updates of it as there are in flight. All of that counts for the stage with the most
+        in flight, which a stage can know by itself; about half of it waits with the others.
         """
         copies = self.weight_copies + self.stashes * self.older_versions(in_flight, replicas)
         incoming = work.incoming_bytes / self.microbatches
