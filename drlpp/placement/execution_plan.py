@@ -36,7 +36,8 @@ class ExecutionPlan:
         delays: s of every stage in steady state (pipeoptim eq. 4).
 
     Raises:
-        InvalidInput: the method cannot run on such a pipeline.
+        InvalidInput: the method cannot run on such a pipeline, or on one whose stages share
+            parameters.
     """
 
     candidate: Candidate
@@ -53,6 +54,11 @@ class ExecutionPlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delays", tuple(stage_delays(self.pipeline, self.method)))
+        if self.ties and not self.method.flushes:
+            # Until the pipeline is full, and two rounds of updates more.
+            method = self.method.model_copy(update={"accumulate": 1})
+            rounds = 2 * method.minibatches_together(self.pipeline)
+            method.schedule_for(self.pipeline, method.minibatches_in_flight(self.pipeline) + rounds)
 
     @classmethod
     def of(cls, candidate: Candidate, graph: OpGraph, accelerators: int) -> ExecutionPlan:

@@ -130,7 +130,7 @@ def deployment_commands(
 def _ties_of(stage: int, plan: ExecutionPlan, optimizer: OptimizerSpec) -> dict[int, TiedSpec]:
     """Return what a stage needs to know of the ties whose weights it holds."""
     return {
-        tie.number: TiedSpec(tie.root, tie.others, _optimizer_of(optimizer, plan, delay), delay)
+        tie.number: TiedSpec(_optimizer_of(optimizer, plan, delay), delay)
         for tie, delay in zip(plan.ties, plan.tied_delays, strict=True)
         if stage in tie.stages
     }

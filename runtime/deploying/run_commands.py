@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.runtime.ipc.commands import Run, Stream
-from drlpp.runtime.ipc.run_plan import RunPlan, WeightPlan
+from drlpp.runtime.ipc.run_plan import RunPlan, TiedPlan, WeightPlan
 from drlpp.schedule.actions import (
     Action,
     AllReduce,
@@ -122,7 +122,11 @@ def run_commands(
                     RunPlan(
                         own=weight_plan(part, worker, None),
                         tied={
-                            tie.number: weight_plan(part, worker, tie)
+                            tie.number: TiedPlan(
+                                **vars(weight_plan(part, worker, tie)),
+                                root=tie.root,
+                                others=tie.others,
+                            )
                             for tie in plan.ties
                             if pipeline.stages_of(worker)[chunk] in tie.stages
                         },

@@ -26,6 +26,19 @@ class WeightPlan:
     shared: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class TiedPlan(WeightPlan):
+    """What a run does to a copy of weights that other stages hold too.
+
+    Attributes:
+        root: the stage that sums the gradients.
+        others: the other stages, in the order in which their gradients are added.
+    """
+
+    root: int
+    others: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class RunPlan:
     """What a worker needs to know of a run in addition to its actions.
@@ -39,7 +52,7 @@ class RunPlan:
     """
 
     own: WeightPlan
-    tied: Mapping[int, WeightPlan] = field(default_factory=dict)
+    tied: Mapping[int, TiedPlan] = field(default_factory=dict)
     recomputed: frozenset[MicrobatchId] = frozenset()
     kept: frozenset[MicrobatchId] = frozenset()
     finite: bool = False

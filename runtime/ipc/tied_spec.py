@@ -9,16 +9,12 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 
 @dataclass(frozen=True)
 class TiedSpec:
-    """What a stage needs to know of a tie whose weights it holds.
+    """What a stage needs to know of a tie whose weights it holds, whatever it runs.
 
     Attributes:
-        root: the stage that sums the gradients.
-        others: the other stages, in the order in which their gradients are added.
         optimizer: of these weights.
         delay: s of them in steady state.
     """
 
-    root: int
-    others: tuple[int, ...]
     optimizer: OptimizerSpec
     delay: int

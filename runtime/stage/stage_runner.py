@@ -78,7 +78,7 @@ class StageRunner:
             tied={
                 number: TiedWeights(
                     names,
-                    is_root=spec.root == self.program.stage,
+                    stage=self.program.stage,
                     **self._of_group(names, spec.optimizer, spec.delay),
                 )
                 for number, spec in self.ties.items()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drlpp.runtime.ipc.run_plan import TiedPlan
 from drlpp.runtime.stage.gradients import SingleGradients
 from drlpp.runtime.stage.weight_group import WeightGroup
 
@@ -20,13 +21,24 @@ class TiedWeights(WeightGroup):
     stage has a gradient of.
 
     Args:
-        is_root: whether the stage is the root of the tie.
+        stage: that holds the copy.
         others: the arguments of a :class:`WeightGroup`.
+
+    Attributes:
+        plan: of the run.
     """
 
-    def __init__(self, *others: Any, is_root: bool, **named: Any) -> None:
+    plan: TiedPlan
+
+    def __init__(self, *others: Any, stage: int, **named: Any) -> None:
         super().__init__(*others, **named)
-        self.is_root = is_root
+        self.plan = TiedPlan(uses={}, rates=(), root=stage, others=())
+        self._stage = stage
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the stage is the root of the tie; before the first run all are alike."""
+        return self.plan.root == self._stage
 
     def contribution(self) -> list[Tensor]:
         """Take the gradients of this stage, summed over parts and replicas, as a sum."""

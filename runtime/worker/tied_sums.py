@@ -56,8 +56,8 @@ class TiedSums:
         return sum(
             squared_norm_of(self._total(stage, tie, last))
             for stage, runner in self._runners.items()
-            for tie, spec in runner.ties.items()
-            if spec.root == stage and runner.counts_for_norm
+            for tie, copy in runner.weights.tied.items()
+            if copy.is_root and runner.counts_for_norm
         )
 
     def forget(self) -> None:
@@ -72,15 +72,15 @@ class TiedSums:
         return self._contributions[key]
 
     def _total(self, stage: int, tie: int, last: int) -> list[Tensor]:
-        spec = self._runners[stage].ties[tie]
-        if stage != spec.root:
-            if spec.root in self._runners:
-                return self._total(spec.root, tie, last)
-            return self._take(Message("sum", spec.root, stage, last, tie))
+        plan = self._runners[stage].weights.tied[tie].plan
+        if stage != plan.root:
+            if plan.root in self._runners:
+                return self._total(plan.root, tie, last)
+            return self._take(Message("sum", plan.root, stage, last, tie))
         key = stage, tie
         if key not in self._totals:
             total = self._contribution(stage, tie)
-            for other in spec.others:
+            for other in plan.others:
                 total = _added(total, self._contributed(other, stage, tie, last))
             self._totals[key] = total
         return self._totals[key]

@@ -1,18 +1,24 @@
 """A plan is built once, and there is none of what cannot be run."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from drlpp.capturing.graph import SharedParameter
 from drlpp.errors import InvalidInput, InvalidPlacement
 from drlpp.io.documents import write_document
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile, read_placement
+from drlpp.schedule.actions import Computation
 from drlpp.schedule.analysis.weight_versions import stage_delays, weight_uses
 from drlpp.schedule.analysis.window import Window
+from drlpp.schedule.kinds.alternation import alternate
+from drlpp.schedule.kinds.kind import ScheduleKind, Share
+from drlpp.schedule.kinds.registry import SCHEDULE_KINDS
 from drlpp.schedule.method import Method
 from tests.support.strategies.graphs import graph_of
 
@@ -131,6 +137,45 @@ def test_there_is_no_plan_of_what_cannot_be_run() -> None:
     asynchronous = Method(schedule="1f1b", policy="sync")
     with pytest.raises(InvalidInput, match="policy sync cannot run a 1-2 placement"):
         ExecutionPlan.of(Candidate(HALVES, asynchronous), GRAPH, 3)
+
+
+def _ahead(share: Share) -> Iterator[Computation]:
+    steps = alternate(share.parts(), share.in_flight + share.stage)
+    for parts, update in share.updates():
+        for _ in parts:
+            yield from next(steps)
+        yield update
+
+
+TIED = GRAPH.model_copy(
+    update={"shared_parameters": (SharedParameter(name="words", bytes_=1, operators=(0, 3)),)}
+)
+
+
+def test_a_schedule_that_cannot_keep_copies_the_same_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last stage has more minibatches in flight than it says."""
+    kind = ScheduleKind(name="ahead", summary="", order=_ahead, flushes=False)
+    monkeypatch.setitem(SCHEDULE_KINDS, kind.name, kind)
+    method = Method(schedule="ahead", policy="stash")
+    ExecutionPlan.of(Candidate(HALVES, method), GRAPH, 3)
+    with pytest.raises(InvalidInput, match="stages 0 and 1 share a parameter.* into one stage"):
+        ExecutionPlan.of(Candidate(HALVES, method), TIED, 3)
+    together = Placement.from_assignment([0, 0, 0, 0], [0, 0, 0])
+    assert not ExecutionPlan.of(Candidate(together, method), TIED, 3).ties
+
+
+def test_a_plan_knows_who_shares_what_and_how_late_it_is() -> None:
+    (tie,) = ExecutionPlan.of(Candidate(HALVES, METHOD), TIED, 3).ties
+    assert (tie.stages, tie.root, tie.together) == ((0, 1), 0, 2)
+    assert HALVES.ties(TIED) == {(0, 1): TIED.shared_parameters}
+    chain = Placement.from_assignment([0, 1, 2, 2], [0, 1, 2])
+    plan = ExecutionPlan.of(Candidate(chain, METHOD), TIED, 3)
+    assert (plan.delays, plan.tied_delays) == ((2, 1, 0), (2,))
+    assert plan.synchronous.tied_delays == (0,)
+    frozen = TIED.shared_parameters[0].model_copy(update={"trained": False})
+    assert not HALVES.ties(TIED.model_copy(update={"shared_parameters": (frozen,)}))
 
 
 def test_whatever_a_caller_has_is_taken_for_its_plan() -> None:

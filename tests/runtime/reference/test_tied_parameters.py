@@ -20,6 +20,7 @@ from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
 from drlpp.runtime.reference.random_delays import RandomDelays
+from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import in_turns
@@ -260,6 +261,25 @@ def test_another_placement_continues_with_the_roots_copy(
         session.run(deployment, 3, replace(options, order=order(3)))
         both.append(session.collect(deployment)[0])
     assert largest_difference(*both) < 1e-9
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_warm_up_that_flushes_switches_without_a_restart(
+    captured: CapturedModel, session: ClusterSession, shape: str
+) -> None:
+    """With more parts in flight for each link, which the warm-up does not have."""
+    method = Method(policy="pipemare", correction_decay=0.2, in_flight_per_link=1)
+    placement = placements(captured)[shape]
+    reference = ReferenceExecutor(captured, placement, Minibatches(*samples()), method, SGD)
+    deployment = session.deploy(placement, method, SGD)
+    first = RunOptions(order=order(6), synchronous=True)
+    second = RunOptions(order=order(MINIBATCHES), first_minibatch=6)
+    for count, options in ((6, first), (MINIBATCHES, second)):
+        reference.run(count, options)
+        session.run(deployment, count, options)
+    state, _ = session.collect(deployment)
+    assert largest_difference(state, reference.state()) < 1e-8
+    _check_copies(session, deployment)
 
 
 def test_random_delays_are_refused(captured: CapturedModel) -> None:

@@ -80,3 +80,10 @@ def placements(captured: CapturedModel) -> dict[str, Placement]:
             )
         ),
     }
+
+
+def data(example_inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Data to train on: the target is the first word."""
+    generator = torch.Generator().manual_seed(3)
+    tokens = [torch.randint(0, WORDS, (count, 5), generator=generator) for count in (96, 29)]
+    return tuple((part, part[:, 0]) for part in tokens)
