@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.method import Method
@@ -117,6 +118,19 @@ def test_groups_equal_the_reference(
     state, _ = session.collect(deployment)
     assert largest_difference(state, reference.state) < 1e-9
     assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"
+
+
+def test_a_profile_has_updates_and_predictions_of_all_groups(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=1, optimizer=ADAMW) as session:
+        profile, _ = session.profile(repeats=2)
+    assert profile.update_seconds_per_byte > 0
+    assert profile.prediction_seconds_per_byte > 0
+
+
+def test_a_session_refuses_a_pattern_that_matches_nothing(captured: CapturedModel) -> None:
+    groups = [ParameterGroup.parse("embeding.*", lr=0.1)]
+    with pytest.raises(InvalidInput, match=r"'embeding.\*' of .* embedding.weight"):
+        ClusterSession(captured, workers=1, optimizer=OptimizerSpec.parse("adam", groups))
 
 
 def _plain(module: nn.Module, optimizer: str) -> list[torch.optim.Optimizer]:
