@@ -8,12 +8,14 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.costs.workload import Workload
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
+from drlpp.simulator.work import buckets_of
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.models.tied import placements
-from tests.support.strategies.graphs import profile_of
+from tests.support.strategies.graphs import cluster_of, profile_of, tied_chain
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +54,31 @@ def test_workers_send_as_many_bytes(
     without = simulate(workload.with_ties_once(), cluster, placement, method, 12)
     tensors = sum(usage.bytes_sent for usage in without.workers)
     assert sum(simulated.values()) > 1.03 * tensors
+
+
+def test_a_sum_leaves_when_all_have_contributed() -> None:
+    """A round trip of 8 bytes at a byte per second, between the backwards and the updates.
+
+    Stage 1 takes 2 + 4 s; its gradient, a byte, goes before the 8 bytes of what it contributes. The
+    sum comes back, and the update takes half a second for each byte.
+    """
+    workload = Workload.of(tied_chain([6, 6], 8))
+    method = Method(schedule="gpipe", policy="sync")
+    apart = Placement.from_assignment([0, 1], (0, 1))
+    played = simulate(workload, cluster_of(2), apart, method)
+    assert played.seconds_per_minibatch == pytest.approx(2 + 4 + 1 + 8 + 8 + 4)
+    together = Placement.from_assignment([0, 0], (0, 0))
+    played = simulate(workload, cluster_of(1), Placement.from_assignment([0, 0], (0,)), method)
+    assert played.seconds_per_minibatch == pytest.approx(12 + 4)
+    assert simulate(workload, cluster_of(2), together, method).costs.ring_seconds == ((8.0,),)
+
+
+def test_replicas_sum_copies_of_others_weights_apart() -> None:
+    workload = Workload.of(tied_chain([6, 6, 6], 8))
+    assert [bucket.bytes_ for bucket in buckets_of(workload, (0, 1))] == [2]
+    assert [bucket.bytes_ for bucket in buckets_of(workload, (0, 1, 2))] == [10]
+    placement = Placement.from_assignment([0, 0, 1], (0, 0, 1))
+    costs = simulate(workload, cluster_of(3), placement, Method(policy="stash")).costs
+    # Of two replicas, two messages of half the bytes.
+    assert costs.tied_ring_seconds == {(0, 0): 8.0, (1, 0): 0.0}
+    assert costs.ring_seconds == ((2.0,), ())
