@@ -68,10 +68,11 @@ def _shared_weights(graph: OpGraph) -> Iterator[str]:
     for shared in graph.shared_parameters:
         readers.setdefault(shared.operators, []).append(shared)
     for operators, found in readers.items():
-        names = ", ".join(one.name + ("" if one.trained else " (frozen)") for one in found)
-        by = ", ".join(f"{op} ({graph.operators[op].name})" for op in operators)
-        bytes_ = decimal(sum(one.bytes_ for one in found))
-        yield f"{names}, {bytes_}, read by operators {by}: each stage with any of them has a copy"
+        names = ", ".join(
+            f"{one.name} ({decimal(one.bytes_)}{'' if one.trained else ', frozen'})"
+            for one in found
+        )
+        yield f"operators {', '.join(map(str, operators))} share {names}, each stage a copy"
 
 
 def _tensor_text(tensor: TensorSpec) -> str:

@@ -111,6 +111,12 @@ def with_relays(profile: Profile, placement: Placement) -> tuple[Profile, Placem
             for (source, target), outputs in sorted(read.items())
         ),
         outputs=tuple(giver(source, output, last) for source, output in graph.outputs),
+        shared_parameters=tuple(
+            shared.model_copy(
+                update={"operators": tuple(sorted(number[op] for op in shared.operators))}
+            )
+            for shared in graph.shared_parameters
+        ),
     )
     values = {name: getattr(profile, name) for name in Profile.model_fields}
     values |= {"graph": rewritten, "operators": tuple(costs)}

@@ -90,7 +90,7 @@ def test_a_plan_tells_what_shared_weights_cost(shell: Shell, tmp_path: Path) -> 
     found = shell.json("plan", "--profile", path, *links, 0.06)
     assert (found["configuration"], found["shared_weights"]) == ("1", [])
     code, out, _ = shell("show", path)
-    assert "wte, 8 bytes, read by operators 0 (op0), 2 (op2)" in " ".join(out.split())
+    assert "operators 0, 2 share wte (8 bytes), each stage a copy" in " ".join(out.split())
 
 
 def test_a_plan_tells_how_workers_share_cores(shell: Shell, profile: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from drlpp.capturing.graph import OpGraph
+from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.cli.comparison_table import ComparisonRow, comparison_table
 from drlpp.cli.tables import describe
 from drlpp.errors import InvalidFile, InvalidPlacement
@@ -31,6 +31,9 @@ GRAPH = graph_of(
     [(0, 1), (0, 2), (1, 3), (2, 3)],
     parameter_bytes=[1000, 2000, 0, 4000],
     output_bytes=[10, 20, 30, 40],
+)
+TIED = GRAPH.model_copy(
+    update={"shared_parameters": (SharedParameter(name="words", bytes_=1000, operators=(0, 1)),)}
 )
 CLUSTER = Cluster(
     hosts=(Host(name="box", accelerators=2), Host(name="other", accelerators=2, device="cuda")),
@@ -151,6 +154,7 @@ def rendered(renderable: RenderableType) -> str:
     ("document", "parts"),
     [
         (GRAPH, ["op3", "linear", "layers.3", "4.0 kB", "caller", "4 operators, 4 edges, 7.0 kB"]),
+        (TIED, ["6.0 kB of parameters", "operators 0, 1 share words (1.0 kB), each stage a copy"]),
         (PROFILE, ["20.00 ms", "40.00 ms", "60.0%", "4 operators, 100.00 ms per minibatch"]),
         (CLUSTER, ["other", "cuda", "2 to 3", "2.5 GB/s, latency 20.00 µs", "100.0 MB/s"]),
         (FILE, ["alexnet(width=0.25)", "2-2", "found by pipedream", "36.70 ms", "op2, op3"]),
