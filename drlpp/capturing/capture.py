@@ -104,8 +104,9 @@ def capture(
 ) -> CapturedModel:
     """Capture a model with its loss.
 
-    Warns (:class:`~drlpp.errors.ModelNote`) of what a user should know: operators that shared
-    weights make one, and ``torch.utils.checkpoint``, which recomputes nothing in a pipeline.
+    Warns (:class:`~drlpp.errors.ModelNote`) of what a user should know: operators that are one
+    since a module uses a weight again and again, and ``torch.utils.checkpoint``, which recomputes
+    nothing in a pipeline.
 
     Args:
         reference: where the model comes from.

@@ -7,6 +7,7 @@ arguments, so that a stage has no weights of its own.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Mapping
 
 from torch import Tensor, fx, nn
@@ -82,7 +83,7 @@ def cut_stages(
         (stages, {one.name: _weight_spec(module, one.name) for one in shared})
         for stages, shared in placement.ties(captured.graph).items()
     ]
-    return tuple(
+    programs = tuple(
         StageProgram(
             stage=k,
             function=parts[k],
@@ -96,6 +97,11 @@ def cut_stages(
         )
         for k in range(len(placement.stages))
     )
+    holders = Counter(name for program in programs for name in program.weight_names)
+    tied = {name for _, specs in ties for name in specs}
+    # A copy that nobody ties would be trained apart.
+    assert all(count == 1 or name in tied for name, count in holders.items())
+    return programs
 
 
 def portable(module: nn.Module) -> fx.GraphModule:

@@ -125,7 +125,10 @@ class ReferenceExecutor:
                     delay,
                     DelayedGradients(delays, stage) if delays else None,
                     tied={
-                        tie.number: history(program.ties[tie.number], tied_delay)
+                        tie.number: {
+                            worker: history(program.ties[tie.number], tied_delay)
+                            for worker in self._plan.pipeline.stages[stage]
+                        }
                         for tie, tied_delay in tied_delays.items()
                         if stage in tie.stages
                     },
@@ -155,7 +158,7 @@ class ReferenceExecutor:
         """Train on ``count`` minibatches and return the loss of every part."""
         options = options or RunOptions()
         for stage in self._pipeline.stages:
-            for history in (stage.history, *stage.tied.values()):
+            for history in stage.histories:
                 history.begin()
         plan = self._plan.synchronous if options.synchronous else self._plan
         minibatches = self._minibatches
@@ -168,8 +171,13 @@ class ReferenceExecutor:
         state = dict(self._captured.state)
         for stage, replicas in zip(self._pipeline.stages, self._plan.pipeline.stages, strict=True):
             found = dict(self._pipeline.buffers[replicas[0]])
+<<<<<<< HEAD
             for history in (stage.history, *stage.tied.values()):
                 found |= history.weights
+=======
+            for history in stage.histories:
+                found |= history.versions[history.newest]
+>>>>>>> ties
             state |= {name: value for name, value in found.items() if name in state}
         for alias, name in self._captured.aliases.items():
             state[alias] = state[name]

@@ -64,7 +64,8 @@ class ReferenceStage:
         history: its weights, and what makes them.
         delay: s in steady state.
         arriving: its gradients under way, if they are delayed at random.
-        tied: its copies of weights that other stages hold too, by tie.
+        tied: its copies of weights that other stages hold too, by tie and worker: replicas need
+            not make an update of them at the same time.
         skipped_updates: so far, whose gradients were not finite in float16.
     """
 
@@ -72,8 +73,17 @@ class ReferenceStage:
     history: GroupedHistory
     delay: int
     arriving: DelayedGradients | None
+<<<<<<< HEAD
     tied: Mapping[int, GroupedHistory] = field(default_factory=dict)
+=======
+    tied: Mapping[int, Mapping[int, StageHistory]] = field(default_factory=dict)
+>>>>>>> ties
     skipped_updates: int = 0
+
+    @property
+    def histories(self) -> list[StageHistory]:
+        """Those of the stage's own weights and of all copies of others."""
+        return [self.history, *(copy for of in self.tied.values() for copy in of.values())]
 
 
 @dataclass(frozen=True)
@@ -130,8 +140,7 @@ class Replay:
 
     def _rates_of(self, stage: int, tie: Tie | None = None) -> list[float]:
         """Return the rate of every update; T1: α_base / τ^p, p = 1 − min(k/K, 1) (eq. 4)."""
-        histories = self._pipeline.stages[stage]
-        delay = 1 + (histories.delay if tie is None else histories.tied[tie.number].delay)
+        delay = 1 + (self._copies(tie)[0] if tie else self._pipeline.stages[stage]).delay
         is_update = update_of(tie)
         base = self._options.rates or [self._pipeline.rate]
         worker = self._schedule.pipeline.stages[stage][0]
@@ -172,7 +181,7 @@ class Replay:
                         mean += self._tied_gradient(tie, version).values()
                     self._norms = {version: _norm(mean)}
                 case TiedUpdate():
-                    self._update_tied(stages[action.chunk], action)
+                    self._update_tied(worker, stages[action.chunk], action)
                 case Update(version, contributions):
                     for stage in stages:
                         self._update(stage, version, contributions)
@@ -201,7 +210,7 @@ class Replay:
         for tie in self._ties:
             if stage in tie.stages:
                 use = self._uses[tie][worker][part]
-                yield histories.tied[tie.number], use, self._tied_rates[tie.number]
+                yield histories.tied[tie.number][worker], use, self._tied_rates[tie.number]
 
     def _for_backward(self, worker: int, stage: int, part: MicrobatchId) -> Weights:
         return {
@@ -262,8 +271,8 @@ class Replay:
 
     def _contribute(self, worker: int, stage: int, part: MicrobatchId) -> None:
         gradients = self._passed.pop((worker, stage, part)).gradients
-        for tie, history in self._pipeline.stages[stage].tied.items():
-            own = {name: gradients.pop(name) for name in history.initial if name in gradients}
+        for tie, names in self._pipeline.stages[stage].program.ties.items():
+            own = {name: gradients.pop(name) for name in names if name in gradients}
             self._tied_pending[tie, stage][part] = own
         self._pending[stage].append(gradients)
         self._stages_left[part] -= 1
@@ -287,22 +296,24 @@ class Replay:
                 total[name] = total[name] + gradient if name in total else gradient
         return total
 
-    def _update_tied(self, stage: int, update: TiedUpdate) -> None:
-        histories = self._pipeline.stages[stage]
-        history, tie = histories.tied[update.tie], self._ties[update.tie]
-        if update.version <= history.newest:
-            return  # another replica's part of the same update
+    def _copies(self, tie: Tie) -> list[StageHistory]:
+        stages = self._pipeline.stages
+        return [copy for k in tie.stages for copy in stages[k].tied[tie.number].values()]
+
+    def _update_tied(self, worker: int, stage: int, update: TiedUpdate) -> None:
+        tie = self._ties[update.tie]
         gradient = self._tied_gradient(tie, update.version)
         norm = self._norms.get(update.version) if self._schedule.flushes else None
         rate = self._tied_rates[update.tie][update.version - 1]
+        history = self._pipeline.stages[stage].tied[update.tie][worker]
         made = self._make(history, gradient, norm, rate)
-        if not self._schedule.flushes and stage == tie.root:
-            histories.skipped_updates += not made
-        behind = min(self._pipeline.stages[k].tied[tie.number].newest for k in tie.stages)
-        for k in tie.stages:
-            found = self._tied_pending[tie.number, k]
-            for part in [part for part in found if part[0] < behind * tie.together]:
-                del found[part]
+        first = worker == self._schedule.pipeline.stages[tie.root][0]
+        if not self._schedule.flushes and stage == tie.root and first:
+            self._pipeline.stages[stage].skipped_updates += not made
+        behind = min(copy.newest for copy in self._copies(tie))
+        for key in [(tie.number, k) for k in tie.stages]:
+            kept = [part for part in self._tied_pending[key] if part[0] >= behind * tie.together]
+            self._tied_pending[key] = {part: self._tied_pending[key][part] for part in kept}
 
     def _update(self, stage: int, version: int, contributions: int) -> None:
         history = self._pipeline.stages[stage].history
