@@ -171,13 +171,8 @@ class ReferenceExecutor:
         state = dict(self._captured.state)
         for stage, replicas in zip(self._pipeline.stages, self._plan.pipeline.stages, strict=True):
             found = dict(self._pipeline.buffers[replicas[0]])
-<<<<<<< HEAD
-            for history in (stage.history, *stage.tied.values()):
-                found |= history.weights
-=======
             for history in stage.histories:
-                found |= history.versions[history.newest]
->>>>>>> ties
+                found |= history.weights
             state |= {name: value for name, value in found.items() if name in state}
         for alias, name in self._captured.aliases.items():
             state[alias] = state[name]

@@ -73,15 +73,11 @@ class ReferenceStage:
     history: GroupedHistory
     delay: int
     arriving: DelayedGradients | None
-<<<<<<< HEAD
-    tied: Mapping[int, GroupedHistory] = field(default_factory=dict)
-=======
-    tied: Mapping[int, Mapping[int, StageHistory]] = field(default_factory=dict)
->>>>>>> ties
+    tied: Mapping[int, Mapping[int, GroupedHistory]] = field(default_factory=dict)
     skipped_updates: int = 0
 
     @property
-    def histories(self) -> list[StageHistory]:
+    def histories(self) -> list[GroupedHistory]:
         """Those of the stage's own weights and of all copies of others."""
         return [self.history, *(copy for of in self.tied.values() for copy in of.values())]
 
@@ -296,7 +292,7 @@ class Replay:
                 total[name] = total[name] + gradient if name in total else gradient
         return total
 
-    def _copies(self, tie: Tie) -> list[StageHistory]:
+    def _copies(self, tie: Tie) -> list[GroupedHistory]:
         stages = self._pipeline.stages
         return [copy for k in tie.stages for copy in stages[k].tied[tie.number].values()]
 
