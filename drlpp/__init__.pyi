@@ -37,3 +37,4 @@ from .specs.cluster import Link as Link
 from .specs.cluster import local_cluster as local_cluster
 from .specs.learning_rate import LearningRateSchedule as LearningRateSchedule
 from .specs.optimizer_spec import OptimizerSpec as OptimizerSpec
+from .specs.optimizer_spec import ParameterGroup as ParameterGroup

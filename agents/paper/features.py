@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import torch
 from torch import Tensor
 
@@ -46,9 +48,14 @@ def node_features(graph: OpGraph) -> Tensor:
 def undirected_edges(graph: OpGraph) -> Tensor:
     """Return every pair of joined operators in both directions, once each.
 
+    Operators are joined by a tensor, or by a weight that both read and train.
+
     Returns:
         Source and target operators, shape ``(2, edges)``, int64.
     """
     pairs = {(edge.source, edge.target) for edge in graph.edges}
+    for shared in graph.shared_parameters:
+        if shared.trained:
+            pairs |= set(combinations(shared.operators, 2))
     both = sorted(pairs | {(target, source) for source, target in pairs})
     return torch.tensor(both, dtype=torch.int64).reshape(-1, 2).T

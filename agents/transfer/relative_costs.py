@@ -101,7 +101,7 @@ class RelativeCosts:
                     backward=transfer.backward_bytes / (bandwidth * ideal),
                     kept=len(workload) in transfer.members[1:],
                 )
-                for transfer in workload.transfers
+                for transfer in (*workload.transfers, *workload.tied_transfers())
             ),
             latency=latency / ideal,
             overhead=overhead / (ideal * speed),

@@ -58,6 +58,7 @@ class Replay:
         synchronous: int = 0,
     ) -> None:
         assert max(len(stage.accelerators) for stage in placement.stages) == 1, "it is straight"
+        assert not placement.ties(captured.graph), "every stage has weights of its own"
         self._task = captured.task
         self._minibatches = replace(minibatches, microbatches=method.microbatches)
         self._method = method

@@ -69,6 +69,12 @@ class CapturedModel:
     loss: fx.GraphModule
     score: fx.GraphModule | None
 
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The names of the parameters that are trained, a tied one's in the graph."""
+        named = self.task.module.named_parameters(remove_duplicate=False)
+        return tuple(name for name, w in named if w.requires_grad and name not in self.aliases)
+
     @cached_property
     def evaluation(self) -> fx.GraphModule:
         """The graph that evaluates, with the same names of nodes.

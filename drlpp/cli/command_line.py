@@ -30,6 +30,7 @@ from drlpp.schedule.weight_policies import policy_help
 
 if TYPE_CHECKING:
     from drlpp.placement.placement_file import PlacementFile
+    from drlpp.specs.optimizer_spec import ParameterGroup
 
 _INTERRUPTED = 130
 
@@ -88,6 +89,16 @@ OptimizerOptions = Annotated[
         "--optimizer-option",
         metavar="KEY=VALUE",
         help="Argument of the optimizer, such as weight_decay=0.1 or betas=[0.9,0.99]; may be "
+        "repeated.",
+    ),
+]
+GroupOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--parameter-group",
+        metavar="'PATTERN …: KEY=VALUE …'",
+        help="Parameters with options of their own, '*.bias *norm*: weight_decay=0', or another "
+        "optimizer, '*.weight: optimizer=muon lr=0.02'; the first that matches counts; may be "
         "repeated.",
     ),
 ]
@@ -189,6 +200,29 @@ def optimizer_options(options: Sequence[str], lr: float | None) -> dict[str, obj
     if lr is not None and "lr" in given:
         raise InvalidInput(f"the learning rate is given twice: {lr:g} and {given['lr']}")
     return given if lr is None else {**given, "lr": lr}
+
+
+def parameter_groups(groups: Sequence[str]) -> list[ParameterGroup]:
+    """Return groups of parameters as given, each of the form ``PATTERN …: KEY=VALUE …``.
+
+    Raises:
+        InvalidInput: if one is of another form.
+    """
+    from drlpp.specs.optimizer_spec import ParameterGroup
+
+    found = []
+    for group in groups:
+        patterns, colon, options = group.partition(":")
+        given = read_options(options.split(), "parameter group", "weight_decay=0")
+        if not colon or not given:
+            raise InvalidInput(
+                f"parameter group {group!r}: expected 'PATTERN …: KEY=VALUE …', such as "
+                "'*.bias *norm*: weight_decay=0'"
+            )
+        optimizer = given.pop("optimizer", None)
+        name = None if optimizer is None else str(optimizer)
+        found.append(ParameterGroup.parse(*patterns.split(), optimizer=name, **given))
+    return found
 
 
 def read_options(options: Sequence[str], what: str, example: str) -> dict[str, object]:

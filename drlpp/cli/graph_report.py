@@ -7,7 +7,7 @@ from statistics import median
 
 from rich.filesize import decimal
 
-from drlpp.capturing.graph import OpGraph
+from drlpp.capturing.graph import OpGraph, SharedParameter
 
 _LARGEST = 5
 _LARGE_SHARE = 0.1
@@ -50,12 +50,15 @@ def _parameters(graph: OpGraph) -> Iterator[str]:
 
 def _ties(graph: OpGraph) -> Iterator[str]:
     """Say which operators share a parameter."""
+    readers: dict[tuple[int, ...], list[SharedParameter]] = {}
     for shared in graph.shared_parameters:
-        frozen = "" if shared.trained else ", frozen"
-        yield (
-            f"operators {', '.join(map(str, shared.operators))} share {shared.name} "
-            f"({decimal(shared.bytes_)}{frozen}), each stage a copy"
+        readers.setdefault(shared.operators, []).append(shared)
+    for operators, found in readers.items():
+        names = ", ".join(
+            f"{one.name} ({decimal(one.bytes_)}{'' if one.trained else ', frozen'})"
+            for one in found
         )
+        yield f"operators {', '.join(map(str, operators))} share {names}, each stage a copy"
 
 
 def _repeating(graph: OpGraph) -> Iterator[str]:

@@ -16,6 +16,7 @@ from drlpp.cli.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
     DeviceOption,
+    GroupOptions,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -25,6 +26,7 @@ from drlpp.cli.command_line import (
     build_console,
     model_reference,
     optimizer_options,
+    parameter_groups,
     read_options,
     resume_hint_on_interrupt,
     run_program,
@@ -90,6 +92,7 @@ def learn(
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
     lr: Annotated[float | None, typer.Option(help="Learning rate of the optimizer.")] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006 - typer copies it
+    parameter_group: GroupOptions = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="Of the agent and the model's weights.")] = 0,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
@@ -131,7 +134,11 @@ def learn(
     hyperparameters = hyperparameters_of(agent)
     options = read_options(method_option, "method", "accumulate=4")
     method = choose_method(policy, options)
-    optimizer_spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
+    optimizer_spec = OptimizerSpec.parse(
+        optimizer,
+        parameter_groups(parameter_group),
+        **optimizer_options(optimizer_option, lr),
+    )
     reference = model_reference(model, size, model_option)
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)

@@ -12,6 +12,7 @@ from drlpp.cli.command_line import (
     OPTIMIZER_HELP,
     POLICY_HELP,
     DeviceOption,
+    GroupOptions,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -22,6 +23,7 @@ from drlpp.cli.command_line import (
     build_console,
     model_reference,
     optimizer_options,
+    parameter_groups,
     read_options,
     run_program,
     settle_imports,
@@ -131,6 +133,7 @@ def train(
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006
+    parameter_group: GroupOptions = [],  # noqa: B006
     lr_schedule: Annotated[
         str | None,
         typer.Option(help="A scheduler of torch, like cosineannealing, or package.module:Class."),
@@ -206,7 +209,11 @@ def train(
         epochs=epochs,
         minibatches=minibatches,
         method=choose_method(policy, method_options, document.method),
-        optimizer=document.optimizer.changed(optimizer, optimizer_options(optimizer_option, lr)),
+        optimizer=document.optimizer.changed(
+            optimizer,
+            optimizer_options(optimizer_option, lr),
+            parameter_groups(parameter_group),
+        ),
         learning_rate=LearningRateSchedule.parse(lr_schedule, **schedule_options)
         if lr_schedule is not None
         else None,

@@ -11,6 +11,7 @@ from drlpp.cli.command_line import (
     MODEL_HELP,
     OPTIMIZER_HELP,
     DeviceOption,
+    GroupOptions,
     MethodOptions,
     ModelOptions,
     OptimizerOptions,
@@ -21,6 +22,7 @@ from drlpp.cli.command_line import (
     build_console,
     model_reference,
     optimizer_options,
+    parameter_groups,
     read_options,
     resume_hint_on_interrupt,
     shown,
@@ -79,6 +81,7 @@ def race_model(
         float | None, typer.Option(help="Learning rate that others are tried around.")
     ] = None,
     optimizer_option: OptimizerOptions = [],  # noqa: B006
+    parameter_group: GroupOptions = [],  # noqa: B006
     method_option: MethodOptions = [],  # noqa: B006
     rates: Annotated[
         int, typer.Option(min=1, help="Learning rates that everybody tries, √10 apart.")
@@ -119,7 +122,11 @@ def race_model(
         raise InvalidInput("a race has either --target-loss or --seconds; leave one of them out")
     console = build_console()
     method = choose_method(None, read_options(method_option, "method", "accumulate=4"))
-    spec = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, lr))
+    spec = OptimizerSpec.parse(
+        optimizer,
+        parameter_groups(parameter_group),
+        **optimizer_options(optimizer_option, lr),
+    )
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))

@@ -134,6 +134,7 @@ def _(profile: Profile) -> RenderableType:
         "in addition",
         f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "
         f"prediction {seconds_text(profile.prediction_seconds_per_byte * 1e6)}",
+        *_shared_weights(graph),
         f"graph {graph.fingerprint}",
     )
 

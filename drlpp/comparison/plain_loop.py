@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from drlpp.capturing.loss_capture import loss_of_outputs
 from drlpp.models.task import Task
@@ -16,6 +17,7 @@ from drlpp.runtime.weights.optimizers import build_optimizer
 from drlpp.schedule.method import Method
 from drlpp.specs.batches import Batch, call
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import divided, settled
 
 
 class PlainLoop:
@@ -42,7 +44,7 @@ class PlainLoop:
         self._loss = task.loss or loss_of_outputs
         self._method = method
         self._weights = [weight for weight in self.module.parameters() if weight.requires_grad]
-        self.optimizer = build_optimizer(optimizer, self._weights)
+        self.optimizers = _optimizers(self.module, optimizer)
         self._emulated = EmulatedAccelerator(speed)
         self._collected = 0
 
@@ -84,5 +86,21 @@ class PlainLoop:
             norm = nn.utils.clip_grad_norm_(self._weights, method.clip_norm or math.inf)
             finite = not method.skips_updates or bool(norm.isfinite())
         if finite:
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.optimizers:
+                optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+
+def _optimizers(module: nn.Module, spec: OptimizerSpec) -> list[Optimizer]:
+    """Return an optimizer for each group of a module's parameters."""
+    names: dict[Tensor, str] = {}
+    aliases: dict[str, str] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        if weight.requires_grad and names.setdefault(weight, name) != name:
+            aliases[name] = names[weight]
+    weights = {name: weight for weight, name in names.items()}
+    return [
+        build_optimizer(group.optimizer, [weights[name] for name in group.names])
+        for group in divided(settled(spec, weights, aliases), weights)
+    ]

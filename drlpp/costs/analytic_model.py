@@ -111,6 +111,7 @@ def predict(
         work = workload.stage(stage.operators, last=index == last)
         partners = {edge.source for edge in pipeline.incoming(index)}
         partners |= {edge.target for edge in pipeline.outgoing(index)}
+        partners |= {k for tied in pipeline.ties if index in tied for k in tied} - {index}
         others = [a for partner in partners for a in placement.stages[partner].accelerators]
         group = group_of(cluster, stage.accelerators, others)
         seconds = StageSeconds.of(work, group, costs)
@@ -242,4 +243,5 @@ def pipeline_of(workload: Workload, placement: Placement) -> Pipeline:
             # The tensors of an instance of dnn-partitioning also lead back.
             returns = transfer.backward_bytes > 0 or source > target
             crossing.append((min(source, target), max(source, target), returns))
-    return Pipeline.connecting((stage.accelerators for stage in placement.stages), crossing)
+    ties = workload.ties_between(stage_of)
+    return Pipeline.connecting((stage.accelerators for stage in placement.stages), crossing, ties)

@@ -22,6 +22,8 @@ class MemoryModel:
             (:meth:`drlpp.schedule.pipeline.Pipeline.in_flight`).
         microbatches: parts of a minibatch.
         accumulate: minibatches whose gradients make one update.
+        flushes: gradients of copies of weights on other stages do not wait, as all stages are at
+            the same update.
     """
 
     weight_copies: float
@@ -30,6 +32,7 @@ class MemoryModel:
     in_flight_per_link: int = 0
     microbatches: int = 1
     accumulate: int = 1
+    flushes: bool = False
 
     @classmethod
     def of(cls, method: Method, optimizer: OptimizerSpec) -> MemoryModel:
@@ -50,6 +53,7 @@ class MemoryModel:
             in_flight_per_link=method.in_flight_per_link,
             microbatches=1 if method.flushes else method.microbatches,
             accumulate=1 if method.flushes else method.accumulate,
+            flushes=method.flushes,
         )
 
     @property
@@ -75,14 +79,19 @@ class MemoryModel:
     ) -> Array:
         """Return the bytes on each of a stage's replicas with ``in_flight`` parts in flight.
 
-        Messages of a part that come in or go out are held once.
+        Messages of a part that come in or go out are held once. Of weights that other stages hold
+        copies of, so is what these contribute to an update, and what is on its way between copies:
+        as many updates of it as there are in flight. All of that counts for the stage with the most
+        in flight, which a stage can know by itself; about half of it waits with the others.
         """
         copies = self.weight_copies + self.stashes * self.older_versions(in_flight, replicas)
         incoming = work.incoming_bytes / self.microbatches
         kept = work.kept_bytes / self.microbatches
         messages = incoming + work.outgoing_bytes / self.microbatches
         activations = kept + incoming * (in_flight - 1) if self.recomputes else kept * in_flight
-        total: Array = work.parameter_bytes * copies + activations + messages
+        waiting = 0 if self.flushes else self.older_versions(in_flight, replicas)
+        contributed = work.tied_bytes * (1 + waiting)
+        total: Array = work.parameter_bytes * copies + activations + messages + contributed
         return total
 
 
@@ -90,9 +99,14 @@ def _state_copies(optimizer: OptimizerSpec) -> float:
     """Return the elements of the optimizer's state for each element of a weight.
 
     They are found by making a step. Of an optimizer that treats some weights otherwise than
-    matrices, it is the most.
+    matrices, or has groups of parameters, it is the most.
     """
     import torch
+
+    if optimizer.groups:
+        alone = optimizer.model_copy(update={"groups": ()})
+        others = (optimizer.of_group(group) for group in optimizer.groups)
+        return max(map(_state_copies, (alone, *others)))
 
     def of_a_weight(*shape: int) -> float:
         weight = torch.zeros(shape, requires_grad=True)

@@ -15,7 +15,11 @@ W its parameter bytes, B the bandwidth and λ the latency of the slowest link th
   minibatches instead of m, so U and the all-reduce count m / k times a round. T has M times what a
   pass takes besides its operators, and M times S whatever m is.
 * **messages**: what an accelerator receives and what it sends, each in its own direction:
-  max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other.
+  max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other. Where other
+  stages hold copies of some of the stage's weights, C bytes, its gradients of these go out, and
+  others' or the sum come in, for every update: (max(incoming, outgoing) + C m / k) / (m B). Where
+  three stages or more share them, the one that sums receives more than that
+  (:mod:`drlpp.schedule.ties`), which would take the whole placement to know.
 
 ``overlapped`` takes the slowest of the three, since compute and communication overlap, as the
 runtime's do. ``serial`` adds them up, and both directions of the messages, as dnn-partitioning
@@ -80,6 +84,8 @@ class StageSeconds:
             bytes_ = work.incoming_bytes + work.outgoing_bytes
         else:
             bytes_ = numpy.maximum(work.incoming_bytes, work.outgoing_bytes)
+        ways = 2 if costs == "serial" else 1
+        bytes_ = bytes_ + ways * updates * work.tied_bytes
         return cls(compute, ring, bytes_ / (m * group.link.bandwidth_bytes_per_second))
 
     @staticmethod

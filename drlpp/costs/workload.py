@@ -7,14 +7,15 @@ backward passes. Times are seconds for one minibatch, sizes bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import networkx
 import numpy
 from numpy.typing import NDArray
 
+from drlpp.capturing.graph import OpGraph, SharedParameter
 from drlpp.costs.profile import Profile
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
@@ -43,6 +44,30 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class TiedWeights:
+    """Parameters that the same operators read.
+
+    A stage with some of the operators holds one copy. Stages with copies of what is trained sum its
+    gradients for every update (:mod:`drlpp.schedule.ties`).
+
+    Attributes:
+        names: of the parameters.
+        operators: that read them, two at least; each counts ``bytes_`` among its own.
+        bytes_: of all of the parameters.
+        trained: whether they are updated; copies of frozen ones need no messages.
+    """
+
+    names: tuple[str, ...]
+    operators: tuple[int, ...]
+    bytes_: float
+    trained: bool = True
+
+    def stages(self, stage_of: Sequence[int]) -> tuple[int, ...]:
+        """Return the stages that hold a copy."""
+        return tuple(sorted({stage_of[operator] for operator in self.operators}))
+
+
+@dataclass(frozen=True)
 class Workload:
     """Operators 0, 1, … in a topological order; arrays hold a value for each.
 
@@ -55,6 +80,7 @@ class Workload:
         kept_bytes: from the forward to the backward pass of a minibatch.
         edges: pairs of operators, the first of which may not stand in a later stage.
         transfers: the tensors between operators.
+        ties: the weights that several operators read.
         forward_overhead_seconds, backward_overhead_seconds: of a stage's pass, whatever operators
             it has.
         split_seconds, weight_share: of backwards in halves, see
@@ -77,6 +103,7 @@ class Workload:
     kept_bytes: Array
     edges: tuple[tuple[int, int], ...]
     transfers: tuple[Transfer, ...]
+    ties: tuple[TiedWeights, ...] = ()
     forward_overhead_seconds: float = 0.0
     backward_overhead_seconds: float = 0.0
     split_seconds: float = 0.0
@@ -126,6 +153,7 @@ class Workload:
             kept_bytes=numpy.array([op.kept_bytes for op in costs], dtype=float),
             edges=tuple((edge.source, edge.target) for edge in graph.edges),
             transfers=tuple(transfers),
+            ties=tuple(_ties(graph)),
             forward_overhead_seconds=profile.forward_overhead_seconds,
             backward_overhead_seconds=profile.backward_overhead_seconds,
             split_seconds=profile.split_seconds,
@@ -208,10 +236,7 @@ class Workload:
                 incoming += transfer.forward_bytes
                 outgoing += transfer.backward_bytes
         return self.work_of(
-            seconds=self.seconds[chosen].sum(),
-            update_seconds=self.update_seconds[chosen].sum(),
-            parameter_bytes=self.parameter_bytes[chosen].sum(),
-            kept_bytes=self.kept_bytes[chosen].sum(),
+            lambda values: values[chosen].sum(),
             incoming_bytes=numpy.asarray(incoming),
             outgoing_bytes=numpy.asarray(outgoing),
             last=numpy.asarray(last),
@@ -219,11 +244,8 @@ class Workload:
 
     def work_of(
         self,
+        total: Callable[[Array], Array],
         *,
-        seconds: Array,
-        update_seconds: Array,
-        parameter_bytes: Array,
-        kept_bytes: Array,
         incoming_bytes: Array,
         outgoing_bytes: Array,
         last: NDArray[numpy.bool_],
@@ -231,9 +253,28 @@ class Workload:
         """Return the work of stages from sums over their operators and what crosses their borders.
 
         To the operators' times it adds what passes and updates of a stage take in addition. The
-        gradients of microbatches are collected whether or not a stage is replicated.
+        gradients of microbatches are collected whether or not a stage is replicated. Weights that
+        several operators of a stage read are there once.
+
+        Args:
+            total: sums a value of every operator over each stage.
+            incoming_bytes, outgoing_bytes: as in :class:`StageWork`.
+            last: which stage has the loss.
         """
-        predicted = parameter_bytes * self.prediction_seconds_per_byte * ~last
+        seconds, update_seconds = total(self.seconds), total(self.update_seconds)
+        parameter_bytes = total(self.parameter_bytes)
+        tied_bytes = numpy.zeros_like(parameter_bytes)
+        for tie in self.ties:
+            readers = total(self._readers_of(tie))
+            again = numpy.maximum(readers - 1, 0)
+            parameter_bytes = parameter_bytes - again * tie.bytes_
+            update_seconds = update_seconds - again * self.tied_update_seconds(tie)
+            if tie.trained:
+                apart = (readers > 0) & (readers < len(tie.operators))
+                tied_bytes = tied_bytes + apart * tie.bytes_
+        # Copies of what an earlier stage holds look as far ahead as its own.
+        moved = numpy.where(last, tied_bytes, parameter_bytes)
+        predicted = moved * self.prediction_seconds_per_byte
         overhead = self.forward_overhead_seconds + self.backward_overhead_seconds
         sharing = parameter_bytes * self.sharing_seconds_per_byte
         if self.microbatches > 1:
@@ -244,11 +285,66 @@ class Workload:
             update_seconds=update_seconds + self.update_overhead_seconds * (parameter_bytes > 0),
             sharing_seconds=sharing,
             parameter_bytes=parameter_bytes,
-            kept_bytes=kept_bytes,
+            kept_bytes=total(self.kept_bytes),
             incoming_bytes=incoming_bytes,
             outgoing_bytes=outgoing_bytes,
+            tied_bytes=tied_bytes,
             microbatches=self.microbatches,
         )
+
+    def _readers_of(self, tie: TiedWeights) -> Array:
+        """Return 1 for every operator that reads some weights, and 0 for the others."""
+        found = numpy.zeros(len(self))
+        found[list(tie.operators)] = 1.0
+        return found
+
+    def tied_update_seconds(self, tie: TiedWeights) -> float:
+        """Return the seconds of the optimizer for an update of some weights."""
+        reader = tie.operators[0]
+        share = tie.bytes_ / self.parameter_bytes[reader] if tie.bytes_ else 0.0
+        return float(share * self.update_seconds[reader])
+
+    def ties_between(self, stage_of: Sequence[int]) -> dict[tuple[int, ...], list[TiedWeights]]:
+        """Return the trained weights that several stages hold copies of, by these stages, sorted.
+
+        They are in the order of ``Pipeline.ties``.
+        """
+        found: dict[tuple[int, ...], list[TiedWeights]] = {}
+        for tie in self.ties:
+            stages = tie.stages(stage_of)
+            if tie.trained and len(stages) > 1:
+                found.setdefault(stages, []).append(tie)
+        return dict(sorted(found.items()))
+
+    def tied_transfers(self) -> tuple[Transfer, ...]:
+        """Return what copies exchange as tensors: a stage with some readers sends and receives."""
+        return tuple(Transfer(t.operators, t.bytes_, t.bytes_) for t in self.ties if t.trained)
+
+    def with_ties_once(self) -> Workload:
+        """Return a workload that costs no placement more than this one, without ties.
+
+        Only the first operator that reads a weight has it, and copies exchange nothing.
+        """
+        parameter_bytes, update_seconds = self.parameter_bytes.copy(), self.update_seconds.copy()
+        for tie in self.ties:
+            parameter_bytes[list(tie.operators[1:])] -= tie.bytes_
+            update_seconds[list(tie.operators[1:])] -= self.tied_update_seconds(tie)
+        return replace(
+            self,
+            parameter_bytes=parameter_bytes,
+            update_seconds=numpy.maximum(update_seconds, 0.0),
+            ties=(),
+        )
+
+
+def _ties(graph: OpGraph) -> Iterator[TiedWeights]:
+    """Yield the shared parameters of a graph, those of the same operators together."""
+    found: dict[tuple[tuple[int, ...], bool], list[SharedParameter]] = {}
+    for shared in graph.shared_parameters:
+        found.setdefault((shared.operators, shared.trained), []).append(shared)
+    for (operators, trained), members in found.items():
+        bytes_ = float(sum(shared.bytes_ for shared in members))
+        yield TiedWeights(tuple(shared.name for shared in members), operators, bytes_, trained)
 
 
 @dataclass(frozen=True)
@@ -266,6 +362,8 @@ class StageWork:
         kept_bytes: from the forward to the backward pass of a minibatch.
         incoming_bytes: activations of earlier stages, gradients of later ones.
         outgoing_bytes: activations for later stages, gradients for earlier ones.
+        tied_bytes: of the weights that other stages hold copies of: for every update the stage
+            sends that many, and receives as many.
         microbatches: parts of a minibatch, by which replicas take turns.
     """
 
@@ -276,7 +374,26 @@ class StageWork:
     kept_bytes: Array
     incoming_bytes: Array
     outgoing_bytes: Array
+    tied_bytes: Array = field(default_factory=lambda: numpy.zeros(()))
     microbatches: int = 1
+
+    def chosen(self, stages: int | Sequence[int]) -> StageWork:
+        """Return the work of one or some of many stages."""
+
+        def taken(values: Array) -> Array:
+            return numpy.take(values, stages)
+
+        return StageWork(
+            seconds=taken(self.seconds),
+            update_seconds=taken(self.update_seconds),
+            sharing_seconds=taken(self.sharing_seconds),
+            parameter_bytes=taken(self.parameter_bytes),
+            kept_bytes=taken(self.kept_bytes),
+            incoming_bytes=taken(self.incoming_bytes),
+            outgoing_bytes=taken(self.outgoing_bytes),
+            tied_bytes=taken(self.tied_bytes),
+            microbatches=self.microbatches,
+        )
 
     def updates_in_a_round(self, replicas: int) -> float:
         """Return how many updates ``replicas`` make of as many minibatches.

@@ -220,6 +220,11 @@ def _way(method: Method) -> str:
 
 def _optimizer(spec: OptimizerSpec) -> tuple[str, dict[str, object]]:
     """Return the name of a class of ``torch.optim`` and its arguments."""
+    if spec.groups:
+        raise InvalidInput(
+            f"optimizer {spec.name} has parameter groups, and a bundle trains all parameters of a "
+            f"stage alike; export with one for all (--optimizer {spec.name})"
+        )
     if ":" in spec.name:
         raise InvalidInput(
             f"optimizer {spec.name} is not torch's, and a bundle takes no code of others along; "

@@ -70,9 +70,9 @@ def require_trust(where: object, *records: Record) -> None:
 def named_in(record: object) -> Iterator[ImportedByName]:
     """Yield everything in a record, however deep, whose name might be imported."""
     match record:
-        case ImportedByName():
-            yield record
         case Record():
+            if isinstance(record, ImportedByName):
+                yield record
             for field in type(record).model_fields:
                 yield from named_in(getattr(record, field))
         case tuple() | list():

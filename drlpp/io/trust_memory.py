@@ -21,6 +21,7 @@ from drlpp.errors import InvalidFile
 from drlpp.io.documents import Document, read_document, write_document
 from drlpp.io.importing import ImportedByName, place_of
 from drlpp.io.run_folder import RECORD_NAME
+from drlpp.io.trust import named_in
 
 
 class TrustRecord(Document):
@@ -45,7 +46,7 @@ def remember_trust(folder: Path, named: Iterable[ImportedByName]) -> str | None:
     Returns:
         Why that is not possible, in words for the user; None if it is done, or nothing to do.
     """
-    packages = {one.package for one in named if one.package is not None}
+    packages = {one.package for record in named for one in named_in(record) if one.package}
     if not packages:
         return None
     try:

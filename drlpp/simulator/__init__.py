@@ -20,6 +20,8 @@ order. What is simpler than on real accelerators:
   messages and all-reduces do not slow each other down. The squared norm for clipping is an
   all-reduce of 8 bytes of all workers. Where the last backward comes in halves, the buckets leave
   behind the second one.
+* **Copies of weights** that several stages hold are updated when the schedule says so, by messages
+  of their size, for which nobody computes; replicas sum their gradients of them while they wait.
 * **Memory** is that of :mod:`drlpp.costs.memory` for the most minibatches that a worker has in
   flight in the schedule; messages that wait for their receiver longer than usual are not counted.
 """

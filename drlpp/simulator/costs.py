@@ -23,11 +23,14 @@ class Costs:
     Attributes:
         seconds: for every worker the seconds of each kind of computing step, at its speed: of
             :data:`drlpp.schedule.actions.COMPUTATIONS`, then of a backward that is summed, then
-            those of the second stage, if it holds one. One update is of all that it holds.
+            those of the second stage, if it holds one, then the other kinds of
+            :mod:`drlpp.simulator.program`. One update is of all that it holds, but for what other
+            stages hold copies of.
         prediction_seconds: for every worker what predicting weights takes of a forward and of a
             backward.
         ready_seconds: for every worker when its buckets are ready, from the begin of a backward.
         ring_seconds: for every stage the seconds of each bucket's all-reduce.
+        tied_ring_seconds: of the all-reduce among the replicas of a stage for a tie, by both.
         squared_norm_seconds: of the all-reduce of one number among all workers.
         message_bytes: of a message of each route.
         paths: of each route.
@@ -39,6 +42,7 @@ class Costs:
     prediction_seconds: tuple[tuple[float, float], ...]
     ready_seconds: tuple[tuple[float, ...], ...]
     ring_seconds: tuple[tuple[float, ...], ...]
+    tied_ring_seconds: dict[tuple[int, int], float]
     squared_norm_seconds: float
     message_bytes: tuple[float, ...]
     paths: tuple[Path, ...]
@@ -74,7 +78,7 @@ class Costs:
             "backward_weight": (
                 work.backward_weight_seconds / microbatches + overhead.backward_weight
             ).tolist(),
-            "update": work.update_seconds.tolist(),
+            "update": work.own_update_seconds.tolist(),
         }
         predictions = list(
             zip(
@@ -93,7 +97,16 @@ class Costs:
                 (
                     *(cost_of[kind.cost] for kind in COMPUTATIONS),
                     one_backward,
-                    *(costs[kind.cost][k] / speed for k in second for kind in COMPUTATIONS),
+                    *(
+                        costs[kind.cost][second[0]] / speed if second else 0.0
+                        for kind in COMPUTATIONS
+                    ),
+                    0.0,
+                    *(
+                        tie.update_seconds / speed
+                        for _ in (stage, *second)
+                        for tie in work.ties.values()
+                    ),
                 )
             )
             of_forward, of_backward = predictions[stage]
@@ -106,12 +119,16 @@ class Costs:
                 )
             )
         network = Network(cluster, accelerators)
+        ties = list(work.ties.values())
         message_bytes = tuple(
-            work.message_bytes[route.payload, route.source_stage, route.target_stage] / microbatches
+            ties[route.tie].bytes_
+            if route.tie >= 0
+            else work.message_bytes[route.payload, route.source_stage, route.target_stage]
+            / microbatches
             for route in program.routes
         )
         paths = tuple(map(network.path, program.routes, message_bytes))
-        shares_norm = any(stage < 0 for stage, _ in program.all_reduces)
+        shares_norm = any(summed.stage < 0 for summed in program.all_reduces)
         return cls(
             seconds=tuple(seconds),
             prediction_seconds=tuple(predicting),
@@ -120,6 +137,13 @@ class Costs:
                 _ring_seconds(cluster, stage.accelerators, [bucket.bytes_ for bucket in found])
                 for stage, found in zip(placement.stages, buckets, strict=True)
             ),
+            tied_ring_seconds={
+                (stage, number): _ring_seconds(
+                    cluster, placement.stages[stage].accelerators, [tie.bytes_]
+                )[0]
+                for number, (stages, tie) in enumerate(work.ties.items())
+                for stage in stages
+            },
             squared_norm_seconds=_ring_seconds(
                 cluster, sorted(accelerators), [_SQUARED_NORM_BYTES]
             )[0]

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 from drlpp.simulator.cores import CoreGroup
 from drlpp.simulator.costs import Costs
-from drlpp.simulator.program import COMPUTING, FINISH_SUM, SUMMED_BACKWARD, Program
+from drlpp.simulator.program import FINISH_SUM, SUMMED_BACKWARD, Program
 from drlpp.simulator.sums import Sums
 
 
@@ -67,7 +67,7 @@ def play(program: Program, costs: Costs) -> Played:
                     if arrival > now:
                         now = arrival
                 else:
-                    if kind < COMPUTING:
+                    if kind >= 0:
                         if group_of[worker] >= 0 and seconds[kind]:
                             heappush(events, (now, messages + worker, 0))
                             break

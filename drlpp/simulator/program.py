@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from drlpp.schedule.actions import (
     COMPUTATIONS,
+    TIED_PAYLOADS,
     AllReduce,
     Backward,
     BackwardInput,
@@ -21,6 +22,7 @@ from drlpp.schedule.actions import (
     Payload,
     Receive,
     Send,
+    TiedUpdate,
     Update,
 )
 from drlpp.schedule.analysis.window import Window
@@ -31,26 +33,45 @@ BACKWARD = _KINDS[Backward]
 # The last backward before the gradients of a stage are summed: its buckets leave meanwhile.
 SUMMED_BACKWARD = len(_KINDS)
 _OF_SECOND_STAGE = SUMMED_BACKWARD + 1
-COMPUTING = _OF_SECOND_STAGE + len(_KINDS)
-"""Kinds below take compute time; the others wait for an all-reduce."""
-FINISH_SUM = COMPUTING
+# Takes no time; what is sent then leaves when the messages before it have arrived.
+ARRIVED = _OF_SECOND_STAGE + len(_KINDS)
+# Updates of a stage's copy of the weights of each tie, then those of a second stage's.
+TIED_UPDATE = ARRIVED + 1
+FINISH_SUM = -1
+"""Kinds below 0 wait for an all-reduce; the others take compute time."""
 # Of a replica that has no minibatch in this round, or splits its backwards: it joins in when it
 # gets there.
-JOIN_SUM = COMPUTING + 1
-SQUARED_NORM = COMPUTING + 2
+JOIN_SUM = -2
+# Of all workers, or of replicas and their copies of tied weights: nobody computes meanwhile.
+AWAIT_SUM = -3
 
 Step = tuple[tuple[int, ...], int, tuple[int, ...], int]
 """(messages to wait for, kind, messages to send at its end, all-reduce or −1)."""
 
 
 class Route(NamedTuple):
-    """What kind of message goes from which worker to which, by their index in the program."""
+    """What kind of message goes from which worker to which, by their index in the program.
+
+    ``tie`` is that of tied weights, whose gradients are sent; −1 for all else.
+    """
 
     payload: Payload
     source_stage: int
     target_stage: int
     sender: int
     receiver: int
+    tie: int = -1
+
+
+class Sum(NamedTuple):
+    """An all-reduce: of the gradients of a stage, −1 for the squared norm, among ``members``.
+
+    ``tie`` is that of tied weights, whose gradients are summed by themselves; −1 for all others.
+    """
+
+    stage: int
+    members: int
+    tie: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +84,7 @@ class Program:
         steps: of every worker.
         routes: that messages take.
         route_of: the route of every message.
-        all_reduces: for each the stage whose gradients it sums, or −1 for the squared norm, and
-            how many workers join in.
+        all_reduces: what each sums.
         in_flight: for every stage of every worker, one after the other, the most microbatches whose
             backward, or a half of it, is still to come.
         half_done: likewise the most microbatches between the halves of their backwards.
@@ -76,7 +96,7 @@ class Program:
     steps: tuple[tuple[Step, ...], ...]
     routes: tuple[Route, ...]
     route_of: tuple[int, ...]
-    all_reduces: tuple[tuple[int, int], ...]
+    all_reduces: tuple[Sum, ...]
     in_flight: tuple[int, ...]
     half_done: tuple[int, ...]
     updates: tuple[tuple[tuple[int, int], ...], ...]
@@ -131,12 +151,13 @@ class _Compiler:
         self.schedule = schedule
         self.workers = tuple(schedule.pipeline.stages_by_worker)
         self.index = {worker: index for index, worker in enumerate(self.workers)}
-        self.messages: dict[Message, int] = {}
+        # Replicas may get the same one of tied weights.
+        self.messages: dict[tuple[Message, int], int] = {}
         self.routes: dict[Route, int] = {}
         self.route_of: list[int] = []
         # Workers that sum gradients are one stage's; the squared norm is of all.
-        self.all_reduces: dict[tuple[int, int], int] = {}
-        self.members: list[tuple[int, int]] = []
+        self.all_reduces: dict[tuple[int, Sum], int] = {}
+        self.sums: list[Sum] = []
         self.in_flight: list[int] = []
         self.half_done: list[int] = []
         self.updates: list[tuple[tuple[int, int], ...]] = []
@@ -153,7 +174,7 @@ class _Compiler:
             steps=steps,
             routes=tuple(self.routes),
             route_of=tuple(self.route_of),
-            all_reduces=tuple(self.members),
+            all_reduces=tuple(self.sums),
             in_flight=tuple(self.in_flight),
             half_done=tuple(self.half_done),
             updates=tuple(self.updates),
@@ -174,10 +195,18 @@ class _Compiler:
                 received += (self.message(action.message, index[action.sender], here),)
                 continue
             if isinstance(action, Send):
+                if received:
+                    kinds.append(ARRIVED)
+                    numbers.append(-1)
+                    waits.append(received)
+                    sends.append(())
+                    received = ()
                 sends[-1] += (self.message(action.message, here, index[action.to]),)
                 continue
             number = -1
-            if isinstance(action, AllReduce):
+            if isinstance(action, TiedUpdate):
+                kind = TIED_UPDATE + action.tie + action.chunk * len(self.schedule.pipeline.ties)
+            elif isinstance(action, AllReduce):
                 kind, number = self.all_reduce(action, stages[0], last_backward)
                 if kind == FINISH_SUM:
                     kinds[last_backward], numbers[last_backward] = SUMMED_BACKWARD, number
@@ -203,21 +232,28 @@ class _Compiler:
         return zip(waits, kinds, sends, numbers, strict=True)
 
     def message(self, message: Message, sender: int, receiver: int) -> int:
-        number = self.messages.get(message)
+        number = self.messages.get((message, receiver))
         if number is None:
-            number = self.messages[message] = len(self.route_of)
+            number = self.messages[message, receiver] = len(self.route_of)
+            tie = message.microbatch if message.payload in TIED_PAYLOADS else -1
             route = Route(
-                message.payload, message.source_stage, message.target_stage, sender, receiver
+                message.payload, message.source_stage, message.target_stage, sender, receiver, tie
             )
             self.route_of.append(self.routes.setdefault(route, len(self.routes)))
         return number
 
     def all_reduce(self, action: AllReduce, stage: int, last_backward: int) -> tuple[int, int]:
         """Return the kind of step, and the number of this all-reduce."""
-        summed = stage if action.content == "gradients" else -1
-        number = self.all_reduces.setdefault((action.version, summed), len(self.members))
-        if number == len(self.members):
-            self.members.append((summed, len(action.workers)))
-        if summed < 0:
-            return SQUARED_NORM, number
+        tie = -1
+        if action.content == "squared_norm":
+            stage = -1
+        elif action.content == "tied_gradients":
+            tie = action.tie
+            stage = self.schedule.pipeline.stages.index(action.workers)
+        summed = Sum(stage, len(action.workers), tie)
+        number = self.all_reduces.setdefault((action.version, summed), len(self.sums))
+        if number == len(self.sums):
+            self.sums.append(summed)
+        if stage < 0 or tie >= 0:
+            return AWAIT_SUM, number
         return (FINISH_SUM if last_backward >= 0 else JOIN_SUM), number

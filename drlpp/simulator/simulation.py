@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -14,7 +14,7 @@ import numpy
 
 from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import Backward, Forward, Receive, Send
@@ -24,7 +24,7 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import Played, play
-from drlpp.simulator.program import COMPUTING, Program
+from drlpp.simulator.program import ARRIVED, Program
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster
 from drlpp.timeline.timeline import TimedAction
@@ -79,7 +79,7 @@ def plan_for(pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
     """Return the plan for the shape of a pipeline; the numbers of its workers do not matter."""
     numbers = {worker: number for number, worker in enumerate(pipeline.stages_by_worker)}
     stages = (tuple(numbers[worker] for worker in workers) for workers in pipeline.stages)
-    shape = Pipeline(tuple(stages), pipeline.edges)
+    shape = Pipeline(tuple(stages), pipeline.edges, pipeline.ties)
     filling = (1 + method.in_flight_per_link) * len(shape.workers)
     passes = len(pipeline.stages) * (minibatches + 2 * filling) * method.microbatches
     make = _cached_plan if passes <= _CACHED_PASSES else Plan.of
@@ -195,7 +195,7 @@ class Simulation:
                 continue
             if start >= end:
                 break
-            if kind < COMPUTING:
+            if kind >= 0:
                 busy += min(done, end) - max(start, begin)
         return busy
 
@@ -229,7 +229,7 @@ def simulate(
     pipeline = pipeline_of(workload, placement)
     plan = plan_for(pipeline, method, minibatches)
     work = PlacedWork.of(workload, placement)
-    overhead = PassOverhead.of(workload, placement, pipeline, method)
+    overhead = PassOverhead.of(workload, placement, work, pipeline, method)
     costs = Costs.of(
         workload, cluster, placement, work, overhead, plan.program, method.microbatches
     )
@@ -240,7 +240,7 @@ def simulate(
     held = [stage for stages in program.stages_of for stage in stages]
     holders = [index for index, stages in enumerate(program.stages_of) for _ in stages]
     of_stages = keeps.stage_bytes(
-        _of_stages(work.memory, held),
+        work.memory.chosen(held),
         numpy.array(program.in_flight),
         numpy.array([len(pipeline.stages[stage]) for stage in held]),
     )
@@ -256,23 +256,6 @@ def simulate(
         played=played,
         completions=tuple(max(map(getitem, played.ends, steps)) for steps in plan.marks),
         memory_bytes=tuple(needed.tolist()),
-    )
-
-
-def _of_stages(work: StageWork, held: Sequence[int]) -> StageWork:
-    """Return the work of some stages, from that of all."""
-
-    def chosen(values: Array) -> Array:
-        return numpy.take(values, held)
-
-    return StageWork(
-        seconds=chosen(work.seconds),
-        update_seconds=chosen(work.update_seconds),
-        sharing_seconds=chosen(work.sharing_seconds),
-        parameter_bytes=chosen(work.parameter_bytes),
-        kept_bytes=chosen(work.kept_bytes),
-        incoming_bytes=chosen(work.incoming_bytes),
-        outgoing_bytes=chosen(work.outgoing_bytes),
     )
 
 
@@ -295,7 +278,13 @@ def timeline_of(
     """
     timed = []
     for index, worker in enumerate(schedule.pipeline.stages_by_worker):
-        times = step_times(program, played, index)
+        times = (
+            found
+            for (_, kind, _, _), found in zip(
+                program.steps[index], step_times(program, played, index), strict=True
+            )
+            if kind != ARRIVED
+        )
         received = (message for waits, *_ in program.steps[index] for message in waits)
         now = 0.0
         for action in schedule.actions[worker]:

@@ -1,4 +1,4 @@
-"""All-reduces: the gradients of replicas bucket by bucket, and the squared norm of all workers."""
+"""All-reduces: the gradients of replicas bucket by bucket or of a tie, the squared norm of all."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ class Sums:
         self._bucket_seconds = costs.ready_seconds
         self._sums: list[_Sum] = []
         self.ends: list[float] = []
-        for stage, members in program.all_reduces:
-            ring = (costs.squared_norm_seconds,) if stage < 0 else costs.ring_seconds[stage]
+        for stage, members, tie in program.all_reduces:
+            ring: tuple[float, ...] = (costs.squared_norm_seconds,)
+            if tie >= 0:
+                ring = (costs.tied_ring_seconds[stage, tie],)
+            elif stage >= 0:
+                ring = costs.ring_seconds[stage]
             self._sums.append(_Sum(ring, members))
             # Where there are no weights there is nothing to wait for.
             self.ends.append(_UNKNOWN if ring else 0.0)

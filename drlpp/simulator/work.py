@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy
 
@@ -46,7 +47,12 @@ class PassOverhead:
 
     @classmethod
     def of(
-        cls, workload: Workload, placement: Placement, pipeline: Pipeline, method: Method
+        cls,
+        workload: Workload,
+        placement: Placement,
+        work: PlacedWork,
+        pipeline: Pipeline,
+        method: Method,
     ) -> PassOverhead:
         """Compute the overhead of starting a pass, predicting weights, and collecting gradients.
 
@@ -56,9 +62,7 @@ class PassOverhead:
         flight on each of m replicas. It collects the gradients of several passes for its update if
         it is replicated, accumulates or has microbatches.
         """
-        bytes_ = numpy.array(
-            [workload.parameter_bytes[list(stage.operators)].sum() for stage in placement.stages]
-        )
+        bytes_ = work.memory.parameter_bytes
         lookahead = method.lookahead or Lookahead()
         forward, backward = (
             numpy.array(
@@ -68,9 +72,21 @@ class PassOverhead:
         )
         collects = numpy.array([len(workers) > 1 for workers in pipeline.stages])
         collects |= method.microbatches > 1 or method.accumulate > 1
-        predicting = bytes_ * workload.prediction_seconds_per_byte
+        tied_forward, tied_backward = numpy.zeros((2, len(pipeline.stages)))
+        apart = method.parts_in_between(pipeline)
+        for tie, shared in zip(method.ties(pipeline), work.ties.values(), strict=True):
+            parts = tie.together * method.microbatches
+            late = PartCounts(0, 0, still_to_come=1)
+            for stage in tie.others:
+                # As far ahead as at the root, whose update is still to come at the backward.
+                coming = min(1.0, (apart[tie.root] - apart[stage]) / parts)
+                looks_back = coming * (lookahead.backward(late) != 0)
+                tied_forward[stage] += shared.bytes_ * (forward[tie.root] - forward[stage])
+                tied_backward[stage] += shared.bytes_ * max(looks_back - backward[stage], 0.0)
+        seconds_per_byte = workload.prediction_seconds_per_byte
         collecting = bytes_ * workload.sharing_seconds_per_byte
-        forward_prediction, backward_prediction = predicting * forward, predicting * backward
+        forward_prediction = seconds_per_byte * (bytes_ * forward + tied_forward)
+        backward_prediction = seconds_per_byte * (bytes_ * backward + tied_backward)
         weighted = [
             (workload.parameter_bytes[list(stage.operators)] > 0).sum()
             for stage in placement.stages
@@ -104,6 +120,17 @@ def _moving(looks: Count, method: Method, pipeline: Pipeline, stage: int) -> flo
     return late * later + (1 - late) * at_once
 
 
+class TiedWork(NamedTuple):
+    """The weights of a tie, at speed 1: what a copy takes for an update, and its bytes."""
+
+    bytes_: float
+    update_seconds: float
+
+
+Ties = dict[tuple[int, ...], TiedWork]
+"""By the stages that hold copies, in the order of ``Pipeline.ties``."""
+
+
 @dataclass(frozen=True)
 class PlacedWork:
     """The work of every stage at speed 1; arrays have shape ``(stages,)``.
@@ -111,20 +138,24 @@ class PlacedWork:
     Attributes:
         forward_seconds, backward_seconds, update_seconds: of the stages, the passes those of their
             operators alone.
+        own_update_seconds: of updates without those of copies of other stages' weights.
         backward_weight_seconds: of the half of a backward for weights, in ``backward_seconds``.
         half_done_bytes: what a minibatch keeps between the halves of its backward, in addition to
             its activations.
         memory: what their memory follows from, as ``Workload.stage`` gives it for one stage.
         message_bytes: of a minibatch, by payload and edge of the stage graph.
+        ties: the weights that stages hold copies of.
     """
 
     forward_seconds: Array
     backward_seconds: Array
     backward_weight_seconds: Array
     update_seconds: Array
+    own_update_seconds: Array
     half_done_bytes: Array
     memory: StageWork
     message_bytes: dict[MessageKind, float]
+    ties: Ties
 
     @classmethod
     def of(cls, workload: Workload, placement: Placement) -> PlacedWork:
@@ -162,39 +193,56 @@ class PlacedWork:
         forward_seconds = total(workload.forward_seconds)
         backward_seconds = total(workload.backward_seconds)
         memory = workload.work_of(
-            seconds=forward_seconds + backward_seconds,
-            update_seconds=total(workload.update_seconds),
-            parameter_bytes=total(workload.parameter_bytes),
-            kept_bytes=total(workload.kept_bytes),
+            total,
             incoming_bytes=numpy.array(incoming),
             outgoing_bytes=numpy.array(outgoing),
             last=numpy.arange(stages) == stages - 1,
         )
+        ties = {
+            tied: TiedWork(
+                sum(tie.bytes_ for tie in members),
+                sum(workload.tied_update_seconds(tie) for tie in members),
+            )
+            for tied, members in workload.ties_between(stage_of).items()
+        }
+        own_update_seconds = memory.update_seconds.copy()
+        for tied, shared in ties.items():
+            own_update_seconds[list(tied)] -= shared.update_seconds
         return cls(
             forward_seconds=forward_seconds,
             backward_seconds=backward_seconds,
             backward_weight_seconds=total(workload.backward_weight_seconds),
             update_seconds=memory.update_seconds,
+            own_update_seconds=numpy.maximum(own_update_seconds, 0.0),
             half_done_bytes=total(workload.half_done_bytes),
             memory=memory,
             message_bytes=message_bytes,
+            ties=ties,
         )
 
 
 def buckets_of(workload: Workload, operators: tuple[int, ...]) -> list[Bucket]:
     """Return the buckets of a replicated stage, in the order in which they are summed.
 
-    They are filled as the runtime fills them, with one difference. The runtime fills them weight by
-    weight; here all weights of an operator go into one bucket.
+    They are filled as the runtime fills them, with two differences. The runtime fills them weight
+    by weight; here all weights of an operator go into one bucket, and a weight that several of them
+    read goes with the last that the backward comes to. What other stages hold copies of is summed
+    by itself.
     """
     return list(_fill(workload, operators))
 
 
 def _fill(workload: Workload, operators: tuple[int, ...]) -> Iterator[Bucket]:
+    own = workload.parameter_bytes.copy()
+    here = set(operators)
+    for tie in workload.ties:
+        readers = [operator for operator in tie.operators if operator in here]
+        apart = tie.trained and len(readers) < len(tie.operators)
+        own[readers if apart else readers[1:]] -= tie.bytes_
     bytes_ = passed = ready = 0.0
     for operator in sorted(operators, reverse=True):
         passed += float(workload.backward_seconds[operator])
-        added = float(workload.parameter_bytes[operator])
+        added = float(own[operator])
         if not added:
             continue
         if bytes_ and bytes_ + added > BUCKET_BYTES:

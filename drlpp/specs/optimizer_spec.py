@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import Parameter, isclass, signature
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import field_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from drlpp.errors import InvalidInput
-from drlpp.specs.class_options import NamedClass, option_text, without_module
+from drlpp.io.documents import Record, first_problem
+from drlpp.specs.class_options import NamedClass, OptionValue, option_text, without_module
 from drlpp.torch_versions import takes_only_matrices
 
 if TYPE_CHECKING:
@@ -27,8 +35,67 @@ MOMENTUM_OPTIONS = frozenset({"betas", "momentum"})
 """Where classes of torch have their momentum; of ``betas`` it is the first."""
 
 
+class ParameterGroup(Record):
+    """Parameters with options, or an optimizer, of their own.
+
+    Attributes:
+        parameters: patterns of their names as in the module's ``named_parameters``, such as
+            ``*.bias`` (:mod:`fnmatch`, in which ``*`` matches dots too, and case counts).
+        optimizer: theirs, if it is another.
+        options: those that differ, if it is not.
+    """
+
+    parameters: tuple[str, ...] = Field(min_length=1)
+    optimizer: OptimizerSpec | None = None
+    options: dict[str, OptionValue] = Field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, *parameters: str, optimizer: str | None = None, **options: object) -> Self:
+        """Build from patterns, and options as a user types them.
+
+        Raises:
+            InvalidInput: if there is no such optimizer, it cannot work here, or no pattern is
+                given.
+        """
+        if not parameters or not all(parameters):
+            raise InvalidInput(
+                "a parameter group needs a pattern of names, such as '*.bias', and no empty one"
+            )
+        if optimizer is not None:
+            return cls(parameters=parameters, optimizer=OptimizerSpec.parse(optimizer, **options))
+        try:
+            return cls.model_validate({"parameters": parameters, "options": options})
+        except ValidationError as error:
+            what = f"parameter group {' '.join(parameters)}"
+            raise InvalidInput(f"{what}: {first_problem(error)}") from None
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        if self.optimizer is not None and self.options:
+            raise InvalidInput(
+                f"the parameter group of {self.patterns} has an optimizer and options; expected "
+                "the options within its optimizer"
+            )
+        if self.optimizer is not None and self.optimizer.groups:
+            raise InvalidInput(
+                f"the optimizer of the parameter group of {self.patterns} has groups of its own; "
+                "expected none"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what says nothing."""
+        return {key: value for key, value in handler(self).items() if value}
+
+    @property
+    def patterns(self) -> str:
+        """The patterns as a user would list them."""
+        return " ".join(self.parameters)
+
+
 class OptimizerSpec(NamedClass):
-    """An optimizer by name and its options.
+    """An optimizer by name and its options, and what differs for groups of parameters.
 
     What is not given is as in torch, but for a learning rate of 0.01 and a momentum of 0.9 for
     sgd, and for adam and adamw half of torch's learning rate, since stale gradients want smaller
@@ -39,6 +106,8 @@ class OptimizerSpec(NamedClass):
         name: of a class of ``torch.optim`` in lower case, such as ``adam``, ``basisrotation``, or
             ``package.module:Class``.
         options: arguments of the class.
+        groups: parameters that are updated otherwise; one belongs to the first group that has a
+            pattern for it.
     """
 
     what: ClassVar[str] = "optimizer"
@@ -49,33 +118,101 @@ class OptimizerSpec(NamedClass):
     )
 
     name: str = "sgd"
+    groups: tuple[ParameterGroup, ...] = ()
 
     @field_validator("name")
     @classmethod
     def _in_lower_case(cls, name: str) -> str:
         return without_module(name, "torch.optim", _known_optimizers().keys())
 
+    @model_validator(mode="after")
+    def _is_usable(self) -> Self:
+        """Check what can be checked without importing what a file names."""
+        if ":" not in self.name:
+            super().check()
+            for group in self.groups:
+                if group.optimizer is None:
+                    self.of_group(group).check()
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_no_groups(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write no groups where there are none."""
+        content: dict[str, Any] = handler(self)
+        if not self.groups:
+            content.pop("groups", None)
+        return content
+
     @classmethod
-    def parse(cls, name: str, /, **options: object) -> OptimizerSpec:
+    def parse(
+        cls, name: str, groups: Iterable[ParameterGroup] = (), /, **options: object
+    ) -> OptimizerSpec:
         """Build from a name as a user types it; options that are None are left at their default.
 
         Raises:
             InvalidInput: if there is no such optimizer or option, or it cannot work here.
         """
-        return cls._parse(name, options)
+        return cls._parse(name, options, groups=tuple(groups))
 
-    def changed(self, name: str | None, options: Mapping[str, object]) -> OptimizerSpec:
+    def changed(
+        self,
+        name: str | None,
+        options: Mapping[str, object],
+        groups: Iterable[ParameterGroup] = (),
+    ) -> OptimizerSpec:
         """Return another optimizer, or without a name this one with other options.
+
+        Groups that are given take the place of all that there were. Without a name, and without
+        any that are given, groups stay as they are.
 
         Raises:
             InvalidInput: if there is no such optimizer or option, or it cannot work here.
         """
-        if name is None and not options:
+        groups = tuple(groups)
+        if name is not None:
+            return self.parse(name, groups, **options)
+        if not options and not groups:
             return self
-        if name is None:
-            merged = {**self.options, **options}
-            return self._parse(self.name, merged, by_user=not self.refused)
-        return self.parse(name, **options)
+        merged = {**self.options, **options}
+        return self._parse(
+            self.name, merged, by_user=not self.refused, groups=groups or self.groups
+        )
+
+    def check(self) -> None:
+        """Check that there are such classes with these options, for every group.
+
+        Raises:
+            InvalidInput: if not, or if one cannot work here.
+        """
+        super().check()
+        for group in self.groups:
+            self.of_group(group).check()
+
+    def of_group(self, group: ParameterGroup) -> OptimizerSpec:
+        """Return the optimizer of a group's parameters, which has no groups."""
+        if group.optimizer is not None:
+            return group.optimizer
+        options = {**self.options, **group.options}
+        return self.model_copy(update={"options": options, "groups": ()})
+
+    def with_rate(self, rate: float) -> OptimizerSpec:
+        """Return it with a learning rate; those of groups keep their ratio to it.
+
+        Raises:
+            InvalidInput: if it cannot be the rate.
+        """
+        ratio = rate / old if (old := float(self.value("lr"))) else 1.0
+        scaled = []
+        for group in self.groups:
+            if group.optimizer is not None:
+                other = group.optimizer.with_rate(float(group.optimizer.value("lr")) * ratio)
+                scaled.append(group.model_copy(update={"optimizer": other}))
+            elif "lr" in group.options:
+                own = {**group.options, "lr": float(self.of_group(group).value("lr")) * ratio}
+                scaled.append(group.model_copy(update={"options": own}))
+            else:
+                scaled.append(group)
+        return self.changed(None, {"lr": rate}, scaled)
 
     def with_momentum_towards(self, highest: float, share: float) -> OptimizerSpec:
         """Return it with a momentum of β + ``share`` · (``highest`` − β); Adam's β₁ is one too.
@@ -99,7 +236,15 @@ class OptimizerSpec(NamedClass):
         }
         if "betas" in changed:
             changed["betas"] = [changed["betas"], *value["betas"][1:]]
-        return self.model_copy(update={"options": {**self.options, **changed}})
+        groups = tuple(
+            ParameterGroup(
+                parameters=group.parameters,
+                optimizer=self.of_group(group).with_momentum_towards(highest, share),
+            )
+            for group in self.groups
+        )
+        options = {**self.options, **changed}
+        return self.model_copy(update={"options": options, "groups": groups})
 
     def find(self) -> type[Optimizer]:
         """Return the class that ``name`` names.
@@ -144,15 +289,34 @@ class OptimizerSpec(NamedClass):
         """The options that need not be given; some of ours are other than torch's."""
         return {**super().defaults, **_DEFAULTS.get(self.name, {})}
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All fields, of the options only those that differ from the defaults: its identity."""
+        found = super().settings
+        if self.groups:
+            found["groups"] = [
+                {"parameters": list(group.parameters), "optimizer": self.of_group(group).settings}
+                for group in self.groups
+            ]
+        return found
+
     def __str__(self) -> str:
-        """Return the name and the options, without those that are switched off."""
+        """Return the name and the options, without those that are switched off, and the groups."""
+        groups = "".join(
+            f"; {group.patterns}: {group.optimizer or _shown(group.options)}"
+            for group in self.groups
+        )
         options = self.options if ":" in self.name else self.complete
         shown = [
             f"{key}={option_text(value)}"
             for key, value in options.items()
             if value is not None and value is not False
         ]
-        return f"{self.name} ({', '.join(shown)})" if shown else self.name
+        return (f"{self.name} ({', '.join(shown)})" if shown else self.name) + groups
+
+
+def _shown(options: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={option_text(value)}" for key, value in options.items())
 
 
 def _known_optimizers() -> Mapping[str, Callable[[], type[Optimizer]]]:

@@ -89,7 +89,7 @@ class Course:
 
     def optimizer_of(self, training: Training) -> OptimizerSpec:
         """Return the optimizer with the training's learning rate."""
-        return self._optimizer.changed(None, {"lr": training.rate})
+        return self._optimizer.with_rate(training.rate)
 
     def forget(self, training: Training) -> None:
         """Delete the checkpoint of a training that will not continue."""

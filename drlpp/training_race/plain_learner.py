@@ -142,16 +142,21 @@ class PlainLearner:
             return 0
         saved = torch.load(self._checkpoint, weights_only=True, map_location=loop.device)
         loop.module.load_state_dict(saved["model"])
-        loop.optimizer.load_state_dict(saved["optimizer"])
+        states = saved["optimizer"]
+        states = states if isinstance(states, list) else [states]
+        for optimizer, state in zip(loop.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
         self._random = saved["random"].cpu()
         self._data.load_state(LoaderState(*saved["data"]))
         return int(saved["done"])
 
     def _save(self, loop: PlainLoop, done: int) -> None:
         self._random = torch.random.get_rng_state()
+        states = [optimizer.state_dict() for optimizer in loop.optimizers]
         state = {
             "model": loop.module.state_dict(),
-            "optimizer": loop.optimizer.state_dict(),
+            # Of parameters in groups, a list.
+            "optimizer": states if len(states) > 1 else states[0],
             "random": self._random,
             "data": tuple(self._state),
             "done": done,

@@ -25,7 +25,8 @@ def keep_winner(course: Course, end: RaceEnd, cluster: Cluster) -> tuple[Path, s
     """Copy the winner's training into the race's folder; return where, and how to go on.
 
     A pipeline's is a folder of ``drlpp train``, with the placement, the learning rate and the
-    checkpoint. Plain PyTorch's has a state_dict of the model, and one of the optimizer. What is
+    checkpoint. Plain PyTorch's has a state_dict of the model, and one of the optimizer (a list
+    where parameters are in groups). What is
     there already is left as it is.
 
     Raises:

@@ -20,6 +20,7 @@ from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import settled
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,11 @@ def deployment_commands(
         in_flight: also with the parts that were in flight.
 
     Raises:
-        InvalidInput: if the method wants a momentum of the optimizer that it does not have.
+        InvalidInput: if the method wants a momentum of the optimizer that it does not have, or a
+            group of parameters matches none.
     """
     pipeline = plan.pipeline
+    optimizer = settled(optimizer, captured.trained, captured.aliases)
     programs = cut_stages(captured, plan.placement)
     commands: dict[int, Deploy] = {}
     losses = [None] * (len(programs) - 1) + [portable(captured.loss)]

@@ -26,6 +26,7 @@ from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.stages import StageProgram
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import settled
 
 _PARTS = 8
 _MICROBATCHES = (4, 2)
@@ -80,6 +81,7 @@ def profile_command(
     (whole,) = cut_stages(captured, _even_cut(count, 1))
     small, microbatches = _microbatch(whole_model, captured)
     programs = pickle.dumps((each, parts, whole, small, portable(captured.loss)))
+    optimizer = settled(optimizer, captured.trained, captured.aliases)
     return ProfileOperators(
         programs, microbatches, method, optimizer, repeats, name, tuple(workers), transport
     )

@@ -22,7 +22,8 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.deploying.stage_cutting import cut_stages
 from drlpp.runtime.reference.random_delays import DelayedGradients, RandomDelays
-from drlpp.runtime.reference.reference_weights import StageHistory, with_stage_momentum
+from drlpp.runtime.reference.reference_groups import GroupedHistory
+from drlpp.runtime.reference.reference_weights import StageHistory, Weights, with_stage_momentum
 from drlpp.runtime.reference.replay import ReferencePipeline, ReferenceStage, Replay
 from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.stages import StageProgram
@@ -30,6 +31,7 @@ from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.analysis.weight_versions import stage_delay
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import settled
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class ReferenceExecutor:
         delays: RandomDelays | None = None,
     ) -> None:
         self._captured = captured
+        optimizer = settled(optimizer, captured.trained, captured.aliases)
         accelerators = 1 + max(placement.accelerators, default=-1)
         self._plan = ExecutionPlan.of(Candidate(placement, method), captured.graph, accelerators)
         self._minibatches = replace(minibatches, microbatches=method.microbatches)
@@ -102,13 +105,13 @@ class ReferenceExecutor:
             )
         values = captured.state | captured.constants
 
-        def history(names: Collection[str], delay: int) -> StageHistory:
-            return StageHistory(
-                {name: captured.state[name] for name in names},
-                method,
-                with_stage_momentum(optimizer, method, delay, max(stage_delays)),
-                delay,
-            )
+        def history(names: Collection[str], delay: int) -> GroupedHistory:
+            def of_group(weights: Weights, own: OptimizerSpec) -> StageHistory:
+                moved = with_stage_momentum(own, method, delay, max(stage_delays))
+                return StageHistory(weights, method, moved, delay)
+
+            initial = {name: captured.state[name] for name in names}
+            return GroupedHistory(initial, optimizer, delay, of_group)
 
         def alone(program: StageProgram) -> list[str]:
             tied = {name for names in program.ties.values() for name in names}
@@ -169,7 +172,7 @@ class ReferenceExecutor:
         for stage, replicas in zip(self._pipeline.stages, self._plan.pipeline.stages, strict=True):
             found = dict(self._pipeline.buffers[replicas[0]])
             for history in stage.histories:
-                found |= history.versions[history.newest]
+                found |= history.weights
             state |= {name: value for name, value in found.items() if name in state}
         for alias, name in self._captured.aliases.items():
             state[alias] = state[name]

@@ -50,6 +50,7 @@ from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.specs.batches import Batch, tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction
 
 
@@ -84,6 +85,8 @@ class WorkerSession:
         self.accelerators = workers
         self.method = method or Method()
         self.optimizer = optimizer or OptimizerSpec()
+        # Patterns that match no parameter are found before any worker starts.
+        settled(self.optimizer, self.captured.trained, self.captured.aliases)
         self.timeline: tuple[TimedAction, ...] = ()
         self.seed = seed
         self.time_limits = time_limits_of(time_limits, timeout_seconds)

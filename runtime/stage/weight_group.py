@@ -25,7 +25,8 @@ from drlpp.runtime.weights.optimizers import (
     named_optimizer_state,
     state_on,
 )
-from drlpp.runtime.weights.policies import Stash, build_policy
+from drlpp.runtime.weights.policies import Weightless, build_policy
+from drlpp.runtime.weights.weight_policy import WeightPolicy
 from drlpp.schedule.actions import MicrobatchId
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import WeightUse
@@ -41,7 +42,7 @@ class WeightGroup:
         names: of the weights.
         weights: their leaf tensors, which are updated in place.
         method: the weight policy.
-        optimizer: what makes the updates.
+        optimizer: what makes the updates, with groups by the names of parameters.
         delay: s of the weights in steady state.
         optimizer_state: of an earlier run, by parameter name.
         sum_over_replicas: starts a sum over the replicas of the stage, None without replication.
@@ -65,16 +66,36 @@ class WeightGroup:
         self.names = tuple(names)
         self._method = method
         self._sum_over_replicas = sum_over_replicas
-        self._optimizer = build_optimizer(optimizer, weights) if weights else None
-        self.policy = build_policy(method, weights, self._optimizer, delay)
-        if self._optimizer:
+        self.policy = self._build_policy(weights, optimizer, delay)
+        if weights:
             known = {name: dict(state) for name, state in optimizer_state.items()}
             policy_state = [known.get(name, {}).pop(_POLICY_STATE, {}) for name in self.names]
-            load_optimizer_state(self._optimizer, self.names, weights, known, self._own_options)
+            for part, part_names in self._parts():
+                load_optimizer_state(
+                    part.optimizer, part_names, part.weights, known, self._own_options
+                )
             device = weights[0].device
             self.policy.load_state([state_on(device, state) for state in policy_state])
         self.gradients: Gradients = SingleGradients(weights)
         self.plan = WeightPlan({}, ())
+
+    def _build_policy(
+        self, weights: Sequence[Tensor], optimizer: OptimizerSpec, delay: int
+    ) -> WeightPolicy:
+        if not weights:
+            return Weightless()
+        if optimizer.groups:
+            # Workers load little that they do not need.
+            from drlpp.runtime.weights.grouped_policy import grouped_policy
+
+            return grouped_policy(self._method, self.names, weights, optimizer, delay)
+        return build_policy(self._method, weights, build_optimizer(optimizer, weights), delay)
+
+    def _parts(self) -> Iterator[tuple[WeightPolicy, list[str]]]:
+        """Yield the policy of every optimizer's weights, and their names."""
+        names = {id(weight): name for name, weight in zip(self.names, self.weights, strict=True)}
+        for part in self.policy.parts:
+            yield part, [names[id(weight)] for weight in part.weights]
 
     @property
     def _own_options(self) -> frozenset[str]:
@@ -144,9 +165,9 @@ class WeightGroup:
 
     def optimizer_state(self) -> OptimizerState:
         """Return the optimizer's state and the weight policy's by parameter name."""
-        if self._optimizer is None:
-            return {}
-        state = named_optimizer_state(self._optimizer, self.names, self.weights, self._own_options)
+        state: OptimizerState = {}
+        for part, names in self._parts():
+            state |= named_optimizer_state(part.optimizer, names, part.weights, self._own_options)
         for name, known in zip(self.names, self.policy.state(), strict=True):
             if known:
                 state[name][_POLICY_STATE] = known
@@ -156,7 +177,7 @@ class WeightGroup:
 
     def kept_for_replay(self, lent: Sequence[Tensor]) -> list[Tensor] | None:
         """Return what a forward was lent, if there is any and the policy does not keep it."""
-        if not lent or isinstance(self.policy, Stash):
+        if not lent or self.policy.stashes:
             return None
         return [weight.detach().clone() for weight in lent]
 

@@ -39,6 +39,7 @@ from drlpp.specs.batches import call
 from drlpp.specs.data import Data, Loaders, fitted, load_data
 from drlpp.specs.learning_rate import LearningRateSchedule
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.parameter_groups import settled
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ class PipelineTrainer:
         self.observer = observer or TrainerCallbacks()
         captured = model if isinstance(model, CapturedModel) else None
         self.captured = captured or capture(self.document.model, seed=seed)
+        settled(self.optimizer, self.captured.trained, self.captured.aliases)
         self._plan = _planned(self.document, self.captured, self.method, given)
         self.placement = self._plan.placement
         if self.captured.task.loss is None:

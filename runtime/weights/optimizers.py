@@ -35,6 +35,7 @@ def build_optimizer(
     Raises:
         InvalidInput: if there is no such optimizer.
     """
+    assert not spec.groups, "each group has an optimizer of its own"
     kind: Any = spec.find()
     return kind(weights, **spec.complete, **_kernels(kind, weights, fused))
 

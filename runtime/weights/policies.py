@@ -72,6 +72,11 @@ class PredictedWeights(Vanilla):
         self.displacement = displacement
 
     @property
+    def predicts(self) -> bool:
+        """Whether it moves weights: always."""
+        return True
+
+    @property
     def reads_last_gradient(self) -> bool:
         """Whether the displacement needs the gradients of the newest update."""
         return self.displacement.reads_last_gradient
@@ -155,6 +160,11 @@ class Stash(WeightPolicy):
         self._feedback = feedback
         self._versions: dict[int, list[Tensor]] = {}
         self._pending: Counter[int] = Counter()
+
+    @property
+    def stashes(self) -> bool:
+        """Whether it keeps versions: always."""
+        return True
 
     def begin(
         self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
@@ -245,6 +255,11 @@ class Weightless(WeightPolicy):
         self.weights = []
         self.predictions = []
 
+    @property
+    def parts(self) -> Sequence[WeightPolicy]:
+        """Nothing."""
+        return []
+
     def begin(
         self, uses: Mapping[MicrobatchId, WeightUse], rates: Sequence[float], version: int = 0
     ) -> None:
@@ -261,19 +276,17 @@ class Weightless(WeightPolicy):
 
 
 def build_policy(
-    method: Method, weights: Sequence[Tensor], optimizer: Optimizer | None, delay: int
+    method: Method, weights: Sequence[Tensor], optimizer: Optimizer, delay: int
 ) -> WeightPolicy:
-    """Build the weight policy of ``method`` for a stage.
+    """Build the weight policy of ``method`` for weights of a stage.
 
     Args:
         method: names it.
-        weights: of the stage.
-        optimizer: of these weights, None if there are none.
+        weights: of the stage, all or a group of them.
+        optimizer: of these weights.
         delay: s of the stage in steady state; without delay all policies are :class:`Sync`, but
             for those that look ahead of the backward.
     """
-    if optimizer is None:
-        return Weightless()
     displacement: type[WeightShift]
     match method.policy:
         case "spectrain":

@@ -55,6 +55,21 @@ class WeightPolicy(ABC):
         self._version = version
 
     @property
+    def parts(self) -> Sequence[WeightPolicy]:
+        """The policies of its groups of parameters, each with an optimizer: itself by default."""
+        return [self]
+
+    @property
+    def stashes(self) -> bool:
+        """Whether it keeps the version that a forward used for the backward."""
+        return False
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it moves weights for a pass, and back."""
+        return False
+
+    @property
     def reads_last_gradient(self) -> bool:
         """Whether the gradients of the newest update have to stay in ``grad`` until the next."""
         return False

@@ -32,7 +32,6 @@ from drlpp.runtime.stage.minibatches import Minibatches
 from drlpp.runtime.stage.passes.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
 from drlpp.runtime.stage.stages import StageOutput, StageProgram
-from drlpp.runtime.weights.policies import PredictedWeights
 from drlpp.schedule.kinds.gpipe import GPIPE
 from drlpp.schedule.method import Method
 from drlpp.schedule.weight_policies import SYNC, WeightUse
@@ -303,7 +302,7 @@ def _train_one(
 def _time_predictions(runner: StageRunner, stopwatch: _Stopwatch, repeats: int) -> list[float]:
     """Return seconds of displacing all weights and moving them back, after an update."""
     policy = runner.weights.own.policy
-    if not isinstance(policy, PredictedWeights):
+    if not policy.predicts:
         return []
     _train_one([runner], 0, stopwatch, None)
     use = WeightUse(1, 1, stashed=1, forward_lead=1)

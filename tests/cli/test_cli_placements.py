@@ -156,6 +156,11 @@ def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
         (["--optimizer-option", "momentum"], "optimizer option 'momentum': expected KEY=VALUE"),
         (["--optimizer-option", "betas=[1"], "'betas=[1': expected KEY=VALUE, like weight_decay"),
         (["--optimizer-option", "beta=1"], "optimizer sgd has no option 'beta'; it has lr"),
+        (["--parameter-group", "*.bias weight_decay=0"], "expected 'PATTERN …: KEY=VALUE …'"),
+        (["--parameter-group", "*.bias:"], "expected 'PATTERN …: KEY=VALUE …'"),
+        (["--parameter-group", ": lr=1"], "a parameter group needs a pattern of names"),
+        (["--parameter-group", "*.bia: lr=1"], "'*.bia' of a parameter group matches no trained"),
+        (["--parameter-group", "*: decay=1"], "optimizer sgd has no option 'decay'; it has lr"),
         (["--lr", "1", "--optimizer-option", "lr=2"], "the learning rate is given twice: 1 and 2"),
         (
             ["--data", "tests.support.models.small:without_loss"],
@@ -212,6 +217,21 @@ def test_bad_options_are_one_line_and_claim_no_folder(
     assert message in told.err
     assert told.err.count("\n") == 1
     assert not (path.parent / "training").exists()
+
+
+@pytest.mark.timeout(60)
+def test_parameters_in_groups(train: Train, path: Path) -> None:
+    """On the command line, and again without a word in the placement that was trained."""
+    groups = ["*.bias: weight_decay=0", "*.weight: optimizer=adamw lr=0.002"]
+    given = [part for group in groups for part in ("--parameter-group", group)]
+    status, told = train("--optimizer-option", "weight_decay=0.1", *given)
+    assert status == 0, told.err
+    assert "; *.bias: weight_decay=0; *.weight: adamw (lr=0.002, " in told.out.replace("\n", " ")
+    resumed = ["--epochs", "2", "--resume"]
+    status, told = train("--optimizer-option", "weight_decay=0.1", *given[:2], *resumed)
+    assert status == 2
+    status, told = train("--optimizer-option", "weight_decay=0.1", *given, *resumed)
+    assert status == 0, told.err
 
 
 @pytest.mark.timeout(60)

@@ -11,7 +11,7 @@ from drlpp.placement.placement_file import read_placement
 from drlpp.planners import PLANNERS
 from tests.support.planning.public_data import INSTANCES, PROFILES
 from tests.support.programs.shell import Shell
-from tests.support.strategies.graphs import chain_of
+from tests.support.strategies.graphs import chain_of, tied_chain
 
 CLUSTER = """\
 kind: cluster
@@ -72,6 +72,25 @@ def test_a_plan_as_data(shell: Shell, profile: Path) -> None:
     assert found["proven_optimal"] is True
     assert found["lower_bound"] == pytest.approx(6)
     assert found["planner_seconds"] > 0
+
+
+def test_a_plan_tells_what_shared_weights_cost(shell: Shell, tmp_path: Path) -> None:
+    """An embedding of 8 bytes that is the output layer too, on links of 16 bytes a second."""
+    path = write_document(tmp_path / "profile.json", tied_chain([6, 6, 6], 8))
+    links = ("--accelerators", 3, "--no-replication", "--policy", "stash", "--bandwidth")
+    code, out, _ = shell("plan", "--profile", path, *links, 16)
+    assert code == 0
+    text = " ".join(out.split())
+    assert "wte is on stages 0 and 2: 8 bytes summed for each update, 500" in text
+    assert "shared weights kept on one stage: 1, 23.00 s per minibatch instead of 10" in text
+    found = shell.json("plan", "--profile", path, *links, 16)
+    assert found["shared_weights"][0]["stages"] == [0, 2]
+    assert found["other_sharing"]["simulated_seconds_per_minibatch"] == pytest.approx(23)
+    # Where sums would take two minutes, the planner has them on one stage by itself.
+    found = shell.json("plan", "--profile", path, *links, 0.06)
+    assert (found["configuration"], found["shared_weights"]) == ("1", [])
+    code, out, _ = shell("show", path)
+    assert "operators 0, 2 share wte (8 bytes), each stage a copy" in " ".join(out.split())
 
 
 def test_a_plan_tells_how_workers_share_cores(shell: Shell, profile: Path, tmp_path: Path) -> None:

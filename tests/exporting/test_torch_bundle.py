@@ -24,7 +24,7 @@ from drlpp.runtime import Minibatches, RunOptions
 from drlpp.runtime.reference.reference import ReferenceExecutor
 from drlpp.schedule.method import Method
 from drlpp.specs.batches import tensors_in
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.torch_versions import pipelines_take_functions
 from tests.support.models import structured
 from tests.support.models.captured_zoo import captured_in_float64
@@ -290,6 +290,11 @@ def test_it_says_nothing_about_its_own_torch(captured: CapturedModel, tmp_path: 
             Method(),
             OptimizerSpec.parse("benchmarks.methods_table.models:Lion", lr=0.003),
             "is not torch's",
+        ),
+        (
+            Method(),
+            OptimizerSpec.parse("adam", [ParameterGroup.parse("*.bias", lr=0.1)]),
+            "has parameter groups, and a bundle trains all parameters of a stage alike",
         ),
     ],
 )

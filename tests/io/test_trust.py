@@ -24,7 +24,7 @@ from drlpp.runtime import PipelineTrainer
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.learning_rate import LearningRateSchedule
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.programs.shell import Shell
 
 _TRAP = """
@@ -247,6 +247,12 @@ def test_a_run_folder_is_remembered(run: Path, tmp_path: Path) -> None:
     assert len(states) == 1
     assert states[0].stat().st_mode & 0o777 == 0o600
     assert not [path for path in run.rglob("*") if "trust" in path.name]
+
+
+def test_an_optimizer_of_a_parameter_group_is_remembered_too(run: Path) -> None:
+    group = ParameterGroup.parse("*", optimizer="second_trap:Lion", lr=0.1)
+    assert remember_trust(run, [OptimizerSpec.parse("adam", [group])]) is None
+    assert remembered_trust(run) == {"second_trap"}
 
 
 def test_a_folder_of_somebody_else_brings_no_trust(

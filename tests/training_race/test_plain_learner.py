@@ -11,7 +11,7 @@ from drlpp.capturing.capture import CapturedModel
 from drlpp.comparison.plain_loop import PlainLoop
 from drlpp.runtime import ClusterSession
 from drlpp.schedule.method import Method, choose_method
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.training_race.learners import PipelineLearner
 from drlpp.training_race.plain_learner import PlainLearner
 from drlpp.training_race.race_data import RaceData
@@ -19,8 +19,13 @@ from tests.support.models.classified_points import NAME, classifier, data, point
 from tests.support.training.pipelines import in_a_row
 
 
-def test_plain_pytorch_trains_as_an_ordinary_loop(captured: CapturedModel, tmp_path: Path) -> None:
-    optimizer = OptimizerSpec.parse("adam", lr=0.01)
+@pytest.mark.parametrize("groups", [False, True])
+def test_plain_pytorch_trains_as_an_ordinary_loop(
+    captured: CapturedModel, tmp_path: Path, groups: bool
+) -> None:
+    """And its parameters in groups as two optimizers do."""
+    apart = [ParameterGroup.parse("*.bias", optimizer="sgd", lr=0.02)] if groups else []
+    optimizer = OptimizerSpec.parse("adam", apart, lr=0.01)
     captured.task.module[2].p = 0.0
     try:
         learner = PlainLearner(
@@ -31,13 +36,18 @@ def test_plain_pytorch_trains_as_an_ordinary_loop(captured: CapturedModel, tmp_p
         captured.task.module[2].p = 0.1
     module = classifier().module
     module[2].p = 0.0
-    adam = torch.optim.Adam(module.parameters(), lr=0.01)
+    biases = [w for name, w in module.named_parameters() if groups and name.endswith("bias")]
+    others = [w for w in module.parameters() if not any(w is bias for bias in biases)]
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(others, lr=0.01)]
+    if biases:
+        optimizers.append(torch.optim.SGD(biases, lr=0.02, momentum=0.9))
     source = data()
     minibatches = [*source.minibatches_here(1, 0), *source.minibatches_here(2, 0)][:15]
     for (inputs,), targets in minibatches:
-        adam.zero_grad()
+        module.zero_grad()
         F.cross_entropy(module(inputs), targets).backward()
-        adam.step()
+        for one in optimizers:
+            one.step()
     module.eval()
     x, y = points().test.inputs[0], points().test.targets
     with torch.no_grad():

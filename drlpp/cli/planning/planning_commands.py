@@ -14,6 +14,7 @@ from drlpp.cli.command_line import (
     AcceleratorsOption,
     BandwidthOption,
     DeviceOption,
+    GroupOptions,
     LatencyOption,
     MethodOptions,
     ModelOptions,
@@ -24,6 +25,7 @@ from drlpp.cli.command_line import (
     build_console,
     model_reference,
     optimizer_options,
+    parameter_groups,
     read_options,
     said_if_long,
 )
@@ -126,6 +128,7 @@ def plan_placement(
     ] = None,
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = "adam",
     optimizer_option: OptimizerOptions = [],  # noqa: B006
+    parameter_group: GroupOptions = [],  # noqa: B006
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a placement.json (needs MODEL).")
     ] = None,
@@ -144,6 +147,7 @@ def plan_placement(
     from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
     from drlpp.costs.memory import MemoryModel
     from drlpp.planners import PLANNERS, plan
+    from drlpp.planners.shared_weights import choose_sharing
     from drlpp.schedule.method import Method, choose_method
     from drlpp.simulator import Depth, simulate_depths, smallest_depth
     from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -166,7 +170,11 @@ def plan_placement(
             raise InvalidInput(f"--in-flight {in_flight}: expected auto, or a number from 0")
         options["in_flight_per_link"] = int(in_flight)
     run = choose_method(policy, options, Method())
-    updates = OptimizerSpec.parse(optimizer, **optimizer_options(optimizer_option, None))
+    updates = OptimizerSpec.parse(
+        optimizer,
+        parameter_groups(parameter_group),
+        **optimizer_options(optimizer_option, None),
+    )
     reading = f"profiling {model}" if profile is None else f"reading {profile}"
     with said_if_long(reading):
         given = PlanningInput.read(
@@ -195,6 +203,11 @@ def plan_placement(
             if not all_methods:
                 raise
             failures[name] = str(error)
+    sharing = None
+    if not all_methods and problem.workload.ties:
+        with said_if_long("simulating plans with and without copies of weights"):
+            sharing = choose_sharing(plans[0], run)
+        plans = [sharing.plan]
     depths: tuple[Depth, ...] = ()
     if automatic:
         if given.profile is None:
@@ -212,13 +225,13 @@ def plan_placement(
         run = run.model_copy(update={"in_flight_per_link": chosen})
         plans = [plans[0].with_in_flight(chosen)]
     if as_json:
-        records = [plan_record(found, depths) for found in plans]
+        records = [plan_record(found, depths, sharing) for found in plans]
         records += [{"method": name, "error": reason} for name, reason in failures.items()]
         console.print_json(data=records if all_methods else records[0])
     elif all_methods:
         console.print(plans_table(plans, failures))
     else:
-        console.print(plan_report(plans[0], depths))
+        console.print(plan_report(plans[0], depths, sharing))
     if output is not None:
         write_plan(output, plans[0], given, run, updates)
         console.print(f"written to {output}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.planners.plan import Plan
+from drlpp.planners.shared_weights import Sharing
 from drlpp.schedule.method import Method
 from drlpp.simulator import Depth
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -30,8 +32,12 @@ _RULES = {
 }
 
 
-def plan_record(plan: Plan, depths: Sequence[Depth] = ()) -> dict[str, Any]:
+def plan_record(
+    plan: Plan, depths: Sequence[Depth] = (), sharing: Sharing | None = None
+) -> dict[str, Any]:
     """Return a plan as plain data, and the in-flight depths that were compared for it.
+
+    ``sharing`` is what was compared with it, if its model has weights that stages can share.
 
     ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
     formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method.
@@ -56,6 +62,7 @@ def plan_record(plan: Plan, depths: Sequence[Depth] = ()) -> dict[str, Any]:
         "note": solution.note,
         "in_flight_per_link": plan.problem.memory.in_flight_per_link,
         "depths": [asdict(depth) for depth in depths],
+        **_sharing_record(sharing),
         "stages": [
             {
                 "operators": [names[operator] for operator in stage.operators],
@@ -66,10 +73,33 @@ def plan_record(plan: Plan, depths: Sequence[Depth] = ()) -> dict[str, Any]:
     }
 
 
-def plan_report(plan: Plan, depths: Sequence[Depth] = ()) -> RenderableType:
+def _sharing_record(sharing: Sharing | None) -> dict[str, Any]:
+    if sharing is None:
+        return {}
+    other = sharing.other
+    return {
+        "shared_weights": [asdict(shared) for shared in sharing.shared],
+        "other_sharing": None
+        if other is None
+        else {
+            "configuration": other.placement.configuration,
+            "simulated_seconds_per_minibatch": _finite(sharing.other_seconds),
+        },
+        "simulated_seconds_per_minibatch": _finite(sharing.seconds),
+    }
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if 0 < seconds < math.inf else None
+
+
+def plan_report(
+    plan: Plan, depths: Sequence[Depth] = (), sharing: Sharing | None = None
+) -> RenderableType:
     """Explain a plan: its stages, what rules, how sure it is, and what the next best is.
 
-    ``depths`` are those that its in-flight depth was chosen from.
+    ``depths`` are those that its in-flight depth was chosen from, and ``sharing`` is the comparison
+    with a plan whose stages share other weights.
     """
     prediction, problem = plan.prediction, plan.problem
     names = problem.workload.names
@@ -98,8 +128,39 @@ def plan_report(plan: Plan, depths: Sequence[Depth] = ()) -> RenderableType:
         f"{plan.placement.configuration}",
         table,
         *_explanations(plan),
+        *_sharing(sharing),
         *_comparison(plan.problem.memory.in_flight_per_link, depths),
     )
+
+
+def _sharing(sharing: Sharing | None) -> Iterator[str]:
+    """Tell what sharing weights costs, and what not sharing them would."""
+    if sharing is None:
+        return
+    for shared in sharing.shared:
+        several = len(shared.names) > 1
+        yield (
+            f"{_names(shared.names)} {'are' if several else 'is'} on stages "
+            f"{' and '.join(map(str, shared.stages))}: {decimal(round(shared.bytes_))} summed for "
+            f"each update, {seconds_text(shared.seconds)} of messages for a minibatch"
+        )
+    if sharing.other is not None:
+        other = sharing.other.placement.configuration
+        kept = "kept on one stage" if sharing.shared else "with copies on several stages"
+        if math.isinf(sharing.other_seconds):
+            yield f"shared weights {kept}: {other} does not fit, or the method cannot train it"
+        else:
+            slower = sharing.other_seconds / sharing.seconds - 1 if sharing.seconds else 0.0
+            yield (
+                f"shared weights {kept}: {other}, {seconds_text(sharing.other_seconds)} per "
+                f"minibatch instead of {seconds_text(sharing.seconds)} ({slower:+.1%}, simulated)"
+            )
+    elif sharing.shared:
+        yield "no plan was found that keeps shared weights on one stage"
+
+
+def _names(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
 
 
 def _comparison(chosen: int, depths: Sequence[Depth]) -> Iterator[str]:

@@ -16,6 +16,7 @@ rules of :mod:`drlpp.costs.stage_cost`.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import networkx
@@ -43,7 +44,7 @@ def contract_free_operators(workload: Workload) -> Contraction:
         union = UnionFind(range(len(workload)))
         for one, other in pairs:
             union.union(one, other)
-        together = _in_topological_order(workload, [sorted(group) for group in union.to_sets()])
+        together = in_topological_order(workload, [sorted(group) for group in union.to_sets()])
         groups = [tuple(sorted(m for op in group for m in groups[op])) for group in together]
         workload = join(workload, together)
 
@@ -67,16 +68,30 @@ def join(workload: Workload, groups: list[list[int]]) -> Workload:
     def added(values: Array) -> Array:
         return numpy.array([values[group].sum() for group in groups])
 
+    parameter_bytes, update_seconds = (
+        added(workload.parameter_bytes),
+        added(workload.update_seconds),
+    )
+    ties = []
+    for tie in workload.ties:
+        holders = Counter(group_of[operator] for operator in tie.operators)
+        for group, count in holders.items():
+            # An operator has what it reads once.
+            parameter_bytes[group] -= (count - 1) * tie.bytes_
+            update_seconds[group] -= (count - 1) * workload.tied_update_seconds(tie)
+        if len(holders) > 1:
+            ties.append(replace(tie, operators=tuple(sorted(holders))))
     edges = {(group_of[source], group_of[target]) for source, target in workload.edges}
     return replace(
         workload,
         names=tuple(workload.names[group[0]] for group in groups),
         edges=tuple(sorted(edge for edge in edges if edge[0] != edge[1])),
         transfers=tuple(Transfer(members, *bytes_) for members, bytes_ in transfers.items()),
+        ties=tuple(ties),
         forward_seconds=added(workload.forward_seconds),
         backward_seconds=added(workload.backward_seconds),
-        update_seconds=added(workload.update_seconds),
-        parameter_bytes=added(workload.parameter_bytes),
+        update_seconds=numpy.maximum(update_seconds, 0.0),
+        parameter_bytes=parameter_bytes,
         kept_bytes=added(workload.kept_bytes),
     )
 
@@ -141,7 +156,8 @@ def _no_larger(these: list[Transfer], those: list[Transfer]) -> bool:
     )
 
 
-def _in_topological_order(workload: Workload, groups: list[list[int]]) -> list[list[int]]:
+def in_topological_order(workload: Workload, groups: list[list[int]]) -> list[list[int]]:
+    """Return groups of operators that do not need each other in circles, in an order of theirs."""
     group_of = {op: number for number, group in enumerate(groups) for op in group}
     order: networkx.DiGraph[int] = networkx.DiGraph()
     order.add_nodes_from(range(len(groups)))

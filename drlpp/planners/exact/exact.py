@@ -264,14 +264,12 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
 
     They are the larger of all work shared evenly and the most expensive operator.
     """
+    workload = workload.with_ties_once()
     work = workload.seconds + workload.update_seconds
     even = float(work.sum()) / sum(_speeds_at_once(problem.cluster))
     zero = numpy.zeros(len(workload))
     alone = workload.work_of(
-        seconds=workload.seconds,
-        update_seconds=workload.update_seconds,
-        parameter_bytes=workload.parameter_bytes,
-        kept_bytes=workload.kept_bytes,
+        lambda values: values,
         incoming_bytes=zero,
         outgoing_bytes=zero,
         last=numpy.ones(len(workload), dtype=bool),

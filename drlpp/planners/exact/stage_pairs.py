@@ -73,10 +73,7 @@ class StagePairs:
             return found
 
         work = workload.work_of(
-            seconds=between(workload.seconds),
-            update_seconds=between(workload.update_seconds),
-            parameter_bytes=between(workload.parameter_bytes),
-            kept_bytes=between(workload.kept_bytes),
+            between,
             incoming_bytes=numpy.concatenate(incoming),
             outgoing_bytes=numpy.concatenate(outgoing),
             last=end == len(downsets) - 1,

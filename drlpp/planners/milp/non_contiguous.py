@@ -49,10 +49,11 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
     """Find the optimum over all assignments of operators, one accelerator for each.
 
     The bound holds for every unreplicated placement, and is only given for problems without
-    replication. It is below the optimum in four cases: where links differ, since it gives every
+    replication. It is below the optimum in five cases: where links differ, since it gives every
     accelerator its fastest; where memory rules, since it counts one minibatch in flight; where
-    workers share cores; and where passes and updates take something besides their operators, which
-    it leaves out.
+    workers share cores; where passes and updates take something besides their operators, which it
+    leaves out; and where copies of weights that operators share take memory or updates, of which it
+    counts one.
 
     Args:
         problem: its time limit is the solver's, which uses one thread.
@@ -67,8 +68,9 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
     value = objective(best)
     if value == 0:
         return Solution(best, proven_optimal=not may_replicate, note=_note(problem.workload, best))
-    items = Items.of(problem, value)
-    program = AssignmentProgram(problem, items, value)
+    once = replace(problem, workload=_ties_as_tensors(problem.workload))
+    items = Items.of(once, value)
+    program = AssignmentProgram(once, items, value)
     start = _assignment(items, best, len(problem.workload)) if objective.fits(value) else None
     outcome = program.solve(start, problem.time_limit_seconds, relative_gap)
     if start is None and not outcome.feasible:
@@ -90,6 +92,12 @@ def non_contiguous(problem: PlanningProblem, relative_gap: float = 1e-3) -> Solu
         and value - bound <= relative_gap * value,
         note=_note(problem.workload, best),
     )
+
+
+def _ties_as_tensors(workload: Workload) -> Workload:
+    """Return a workload that has what copies of weights exchange as tensors, and one of them."""
+    exchanged = (*workload.transfers, *workload.tied_transfers())
+    return replace(workload.with_ties_once(), transfers=exchanged)
 
 
 def is_runnable(workload: Workload, placement: Placement) -> bool:

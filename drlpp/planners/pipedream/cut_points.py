@@ -76,10 +76,7 @@ class States:
             outgoing += made_here * transfer.forward_bytes + read_here * transfer.backward_bytes
             incoming += made_here * transfer.backward_bytes + read_here * transfer.forward_bytes
         return self.workload.work_of(
-            seconds=self.sums(self.workload.seconds),
-            update_seconds=self.sums(self.workload.update_seconds),
-            parameter_bytes=self.sums(self.workload.parameter_bytes),
-            kept_bytes=self.sums(self.workload.kept_bytes),
+            self.sums,
             incoming_bytes=incoming,
             outgoing_bytes=outgoing,
             last=numpy.arange(len(self))[None, :] == len(self) - 1,

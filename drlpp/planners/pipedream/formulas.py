@@ -66,7 +66,7 @@ class PaperSeconds:
         self._compute = numpy.where(
             states.is_stage, states.sums(states.workload.seconds) / speed, numpy.inf
         )
-        self._weights = states.sums(states.workload.parameter_bytes)
+        self._weights = states.work.parameter_bytes
         self._cut = states.cut_bytes
         self._variant = variant
         self._fits = fits
@@ -126,7 +126,7 @@ class CodeSeconds:
         self._compute = numpy.where(
             states.is_stage, states.sums(states.workload.seconds) / speed, numpy.inf
         )
-        self._weights = states.sums(states.workload.parameter_bytes)
+        self._weights = states.work.parameter_bytes
         self._cut = states.cut_bytes
         self._shared = dict(zip(levels[1:], (level.components for level in levels), strict=False))
         self._bytes = CodeBytes(states)
@@ -166,7 +166,7 @@ class CodeBytes:
     def __init__(self, states: States) -> None:
         workload = states.workload
         self._nothing = numpy.where(states.is_stage, 0.0, numpy.inf)
-        self._copy = states.sums(workload.kept_bytes + workload.parameter_bytes)
+        self._copy = states.sums(workload.kept_bytes) + states.work.parameter_bytes
 
     def copies(self, replicas: int, after: int) -> Array:
         """Return bytes of outputs and weights, for the minibatches in flight beyond the first."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from drlpp.costs.analytic_model import group_of
 from drlpp.costs.stage_cost import Group, StageSeconds
-from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.costs.workload import Array, StageWork
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
 
@@ -32,7 +32,7 @@ class AnalyticObjective:
     """
 
     def __init__(self, problem: PlanningProblem) -> None:
-        workload, cluster = problem.workload, problem.cluster
+        cluster = problem.cluster
         self._problem = problem
         self._tensors = _Tensors.of(problem)
         self._one_link = len(cluster.host_names) == 1
@@ -43,14 +43,6 @@ class AnalyticObjective:
             [numpy.inf if limit is None else limit for limit in cluster.memory_bytes]
         )
         self._limited = bool(numpy.isfinite(self._limits).any())
-        self._work = numpy.stack(
-            [
-                workload.seconds,
-                workload.update_seconds,
-                workload.parameter_bytes,
-                workload.kept_bytes,
-            ]
-        )
         self._unreachable_seconds = _unreachable_seconds(problem)
 
     def __call__(self, placement: Placement) -> float:
@@ -74,11 +66,20 @@ class AnalyticObjective:
         stage_of[-1] = len(stages) - 1
 
         incoming, outgoing, talks = self._tensors.crossing(stage_of, len(stages))
-        sums = [
-            numpy.bincount(stage_of[:-1], weights=values, minlength=len(stages))
-            for values in self._work
-        ]
-        work = numpy.array([*sums, incoming, outgoing])
+
+        def total(values: Array) -> Array:
+            return numpy.bincount(stage_of[:-1], values, len(stages)).astype(numpy.float64)
+
+        together = problem.workload.work_of(
+            total,
+            incoming_bytes=incoming,
+            outgoing_bytes=outgoing,
+            last=numpy.arange(len(stages)) == len(stages) - 1,
+        )
+        linked = talks.copy()
+        for tied in problem.workload.ties_between(stage_of.tolist()):
+            linked[numpy.ix_(tied, tied)] = True
+        numpy.fill_diagonal(linked, False)
 
         slowest = 0.0
         # Of every accelerator, where some share cores.
@@ -86,10 +87,10 @@ class AnalyticObjective:
         for index, stage in enumerate(stages):
             others: tuple[int, ...] = ()
             if not self._one_link:
-                partners = numpy.flatnonzero(talks[index])
+                partners = numpy.flatnonzero(linked[index])
                 others = tuple(a for partner in partners for a in stages[partner].accelerators)
             group = self._group(stage.accelerators, others)
-            alone = _work(problem.workload, work[:, index], index == len(stages) - 1)
+            alone = together.chosen(index)
             seconds = StageSeconds.of(alone, group, problem.costs)
             slowest = max(slowest, float(seconds.total(problem.costs)))
             if self._crowded:
@@ -100,7 +101,6 @@ class AnalyticObjective:
                 slowest = max(slowest, float(on_cores.sum()) / cores)
         if not self._limited:
             return slowest, 0.0
-        together = _work(problem.workload, work, numpy.arange(len(stages)) == len(stages) - 1)
         return slowest, self._missing(placement, together, talks)
 
     def _group(self, accelerators: tuple[int, ...], others: tuple[int, ...]) -> Group:
@@ -164,19 +164,6 @@ class _Tensors:
         return incoming, outgoing, talks
 
 
-def _work(workload: Workload, rows: Array, last: bool | _Flags) -> StageWork:
-    """Return the work of one stage, where rows are numbers, or of all, where they are arrays."""
-    return workload.work_of(
-        seconds=rows[0],
-        update_seconds=rows[1],
-        parameter_bytes=rows[2],
-        kept_bytes=rows[3],
-        incoming_bytes=rows[4],
-        outgoing_bytes=rows[5],
-        last=numpy.asarray(last),
-    )
-
-
 def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> Array:
     """Return what :meth:`drlpp.schedule.pipeline.Pipeline.in_flight` does, as an array."""
     behind = numpy.zeros(len(replicas), dtype=int)
@@ -198,6 +185,7 @@ def _unreachable_seconds(problem: PlanningProblem) -> float:
     bandwidth = min(link.bandwidth_bytes_per_second for link in links)
     latency = max(link.latency_seconds for link in links)
     bytes_ = workload.parameter_bytes.sum() + sum(t.bytes_ for t in workload.transfers)
+    bytes_ += sum(2 * tie.bytes_ for tie in workload.ties)
     whole = workload.stage(range(len(workload)), last=False)
     updates = min(workload.microbatches, cluster.accelerators)
     work = whole.seconds + updates * whole.update_seconds + whole.sharing_seconds

@@ -6,6 +6,7 @@ from hypothesis import given
 from drlpp.agents.paper.features import node_features, undirected_edges
 from drlpp.capturing.graph import OpGraph
 from tests.support.planning.fake_measurer import branching, chain, graphs
+from tests.support.strategies.graphs import tied_chain
 
 
 def test_features_of_a_small_graph() -> None:
@@ -38,3 +39,10 @@ def test_features_lie_between_0_and_1(graph: OpGraph) -> None:
 def test_edges_go_both_ways() -> None:
     assert undirected_edges(chain(3)).T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
     assert undirected_edges(chain(1)).shape == (2, 0)
+
+
+def test_a_shared_weight_joins_its_readers() -> None:
+    shared = tied_chain([1, 1, 1], 8).graph
+    assert undirected_edges(shared).T.tolist() == [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]]
+    frozen = tied_chain([1, 1, 1], 8, trained=False).graph
+    assert undirected_edges(frozen).T.tolist() == undirected_edges(chain(3)).T.tolist()

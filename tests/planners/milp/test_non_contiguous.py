@@ -34,15 +34,23 @@ def best_assignment(problem: PlanningProblem) -> float:
 
 @st.composite
 def exact_problems(draw: st.DrawFn) -> PlanningProblem:
-    """Those whose optimum the program knows: equal links, no activations kept."""
+    """Those whose optimum the program knows: equal links, no activations kept.
+
+    And no updates or limits of memory where operators share weights.
+    """
     problem = draw(problems(max_operators=5, max_accelerators=3, overheads=False))
-    cluster = problem.cluster
-    hosts = tuple(host.model_copy(update={"network": None}) for host in cluster.hosts)
+    cluster, update_seconds = problem.cluster, problem.workload.update_seconds
+    free: dict[str, object] = {"network": None}
+    if problem.workload.ties:
+        update_seconds, free["memory_bytes"] = numpy.zeros_like(update_seconds), None
+    hosts = tuple(host.model_copy(update=free) for host in cluster.hosts)
     equal = {"hosts": hosts, "between_hosts": cluster.within_host}
     return replace(
         problem,
         workload=replace(
-            problem.workload, kept_bytes=numpy.zeros_like(problem.workload.kept_bytes)
+            problem.workload,
+            kept_bytes=numpy.zeros_like(problem.workload.kept_bytes),
+            update_seconds=update_seconds,
         ),
         cluster=cluster.model_copy(update=equal),
         replicate=False,

@@ -131,7 +131,8 @@ def test_a_checkpoint_of_a_processor_goes_on_elsewhere(
     after = trained(runner_on(THERE, captured, method, spec, before))
     assert {tensor.device for tensor in tensors_of(after) if tensor.dim()} == {THERE}
     # Kernels are chosen for a device.
-    assert not after.weights.own._optimizer.param_groups[0].get("fused")  # type: ignore[union-attr]
+    (part,) = after.weights.own.policy.parts
+    assert not part.optimizer.param_groups[0].get("fused")
 
 
 def test_parts_in_flight_go_on_elsewhere(captured: CapturedModel) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
+from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter, TensorSpec
 from drlpp.costs.profile import OperatorProfile, Profile
 from drlpp.placement.placement import Placement
 from drlpp.schedule.pipeline import Pipeline, StageEdge
@@ -19,8 +19,12 @@ def graph_of(
     parameter_bytes: Sequence[int],
     output_bytes: Sequence[int],
     dtypes: Sequence[str] | None = None,
+    shared: Sequence[SharedParameter] = (),
 ) -> OpGraph:
-    """A graph of one-output operators ``op0``, ``op1``, …; sinks are what the model returns."""
+    """A graph of one-output operators ``op0``, ``op1``, …; sinks are what the model returns.
+
+    Their parameters that are ``shared`` are among ``parameter_bytes``.
+    """
     count = len(parameter_bytes)
     dtypes = dtypes or ["float32"] * count
     return OpGraph(
@@ -38,6 +42,7 @@ def graph_of(
         ),
         edges=tuple(Edge(source=a, target=b, outputs=(0,)) for a, b in edges),
         outputs=tuple((i, 0) for i in range(count) if all(a != i for a, _ in edges)),
+        shared_parameters=tuple(shared),
     )
 
 
@@ -65,6 +70,18 @@ def profile_of(graph: OpGraph, seconds: Sequence[float]) -> Profile:
     )
 
 
+def tied_chain(seconds: Sequence[int], bytes_: int, *, trained: bool = True) -> Profile:
+    """A chain whose first and last operator read a weight of so many bytes."""
+    last = len(seconds) - 1
+    graph = graph_of(
+        [(i, i + 1) for i in range(last)],
+        parameter_bytes=[bytes_, *[2] * (last - 1), bytes_],
+        output_bytes=[1] * len(seconds),
+        shared=[SharedParameter(name="wte", bytes_=bytes_, operators=(0, last), trained=trained)],
+    )
+    return profile_of(graph, seconds).model_copy(update={"update_seconds_per_byte": 0.5})
+
+
 def cluster_of(accelerators: int, bandwidth: float = 1.0) -> Cluster:
     return local_cluster(accelerators, Link(bandwidth_bytes_per_second=bandwidth))
 
@@ -78,6 +95,23 @@ def graphs(draw: st.DrawFn, max_operators: int = 8, chain: bool = False) -> OpGr
             edges |= {(s, target) for s in draw(st.sets(st.integers(0, target - 1), max_size=2))}
     sizes = st.lists(st.integers(0, 9), min_size=count, max_size=count)
     return graph_of(sorted(edges), parameter_bytes=draw(sizes), output_bytes=draw(sizes))
+
+
+@st.composite
+def shared_parameters(draw: st.DrawFn, count: int) -> list[SharedParameter]:
+    """Up to two weights that two or three of so many operators read; none in half of the draws."""
+    if count < 2:
+        return []
+    readers = st.lists(st.integers(0, count - 1), min_size=2, max_size=3, unique=True)
+    return [
+        SharedParameter(
+            name=f"shared{number}",
+            bytes_=draw(st.integers(1, 9)),
+            operators=tuple(sorted(members)),
+            trained=draw(st.booleans()),
+        )
+        for number, members in enumerate(draw(st.just([]) | st.lists(readers, max_size=2)))
+    ]
 
 
 @st.composite

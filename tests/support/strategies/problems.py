@@ -6,7 +6,7 @@ import numpy
 from hypothesis import strategies as st
 
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.workload import Transfer, Workload
+from drlpp.costs.workload import TiedWeights, Transfer, Workload
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -32,19 +32,38 @@ def workloads(
     def column() -> numpy.ndarray:
         return numpy.array(draw(st.lists(amounts, min_size=count, max_size=count)))
 
+    parameter_bytes, update_seconds = column(), column()
+    ties = draw(_ties(count)) if count > 1 else []
+    for tie in ties:
+        parameter_bytes[list(tie.operators)] += tie.bytes_
+    if ties:
+        # A weight takes the same time whoever reads it.
+        update_seconds = parameter_bytes * draw(st.sampled_from([0.0, 0.25]))
     return Workload(
         model="made-up",
         names=tuple(f"op{i}" for i in range(count)),
         forward_seconds=column(),
         backward_seconds=column(),
-        update_seconds=column(),
-        parameter_bytes=column(),
+        update_seconds=update_seconds,
+        parameter_bytes=parameter_bytes,
         kept_bytes=column(),
+        ties=tuple(ties),
         edges=tuple(sorted(edges)),
         transfers=tuple(transfers),
         microbatches=draw(_PARTS) if divided else 1,
         **{name: draw(st.sampled_from([0.0, 0.5])) for name in _OVERHEADS if overheads},
     )
+
+
+@st.composite
+def _ties(draw: st.DrawFn, count: int) -> list[TiedWeights]:
+    """Weights that two or three operators read, in half of the draws."""
+    readers = st.lists(st.integers(0, count - 1), min_size=2, max_size=3, unique=True)
+    found = draw(st.just([]) | st.lists(readers, min_size=1, max_size=2))
+    return [
+        TiedWeights((f"tied{n}",), tuple(sorted(members)), draw(amounts), draw(st.booleans()))
+        for n, members in enumerate(found)
+    ]
 
 
 _PARTS = st.sampled_from([1, 2, 3])

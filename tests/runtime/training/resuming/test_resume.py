@@ -14,7 +14,7 @@ from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint
 from drlpp.schedule.method import Method
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns
 from tests.support.models.forked import POLICIES, SHAPES, order, placements, samples
 
@@ -40,6 +40,15 @@ OPTIMIZERS = {
     "rprop": OptimizerSpec(name="rprop", options={"lr": 0.001}),
 }
 OPTIMIZERS["rotated"] = OptimizerSpec(name="basisrotation", options={"lr": 0.01, "frequency": 3})
+OPTIMIZERS["groups"] = OptimizerSpec.parse(
+    "adamw",
+    [
+        ParameterGroup.parse("*bias*", "norm.*", weight_decay=0),
+        ParameterGroup.parse("lstm.*", optimizer="sgd", lr=0.02, momentum=0),
+        ParameterGroup.parse("conv.*", "head.*", optimizer="rprop", lr=0.001),
+    ],
+    lr=0.01,
+)
 if hasattr(torch.optim, "Muon"):
     OPTIMIZERS["muon"] = OptimizerSpec(name="muon", options={"lr": 0.01, "adamw_lr": 0.003})
 
@@ -134,6 +143,8 @@ PREDICTING = ["pipeoptim", "pipeoptim-accumulating", "spectrain", "xpipe"]
     [
         *in_turns(PREDICTING, [name for name in OPTIMIZERS if name != "sgd"], one_of=3),
         ("last-step", "sgd"),
+        ("stash", "groups"),
+        ("2bw-ef", "groups"),
     ],
 )
 def test_resuming_keeps_what_predictions_are_made_from(

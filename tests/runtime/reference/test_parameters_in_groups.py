@@ -1,0 +1,260 @@
+"""Parameters in groups: workers equal the reference, and torch's own groups in a plain loop."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidInput
+from drlpp.models.model_reference import ModelReference
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.schedule.method import Method
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
+from tests.support.in_turns import in_turns
+from tests.support.models import tied
+from tests.support.models.forked import (
+    POLICIES,
+    SHAPES,
+    largest_difference,
+    order,
+    placements,
+    samples,
+)
+
+MINIBATCHES = 15
+MODEL = ModelReference.named("tests.support.models.small:forked")
+VECTORS = ("*bias*", "norm.*")
+RATES = [0.01 * (1 + minibatch % 3) for minibatch in range(MINIBATCHES)]
+
+SGD = OptimizerSpec.parse(
+    "sgd",
+    [
+        ParameterGroup.parse(*VECTORS, weight_decay=0),
+        ParameterGroup.parse("embedding.*", lr=0.2, momentum=0.5, nesterov=True),
+    ],
+    lr=0.05,
+    weight_decay=0.1,
+)
+ADAMW = OptimizerSpec.parse(
+    "adamw",
+    [
+        ParameterGroup.parse(*VECTORS, weight_decay=0),
+        ParameterGroup.parse("embedding.*", "head.*", lr=0.003, betas=[0.8, 0.99]),
+    ],
+    lr=0.01,
+    eps=1e-4,
+    weight_decay=0.1,
+)
+ADAM = OptimizerSpec.parse(
+    "adam",
+    [ParameterGroup.parse("hidden.*", "lstm.*", optimizer="sgd", lr=0.02, momentum=0.8)],
+    lr=0.01,
+    eps=1e-4,
+)
+MUON = OptimizerSpec.parse(
+    "adamw",
+    [
+        ParameterGroup.parse(*VECTORS, "embedding.*", weight_decay=0),
+        ParameterGroup.parse("*weight*", optimizer="muon", lr=0.03, eps=1e-4),
+    ],
+    lr=0.01,
+    eps=1e-4,
+)
+LION = OptimizerSpec.parse(
+    "adamw",
+    [ParameterGroup.parse("stem.*", optimizer="benchmarks.methods_table.models:Lion", lr=0.003)],
+    lr=0.01,
+    eps=1e-4,
+)
+OPTIMIZERS = {"sgd": SGD, "adamw": ADAMW, "adam": ADAM, "muon": MUON, "lion": LION}
+if not hasattr(torch.optim, "Muon"):
+    del OPTIMIZERS["muon"]
+
+METHODS = {
+    **POLICIES,
+    "pipemare": Method(policy="pipemare", annealing_minibatches=9, correction_decay=0.2),
+    "accumulating": Method(policy="pipeoptim", microbatches=2, accumulate=3, clip_norm=0.5),
+    "stage-momentum": Method(policy="stash", stage_momentum=0.99),
+    "gpipe": Method(schedule="gpipe", policy="sync", microbatches=4, clip_norm=0.5),
+    "zb-h1": Method(schedule="zb-h1", policy="sync", microbatches=4),
+}
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(MODEL)
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4) as session:
+        session.use_samples(*samples())
+        yield session
+
+
+@pytest.mark.parametrize(
+    ("method", "shape", "optimizer"), in_turns(METHODS, SHAPES, OPTIMIZERS, one_of=5)
+)
+def test_groups_equal_the_reference(
+    captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
+) -> None:
+    """Under a schedule of learning rates, that each group follows from its own."""
+    placement, options = placements(captured)[shape], RunOptions(order(MINIBATCHES), rates=RATES)
+    reference = run_reference(
+        captured,
+        placement,
+        Minibatches(*samples()),
+        MINIBATCHES,
+        method=METHODS[method],
+        optimizer=OPTIMIZERS[optimizer],
+        options=options,
+    )
+    deployment = session.deploy(placement, METHODS[method], OPTIMIZERS[optimizer])
+    session.run(deployment, MINIBATCHES, options)
+    state, _ = session.collect(deployment)
+    assert largest_difference(state, reference.state) < 1e-9
+    assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"
+
+
+def test_a_profile_has_updates_and_predictions_of_all_groups(captured: CapturedModel) -> None:
+    with ClusterSession(captured, workers=1, optimizer=ADAMW) as session:
+        profile, _ = session.profile(repeats=2)
+    assert profile.update_seconds_per_byte > 0
+    assert profile.prediction_seconds_per_byte > 0
+
+
+def test_a_session_refuses_a_pattern_that_matches_nothing(captured: CapturedModel) -> None:
+    groups = [ParameterGroup.parse("embeding.*", lr=0.1)]
+    with pytest.raises(InvalidInput, match=r"'embeding.\*' of .* embedding.weight"):
+        ClusterSession(captured, workers=1, optimizer=OptimizerSpec.parse("adam", groups))
+
+
+def _plain(module: nn.Module, optimizer: str) -> list[torch.optim.Optimizer]:
+    """What a user would write with torch alone."""
+    vectors, embedding, inner, others = [], [], [], []
+    for name, weight in module.named_parameters():
+        if any(fnmatchcase(name, pattern) for pattern in VECTORS):
+            vectors.append(weight)
+        elif name.startswith("embedding"):
+            embedding.append(weight)
+        else:
+            others.append(weight)
+    match optimizer:
+        case "sgd":
+            groups = [
+                {"params": vectors, "weight_decay": 0},
+                {"params": embedding, "lr": 0.2, "momentum": 0.5, "nesterov": True},
+                {"params": others},
+            ]
+            return [torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=0.1)]
+        case "adamw":
+            head = list(module.head.parameters())  # type: ignore[operator, union-attr]
+            biases = {module.head.bias}  # type: ignore[union-attr]
+            apart = [weight for weight in head if weight not in biases]
+            rest = [weight for weight in others if not any(weight is one for one in apart)]
+            groups = [
+                {"params": vectors, "weight_decay": 0},
+                {"params": [*embedding, *apart], "lr": 0.003, "betas": (0.8, 0.99)},
+                {"params": rest},
+            ]
+            return [torch.optim.AdamW(groups, lr=0.01, eps=1e-4, weight_decay=0.1)]
+        case "adam":
+            for name, weight in module.named_parameters():
+                (inner if name.startswith(("hidden.", "lstm.")) else others).append(weight)
+            mine = {id(weight) for weight in inner}
+            rest = [weight for weight in module.parameters() if id(weight) not in mine]
+            return [
+                torch.optim.Adam(rest, lr=0.01, eps=1e-4),
+                torch.optim.SGD(inner, lr=0.02, momentum=0.8),
+            ]
+        case "muon":
+            matrices = [weight for weight in others if weight.dim() == 2]
+            rest = [weight for weight in others if weight.dim() != 2]
+            apart = [*vectors, *embedding]
+            return [
+                torch.optim.AdamW(apart, lr=0.01, eps=1e-4, weight_decay=0),
+                torch.optim.Muon(
+                    matrices, lr=0.03, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
+                ),
+                torch.optim.AdamW(rest, lr=0.03, eps=1e-4, weight_decay=0.01),
+            ]
+    raise AssertionError(optimizer)
+
+
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "lion"])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_flushed_groups_equal_torchs_own(optimizer: str, stages: int) -> None:
+    """The user's module, torch's ``param_groups`` and a ``LambdaLR``: nothing here is ours."""
+    captured = capture(ModelReference.named("tests.support.models.small:forked", dropout=0.0))
+    module = captured.reference.build().module.train()
+    optimizers = _plain(module, optimizer)
+    base = {"sgd": 0.05}.get(optimizer, 0.01)
+    factors = [1 + minibatch % 3 for minibatch in range(MINIBATCHES)]
+    schedulers = [
+        torch.optim.lr_scheduler.LambdaLR(one, lambda step: factors[min(step, MINIBATCHES - 1)])
+        for one in optimizers
+    ]
+    (tokens,), targets = samples()
+    for indices in order(MINIBATCHES):
+        module.zero_grad()
+        F.cross_entropy(module(tokens[indices]), targets[indices]).backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        for one, scheduler in zip(optimizers, schedulers, strict=True):
+            one.step()
+            scheduler.step()
+    shape = placements(captured)["replicated" if stages == 2 else "straight"]
+    method = Method(schedule="gpipe", policy="sync", clip_norm=0.5)
+    rates = [base * factor for factor in factors]
+    with ClusterSession(captured, workers=4) as session:
+        session.use_samples([tokens], targets)
+        deployment = session.deploy(shape, method, OPTIMIZERS[optimizer])
+        session.run(deployment, MINIBATCHES, RunOptions(order(MINIBATCHES), rates=rates))
+        state, _ = session.collect(deployment)
+    assert largest_difference(state, module.state_dict()) < 1e-9
+
+
+TIED = OptimizerSpec.parse(
+    "adamw",
+    [
+        # By one of its names; the graph has another.
+        ParameterGroup.parse("guess.weight", lr=0.003, weight_decay=0),
+        ParameterGroup.parse("left.*", "back.*", optimizer="sgd", lr=0.02, momentum=0.8),
+    ],
+    lr=0.01,
+    eps=1e-4,
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "shape"),
+    [
+        ("stash", "replicated"),
+        ("pipeoptim", "straight"),
+        ("xpipe", "branching"),
+        ("2bw", "straight"),
+    ],
+)
+def test_tied_parameters_have_their_groups_on_every_stage(policy: str, shape: str) -> None:
+    captured = capture(ModelReference.named("tests.support.models.tied:tied"))
+    placement = tied.placements(captured)[shape]
+    assert placement.ties(captured.graph)
+    options = RunOptions(tied.order(MINIBATCHES), rates=RATES)
+    reference = run_reference(
+        captured,
+        placement,
+        Minibatches(*tied.samples()),
+        MINIBATCHES,
+        method=METHODS[policy],
+        optimizer=TIED,
+        options=options,
+    )
+    with ClusterSession(captured, workers=4) as session:
+        session.use_samples(*tied.samples())
+        deployment = session.deploy(placement, METHODS[policy], TIED)
+        session.run(deployment, MINIBATCHES, options)
+        state, _ = session.collect(deployment)
+    assert largest_difference(state, reference.state) < 1e-9

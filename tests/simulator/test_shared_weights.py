@@ -1,0 +1,84 @@
+"""Workers that share weights send what the simulator says."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.costs.workload import Workload
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.measurement import Measurement
+from drlpp.placement.placement import Placement
+from drlpp.runtime import ClusterSession
+from drlpp.schedule.method import Method
+from drlpp.simulator import simulate
+from drlpp.simulator.work import buckets_of
+from drlpp.specs.cluster import Link, local_cluster
+from tests.support.models.tied import placements
+from tests.support.strategies.graphs import cluster_of, profile_of, tied_chain
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.tied:tied"))
+
+
+@pytest.fixture(scope="module")
+def session(captured: CapturedModel) -> Iterator[ClusterSession]:
+    with ClusterSession(captured, workers=4) as session:
+        yield session
+
+
+METHODS = [
+    Method(policy="stash"),
+    Method(policy="pipeoptim", microbatches=2, accumulate=2),
+    Method(schedule="1f1b-flush", policy="sync", microbatches=4),
+]
+
+
+@pytest.mark.parametrize("shape", ["straight", "replicated", "branching"])
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_workers_send_as_many_bytes(
+    captured: CapturedModel, session: ClusterSession, method: Method, shape: str
+) -> None:
+    """And a number for each weight, which tells who has a gradient."""
+    placement = placements(captured)[shape]
+    measured = session.measure(session.plan(placement, method), 12)
+    assert isinstance(measured, Measurement)
+    workload = Workload.of(profile_of(captured.graph, [1.0] * len(captured.graph)), method)
+    cluster = local_cluster(4, Link(bandwidth_bytes_per_second=1e9))
+    played = simulate(workload, cluster, placement, method, 12)
+    live = {usage.worker: usage.bytes_sent for usage in measured.workers}
+    simulated = {usage.worker: usage.bytes_sent for usage in played.workers}
+    assert live == pytest.approx(simulated, rel=0.01)
+    without = simulate(workload.with_ties_once(), cluster, placement, method, 12)
+    tensors = sum(usage.bytes_sent for usage in without.workers)
+    assert sum(simulated.values()) > 1.03 * tensors
+
+
+def test_a_sum_leaves_when_all_have_contributed() -> None:
+    """A round trip of 8 bytes at a byte per second, between the backwards and the updates.
+
+    Stage 1 takes 2 + 4 s; its gradient, a byte, goes before the 8 bytes of what it contributes. The
+    sum comes back, and the update takes half a second for each byte.
+    """
+    workload = Workload.of(tied_chain([6, 6], 8))
+    method = Method(schedule="gpipe", policy="sync")
+    apart = Placement.from_assignment([0, 1], (0, 1))
+    played = simulate(workload, cluster_of(2), apart, method)
+    assert played.seconds_per_minibatch == pytest.approx(2 + 4 + 1 + 8 + 8 + 4)
+    together = Placement.from_assignment([0, 0], (0, 0))
+    played = simulate(workload, cluster_of(1), Placement.from_assignment([0, 0], (0,)), method)
+    assert played.seconds_per_minibatch == pytest.approx(12 + 4)
+    assert simulate(workload, cluster_of(2), together, method).costs.ring_seconds == ((8.0,),)
+
+
+def test_replicas_sum_copies_of_others_weights_apart() -> None:
+    workload = Workload.of(tied_chain([6, 6, 6], 8))
+    assert [bucket.bytes_ for bucket in buckets_of(workload, (0, 1))] == [2]
+    assert [bucket.bytes_ for bucket in buckets_of(workload, (0, 1, 2))] == [10]
+    placement = Placement.from_assignment([0, 0, 1], (0, 0, 1))
+    costs = simulate(workload, cluster_of(3), placement, Method(policy="stash")).costs
+    # Of two replicas, two messages of half the bytes.
+    assert costs.tied_ring_seconds == {(0, 0): 8.0, (1, 0): 0.0}
+    assert costs.ring_seconds == ((2.0,), ())
