@@ -21,7 +21,7 @@ def report_lines(graph: OpGraph) -> Iterator[str]:
         f"{decimal(graph.parameter_bytes)} of parameters"
     )
     yield from _parameters(graph)
-    yield from _ties(graph)
+    yield from shared_weights(graph)
     yield from _repeating(graph)
     yield from _cuts(graph)
 
@@ -48,7 +48,7 @@ def _parameters(graph: OpGraph) -> Iterator[str]:
         yield f"cannot be cut, and have more than a tenth of the parameters each: {named}"
 
 
-def _ties(graph: OpGraph) -> Iterator[str]:
+def shared_weights(graph: OpGraph) -> Iterator[str]:
     """Say which operators share a parameter."""
     readers: dict[tuple[int, ...], list[SharedParameter]] = {}
     for shared in graph.shared_parameters:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from drlpp.capturing.graph import OpGraph, TensorSpec
 from drlpp.cli.comparison_table import describe_comparison
-from drlpp.cli.graph_report import report_lines
+from drlpp.cli.graph_report import report_lines, shared_weights
 from drlpp.cli.race_report import describe_race
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.microbatches import MicrobatchChoice
@@ -134,7 +134,7 @@ def _(profile: Profile) -> RenderableType:
         "in addition",
         f"for each MB of parameters: update {seconds_text(profile.update_seconds_per_byte * 1e6)}, "
         f"prediction {seconds_text(profile.prediction_seconds_per_byte * 1e6)}",
-        *_shared_weights(graph),
+        *shared_weights(graph),
         f"graph {graph.fingerprint}",
     )
 
