@@ -22,7 +22,7 @@ from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime.training.evaluation_file import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
-from drlpp.specs.optimizer_spec import OptimizerSpec
+from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from drlpp.training_race.curves import Curve, Point
 from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
 
@@ -67,7 +67,7 @@ _METHOD = Method(
 @cache
 def every_document() -> dict[str, Document]:
     """Return a document of every kind; a kind that is missing here is an error."""
-    reference = ModelReference.named("awd_lm", sequence_length=3, dropout=0.5)
+    reference = ModelReference.named("awd_lm", sequence_length=3, dropout=0.5, tied=True)
     graph = capture(reference, check=False).graph
     half = len(graph) // 2
     stages = [int(operator >= half) for operator in range(len(graph))]
@@ -89,11 +89,24 @@ def every_document() -> dict[str, Document]:
             placement,
             _CLUSTER,
             method=_METHOD,
-            optimizer=OptimizerSpec.parse("adam", lr=0.1, betas=(0.9, 0.99), eps=1e-8),
+            optimizer=OptimizerSpec.parse(
+                "adam",
+                [
+                    ParameterGroup.parse("*.bias", weight_decay=0.0),
+                    ParameterGroup.parse("rnn*", optimizer="sgd", lr=0.1),
+                ],
+                lr=0.1,
+                betas=(0.9, 0.99),
+                eps=1e-8,
+            ),
             found_by="somebody",
             measurement=_MEASUREMENT,
         ),
-        RunRecord(command="drlpp train", settings={"seed": 0, "model": {"layers": [1, 2.0]}}),
+        RunRecord(
+            command="drlpp train",
+            settings={"seed": 0, "model": {"layers": [1, 2.0]}},
+            started_as="drlpp train placement.json",
+        ),
         Comparison(
             model="made up",
             minibatches=30,
@@ -177,6 +190,7 @@ def _profile(graph: OpGraph) -> Profile:
         device="cpu",
         batch_size=32,
         operators=(cost,) * len(graph),
+        timed_operators=len(graph) - 1,
         forward_overhead_seconds=1e-4,
         backward_overhead_seconds=1e-4,
         update_overhead_seconds=1e-4,

@@ -15,7 +15,7 @@ import resource
 import signal
 import tempfile
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, partial
 from io import StringIO
 from pathlib import Path
@@ -76,24 +76,32 @@ Path_ = tuple[str | int, ...]
 _MARK = "the value that is tried"
 
 
-def fields_of(types_: Set[type], kind: type[BaseModel], content: dict[str, Any]) -> Iterator[Path_]:
+def fields_of(
+    types_: Set[type],
+    kind: type[BaseModel],
+    content: dict[str, Any],
+    within: Sequence[type] = (),
+) -> Iterator[Path_]:
     """Yield where values of some types stand in a document's content; in a list, in the fullest.
 
     Args:
         types_: plain ones, such as ``{int, float}``.
         kind: of the document, whose model says what its fields hold.
         content: an example.
+        within: the models that it is a part of.
 
     Raises:
         ValueError: the example lacks something that has further fields.
     """
     for name, field in kind.model_fields.items():
         value, where = content.get(name), f"{kind.__name__}.{name}"
-        for path in _places(types_, field.annotation, value, where):
+        for path in _places(types_, field.annotation, value, where, (*within, kind)):
             yield name, *path
 
 
-def _places(types_: Set[type], annotation: Any, value: Any, where: str) -> Iterator[Path_]:
+def _places(
+    types_: Set[type], annotation: Any, value: Any, where: str, within: Sequence[type]
+) -> Iterator[Path_]:
     annotation = _plain(annotation)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in types_:
@@ -106,10 +114,10 @@ def _places(types_: Set[type], annotation: Any, value: Any, where: str) -> Itera
         if types_ & set(alternatives):
             yield ()
         if records:
-            yield from _places(types_, _of_value(records, value), value, where)
+            yield from _places(types_, _of_value(records, value), value, where, within)
         for one in alternatives:
             if get_origin(one) in {list, tuple}:
-                yield from _places(types_, one, value, where)
+                yield from _places(types_, one, value, where, within)
     elif origin in {tuple, list}:
         held_ones = value if isinstance(value, list) else []
         sizes = [len(one) if isinstance(one, dict) else 0 for one in held_ones]
@@ -117,14 +125,17 @@ def _places(types_: Set[type], annotation: Any, value: Any, where: str) -> Itera
         alike = origin is list or Ellipsis in arguments
         for index, inner in [(fullest, arguments[0])] if alike else enumerate(arguments):
             held = value[index] if isinstance(value, list) and index < len(value) else None
-            yield from ((index, *path) for path in _places(types_, inner, held, where))
+            yield from ((index, *path) for path in _places(types_, inner, held, where, within))
     elif origin is dict:
         for key, held in (value or {}).items():
-            yield from ((key, *path) for path in _places(types_, arguments[1], held, where))
+            yield from ((key, *path) for path in _places(types_, arguments[1], held, where, within))
     elif _is_record(annotation):
         if not isinstance(value, dict):
+            # What may hold itself has to end somewhere.
+            if annotation in within:
+                return
             raise ValueError(f"{where}: a document to try numbers in has to have it")
-        yield from fields_of(types_, annotation, value)
+        yield from fields_of(types_, annotation, value, within)
 
 
 def _places_in(types_: Set[type], value: Any) -> Iterator[Path_]:
