@@ -30,10 +30,10 @@ from rich.console import Console
 from benchmarks.fuzzing.documents import every_document, measurement_lines
 from benchmarks.fuzzing.loaders import check_line
 from drlpp.capturing.capture import CapturedModel, capture
-from drlpp.cli.measurements_table import describe_measurements
 from drlpp.cli.planning.planning_input import PlanningInput
 from drlpp.cli.planning.planning_report import plan_report
-from drlpp.cli.tables import describe
+from drlpp.cli.showing.measurements_table import describe_measurements
+from drlpp.cli.showing.tables import describe
 from drlpp.cli.timeline.timeline_report import time_use_table
 from drlpp.cli.timeline.timeline_sources import from_schedule
 from drlpp.errors import InvalidInput

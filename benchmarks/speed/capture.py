@@ -32,7 +32,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from drlpp.capturing.capture import capture
-from drlpp.capturing.dropped import replaced
+from drlpp.capturing.tracing.dropped import replaced
 from drlpp.cli.command_line import build_console
 from drlpp.errors import ModelNote
 from drlpp.io.formatting import seconds_text

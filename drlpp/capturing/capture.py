@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from drlpp.capturing.aten import computes_nothing, is_call, operator_type, owner
-from drlpp.capturing.evaluation_mode import evaluation_graph
-from drlpp.capturing.export import export_graph
 from drlpp.capturing.folding import Group, fold, working_nodes
 from drlpp.capturing.graph import Edge, Operator, OpGraph, SharedParameter, TensorSpec
 from drlpp.capturing.loss_capture import (
@@ -26,6 +24,8 @@ from drlpp.capturing.loss_capture import (
 )
 from drlpp.capturing.module_check import call_purely, check_evaluation, check_gradients
 from drlpp.capturing.ties import tie_notes
+from drlpp.capturing.tracing.evaluation_mode import evaluation_graph
+from drlpp.capturing.tracing.export import export_graph
 from drlpp.errors import InvalidInput, InvalidModel, ModelNote
 from drlpp.models.model_reference import Model, ModelReference
 from drlpp.models.task import Task, checked_task

@@ -30,7 +30,7 @@ from drlpp.capturing.aten import (
     owner,
     written,
 )
-from drlpp.capturing.export import storage_owner
+from drlpp.capturing.tracing.export import storage_owner
 
 Group = tuple[fx.Node, ...]
 

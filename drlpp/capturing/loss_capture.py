@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing.export import export_graph
+from drlpp.capturing.tracing.export import export_graph
 from drlpp.errors import InvalidModel
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task

@@ -1,8 +1,8 @@
 """A check that a captured model and the user's module compute the same, gradients included.
 
 torch.export sees a forward alone, in training mode. What it is known to drop is refused by name
-(:mod:`drlpp.capturing.dropped`); here both are run on the example inputs and compared, whatever the
-cause.
+(:mod:`drlpp.capturing.tracing.dropped`); here both are run on the example inputs and compared,
+whatever the cause.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _compare(
     job: Job, session: ClusterSession, memory: MeasurementMemory, profile: Profile, cluster: Cluster
 ) -> Comparison | None:
     """Race the fastest placements against the best rivals; None if Ctrl-C ended it."""
-    from drlpp.cli.tables import describe
+    from drlpp.cli.showing.tables import describe
     from drlpp.comparison.compare import compare
     from drlpp.comparison.contenders import Contender
     from drlpp.comparison.race import RaceRules

@@ -86,7 +86,7 @@ def capture_model(
 ) -> None:
     """Write the operator graph of a model, and a page about it; ``drlpp show`` lists operators."""
     from drlpp.capturing.capture import capture
-    from drlpp.cli.graph_report import report_lines
+    from drlpp.cli.showing.graph_report import report_lines
     from drlpp.io.documents import write_document
 
     captured = capture(model_reference(model, size, model_option))
@@ -102,8 +102,8 @@ def capture_model(
 @app.command()
 def show(file: Annotated[Path, typer.Argument(help="Any file of drlpp.")]) -> None:
     """Describe a graph, profile, cluster, placement, comparison, run or file of measurements."""
-    from drlpp.cli.measurements_table import describe_measurements
-    from drlpp.cli.tables import describe
+    from drlpp.cli.showing.measurements_table import describe_measurements
+    from drlpp.cli.showing.tables import describe
     from drlpp.io.documents import read_any_document
 
     if file.suffix == ".jsonl":

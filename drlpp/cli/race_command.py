@@ -197,7 +197,7 @@ def run_and_report(
         folder: for everything found.
         options: what wins.
     """
-    from drlpp.cli.race_report import draw_race, race_table
+    from drlpp.cli.showing.race_report import draw_race, race_table
     from drlpp.training_race.judging import verdict_lines
     from drlpp.training_race.race_to_loss import race_to_loss
     from drlpp.training_race.winner import keep_winner

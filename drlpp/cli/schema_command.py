@@ -43,7 +43,7 @@ def all_schemas() -> dict[str, dict[str, Any]]:
     """Return the schemas by the kind of file; of ``measurements`` that of every line."""
     # Kinds are known once they are imported.
     import drlpp.agents.hyperparameters
-    import drlpp.cli.tables
+    import drlpp.cli.showing.tables
     import drlpp.runtime.training.evaluation_file  # noqa: F401
     from drlpp.envs.measurements_file import Entry, Header
     from drlpp.io.documents import document_kinds

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing.autograd_functions import CapturedFunction
 from drlpp.capturing.capture import CapturedModel
 from drlpp.capturing.graph import TensorSpec
+from drlpp.capturing.tracing.autograd_functions import CapturedFunction
 from drlpp.placement.placement import Placement
 from drlpp.runtime.stage.passes.precision import exempt_operators
 from drlpp.runtime.stage.passes.randomness import with_seeded_operators

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from drlpp.capturing.unlifting import unlift
+from drlpp.capturing.tracing.unlifting import unlift
 from drlpp.errors import ModelNote
 from tests.support.models.captured_modules import captured_from
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from drlpp.capturing.graph import Edge, Operator, OpGraph, TensorSpec
-from drlpp.cli.graph_report import cut_widths, report_lines
+from drlpp.cli.showing.graph_report import cut_widths, report_lines
 from tests.support.strategies.graphs import graphs
 
 

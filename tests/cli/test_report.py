@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from drlpp.capturing.graph import OpGraph, SharedParameter
-from drlpp.cli.comparison_table import ComparisonRow, comparison_table
-from drlpp.cli.tables import describe
+from drlpp.cli.showing.comparison_table import ComparisonRow, comparison_table
+from drlpp.cli.showing.tables import describe
 from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import Document, read_any_document, read_document, write_document
 from drlpp.io.formatting import confidence_text

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from drlpp.cli.tables import describe
+from drlpp.cli.showing.tables import describe
 from drlpp.comparison.compare import compare
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, Contender, Heat

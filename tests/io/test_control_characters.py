@@ -16,8 +16,8 @@ from rich.console import Console
 from benchmarks.fuzzing.documents import every_document, measurement_lines
 from benchmarks.fuzzing.numbers import Path_, fields_of, with_value
 from drlpp.cli.command_line import build_console
-from drlpp.cli.measurements_table import describe_measurements
-from drlpp.cli.tables import describe
+from drlpp.cli.showing.measurements_table import describe_measurements
+from drlpp.cli.showing.tables import describe
 from drlpp.costs.pipedream_profile import read_pipedream_profile
 from drlpp.envs.measurements_file import read_measurements
 from drlpp.errors import InvalidFile, InvalidInput, RunFailure

@@ -40,7 +40,7 @@ def describe_cluster(
     file: Annotated[Path, typer.Argument(help="A cluster.yaml.")],
 ) -> None:
     """Show the hosts, accelerators and links of a cluster."""
-    from drlpp.cli.tables import describe
+    from drlpp.cli.showing.tables import describe
     from drlpp.io.documents import read_document
     from drlpp.specs.cluster import Cluster
 
@@ -64,7 +64,7 @@ def profile_model(
     model_option: ModelOptions = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Measure what every operator of a model costs on a worker, and the link between workers."""
-    from drlpp.cli.tables import describe
+    from drlpp.cli.showing.tables import describe
     from drlpp.io.documents import write_document
     from drlpp.runtime import ClusterSession, default_num_workers
 

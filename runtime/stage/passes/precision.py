@@ -11,7 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST
-from drlpp.capturing.autograd_functions import CapturedFunction
+from drlpp.capturing.tracing.autograd_functions import CapturedFunction
 from drlpp.runtime.device.devices import CPU, device_among
 from drlpp.runtime.stage.passes.randomness import seeded
 from drlpp.schedule.method import Precision

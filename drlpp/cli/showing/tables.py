@@ -10,9 +10,9 @@ from rich.pretty import Pretty
 from rich.table import Table
 
 from drlpp.capturing.graph import OpGraph, TensorSpec
-from drlpp.cli.comparison_table import describe_comparison
-from drlpp.cli.graph_report import report_lines, shared_weights
-from drlpp.cli.race_report import describe_race
+from drlpp.cli.showing.comparison_table import describe_comparison
+from drlpp.cli.showing.graph_report import report_lines, shared_weights
+from drlpp.cli.showing.race_report import describe_race
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.microbatches import MicrobatchChoice
 from drlpp.costs.profile import Profile

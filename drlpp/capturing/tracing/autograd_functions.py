@@ -1,7 +1,8 @@
 """A user's ``torch.autograd.Function`` as two aten graphs, so that it keeps its own backward.
 
 Workers never import a user's code. What such a Function computes, forward and backward, is traced
-once where the model is captured (:mod:`drlpp.capturing.function_capture`) and travels as data.
+once where the model is captured (:mod:`drlpp.capturing.tracing.function_capture`) and travels as
+data.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from drlpp.capturing.aten import EXEMPT_FROM_AUTOCAST, is_call, operator_type, viewed, written
-from drlpp.capturing.dropped import noticing_dropped
-from drlpp.capturing.function_capture import insert_functions, recorded_functions
-from drlpp.capturing.unlifting import unlift
+from drlpp.capturing.tracing.dropped import noticing_dropped
+from drlpp.capturing.tracing.function_capture import insert_functions, recorded_functions
+from drlpp.capturing.tracing.unlifting import unlift
 from drlpp.errors import InvalidModel
 from drlpp.specs.batches import Batch, as_arguments
 from drlpp.torch_versions import copy_where_a_view_does_not_fit

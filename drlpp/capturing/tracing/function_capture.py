@@ -2,7 +2,7 @@
 
 While a model is exported, :func:`recorded_functions` puts one opaque node into the graph for every
 call; :func:`insert_functions` then traces the Function, forward and backward, and replaces these
-nodes by calls of a :class:`~drlpp.capturing.autograd_functions.CapturedFunction`::
+nodes by calls of a :class:`~drlpp.capturing.tracing.autograd_functions.CapturedFunction`::
 
     exported      linear ─ autograd_function(0, […]) ─ getitem ─ relu
     in the end    linear ─ autograd_functions.RoundSTE.0 ─ relu
@@ -35,9 +35,9 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.utils import _pytree as pytree
 
-from drlpp.capturing.autograd_functions import CapturedFunction
-from drlpp.capturing.dropped import replaced
-from drlpp.capturing.unlifting import hold
+from drlpp.capturing.tracing.autograd_functions import CapturedFunction
+from drlpp.capturing.tracing.dropped import replaced
+from drlpp.capturing.tracing.unlifting import hold
 from drlpp.errors import InvalidModel
 
 Function = type[torch.autograd.Function]

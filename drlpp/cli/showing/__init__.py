@@ -1,0 +1,1 @@
+"""How files look on a terminal: tables of graphs, profiles, clusters, comparisons, races."""
