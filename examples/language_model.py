@@ -8,7 +8,8 @@ shows
 1. a decoder-only Transformer, whose task has a loss and no score;
 2. a placement found by measuring: planners make candidates, live workers decide between them;
 3. an endless stream of training data, an ``IterableDataset`` that is read while the pipeline runs;
-4. AdamW with warm-up and a cosine, gradients clipped, weights predicted by PipeOptim;
+4. AdamW with warm-up and a cosine, without decay of biases and norms, gradients clipped, weights
+   predicted by PipeOptim;
 5. sampling from the trained module in plain PyTorch.
 
 It prints what each candidate takes, the held-out perplexity of every epoch (which falls from the 96
@@ -45,6 +46,7 @@ from drlpp import (
     Method,
     ModelReference,
     OptimizerSpec,
+    ParameterGroup,
     PipelineTrainer,
     PlacementFile,
     PlanningProblem,
@@ -173,7 +175,8 @@ def text_loaders() -> tuple[DataLoader, DataLoader]:
 def find_placement(model: ModelReference, workers: int) -> PlacementFile:
     """Return the fastest of three planners' placements, by running each of them."""
     method = Method(policy="pipeoptim", clip_norm=1.0)
-    optimizer = OptimizerSpec.parse("adamw", lr=0.003, weight_decay=0.05)
+    undecayed = ParameterGroup.parse("*norm*", "*.bias", "positions", weight_decay=0.0)
+    optimizer = OptimizerSpec.parse("adamw", [undecayed], lr=0.003, weight_decay=0.05)
     candidates = []
     with ClusterSession(model, workers=workers, method=method, optimizer=optimizer) as session:
         profile, cluster = session.profile(repeats=5)
