@@ -19,7 +19,7 @@ A schedule is written down and read in such words too (:mod:`drlpp.schedule.sche
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
@@ -29,6 +29,7 @@ from drlpp.schedule.actions import (
     Message,
     Receive,
     Send,
+    Update,
 )
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
@@ -108,6 +109,7 @@ def build_schedule(
     in_flight_per_link: int = 0,
     recompute: bool = False,
     share_norm: bool = False,
+    through: int | None = None,
 ) -> Schedule:
     """Turn the shape of a placement into the list of actions of every worker.
 
@@ -131,6 +133,8 @@ def build_schedule(
             again; where the backward follows at once there is nothing to gain, and they are kept.
         share_norm: share the norm of all stages' gradients before an update. Only where a schedule
             flushes: otherwise stages make their updates at different times.
+        through: every worker stops with the update that contains the minibatches below this; for
+            looking at how a schedule begins.
 
     Raises:
         InvalidInput: for numbers that are too small or too large, or microbatches or minibatches
@@ -183,10 +187,19 @@ def build_schedule(
             if recompute:
                 computations = with_recomputation(computations)
             lowering = Lowering(pipeline, held, microbatches, share_norm)
-            actions[worker] = tuple(lowering.lower(computations))
+            lowered = lowering.lower(computations)
+            actions[worker] = tuple(lowered if through is None else _beginning(lowered, through))
     if pipeline.is_folded:
         actions = received_as_sent(actions)
     return Schedule(kind, pipeline, minibatches, microbatches, actions)
+
+
+def _beginning(actions: Iterable[Action], through: int) -> Iterator[Action]:
+    """Yield actions up to the update that contains the minibatches below a number."""
+    for action in actions:
+        yield action
+        if isinstance(action, Update) and action.through >= through:
+            return
 
 
 def in_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:

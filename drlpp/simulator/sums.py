@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from drlpp.simulator.costs import Costs
-from drlpp.simulator.program import Program
 
 _UNKNOWN = -1.0
 
@@ -24,17 +24,22 @@ class _Sum:
 
 
 class Sums:
-    """The all-reduces of a program, by number.
+    """All-reduces by number.
 
     Attributes:
         ends: when each ends, below 0 while a worker is missing.
     """
 
-    def __init__(self, program: Program, costs: Costs) -> None:
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
         self._bucket_seconds = costs.ready_seconds
         self._sums: list[_Sum] = []
         self.ends: list[float] = []
-        for stage, members in program.all_reduces:
+
+    def add(self, all_reduces: Iterable[tuple[int, int]]) -> None:
+        """Add those of a program, or a round: the stage of each, and how many join in."""
+        costs = self._costs
+        for stage, members in all_reduces:
             ring = (costs.squared_norm_seconds,) if stage < 0 else costs.ring_seconds[stage]
             self._sums.append(_Sum(ring, members))
             # Where there are no weights there is nothing to wait for.

@@ -35,7 +35,7 @@ from drlpp.simulator import Simulation, simulate
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import play as play_events
 from drlpp.simulator.program import COMPUTING, Program
-from drlpp.simulator.simulation import timeline_of
+from drlpp.simulator.played_timeline import timeline_of
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.timeline.timeline import play
@@ -312,18 +312,21 @@ def test_shared_cores_do_no_more_than_they_can(data: st.DataObject, cores: int) 
         return simulate(workload, cluster, placement, method, 6)
 
     alone, shared = played(None), played(cores)
-    for ends, later in zip(alone.played.ends, shared.played.ends, strict=True):
+    program = shared.plan.program
+    costs = alone.costs_of(program)
+    undisturbed = play_events(program, costs)
+    for ends, later in zip(undisturbed.ends, shared.played.ends, strict=True):
         assert all(end <= late * (1 + 1e-9) for end, late in zip(ends, later, strict=True))
     work = sum(
-        alone.costs.seconds[worker][kind]
-        for worker, steps in enumerate(alone.plan.program.steps)
+        costs.seconds[worker][kind]
+        for worker, steps in enumerate(program.steps)
         for _, kind, _, _ in steps
         if kind < COMPUTING
     )
     whole = max(max(ends) for ends in shared.played.ends)
     assert whole >= work / cores * (1 - 1e-9)
     if len(placement.accelerators) <= cores:
-        assert shared.played == alone.played
+        assert shared.played == undisturbed
     if cores == 1:
         # Somebody is always busy, since nothing else takes time.
         assert whole == pytest.approx(work)
