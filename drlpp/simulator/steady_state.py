@@ -6,7 +6,8 @@ few before them, only later, they will for ever: the time between is a *period*,
 minibatch over it are exact, however long one would play.
 
 A few are enough if a moment can be found at which every worker is in one of them, and all messages
-of older ones have arrived. Equal means within rounding.
+of older ones have arrived. Times are sums without rounding (:mod:`drlpp.simulator.costs`), so equal
+means equal, but where workers share cores.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MOST_STEPS = 100_000
 """Likewise the steps of all workers."""
 
 _ROUNDING = 1e-9
-"""Of a period: times of its rounds that differ by no more are equal."""
+"""Of a period, where workers share cores: times of its rounds that differ by no more are equal."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def find_steady_state(program: EndlessProgram, costs_of: Callable[[Program], Cos
     while True:
         played.play(rounds)
         rows = _Rows.of(program, rounds, played)
-        found = _period(rows)
+        found = _period(rows, _ROUNDING if costs.core_groups else 0.0)
         if found is not None:
             return SteadyState(program, played, *found, steadiness=1.0)
         if rounds >= most and rows.complete > 1:
@@ -171,8 +172,12 @@ class _Rows:
         return cls(times, numpy.column_stack(ends), begun, complete)
 
 
-def _period(rows: _Rows) -> tuple[int, int, float] | None:
+def _period(rows: _Rows, rounding: float) -> tuple[int, int, float] | None:
     """Look for the shortest period at the end of what was played.
+
+    Args:
+        rows: what was played.
+        rounding: how much of a period times may differ by.
 
     Returns:
         The rounds at whose ends it begins and ends, and its seconds.
@@ -185,14 +190,13 @@ def _period(rows: _Rows) -> tuple[int, int, float] | None:
     oldest = int(numpy.searchsorted(rows.begun[:newest], rows.ends[newest].min(), "right")) - 1
     if oldest < 1:
         return None
-    rounding = 64 * float(numpy.spacing(times[newest].max()))
     shifts = times[newest] - times[newest - oldest : newest]
-    alike = numpy.ptp(shifts, axis=1) <= _ROUNDING * shifts.max(axis=1) + rounding
+    alike = numpy.ptp(shifts, axis=1) <= rounding * shifts.max(axis=1)
     later = times[oldest : newest + 1]
     for period in (oldest - numpy.flatnonzero(alike)[::-1]).tolist():
         shift = later - times[oldest - period : newest + 1 - period]
         seconds = float(shift[-1].max())
-        if numpy.ptp(shift) <= _ROUNDING * seconds + rounding:
+        if numpy.ptp(shift) <= rounding * seconds:
             return oldest - period, oldest, float(numpy.median(shift[-1]))
     return None
 

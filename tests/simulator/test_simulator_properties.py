@@ -34,8 +34,8 @@ from drlpp.schedule.schedule import build_schedule
 from drlpp.simulator import Simulation, simulate
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import play as play_events
-from drlpp.simulator.program import COMPUTING, Program
 from drlpp.simulator.played_timeline import timeline_of
+from drlpp.simulator.program import COMPUTING, Program
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster, Host, Link
 from drlpp.timeline.timeline import play
