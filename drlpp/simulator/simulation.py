@@ -135,7 +135,7 @@ class Simulation:
     @cached_property
     def memory_bytes(self) -> tuple[float, ...]:
         """The most that a worker needs, by index in the program."""
-        program = self.steady.program.before if self.steady else self.plan.program
+        program = self.program
         work, parts = self._pricing.work, self.method.microbatches
         held = [stage for stages in program.stages_of for stage in stages]
         holders = [index for index, stages in enumerate(program.stages_of) for _ in stages]
@@ -206,6 +206,20 @@ class Simulation:
     def accelerators(self) -> tuple[int, ...]:
         """The worker of every index in the program."""
         return tuple(self.pipeline.stages_by_worker)
+
+    @property
+    def program(self) -> Program:
+        """The beginning of its schedule, or all of it, with workers and routes by index."""
+        return self.plan.program if self.steady is None else self.steady.program.before
+
+    @property
+    def message_bytes(self) -> list[float]:
+        """The bytes of a message of every route of :attr:`program`."""
+        bytes_ = self._pricing.work.message_bytes
+        return [
+            bytes_[route.payload, route.source_stage, route.target_stage] / self.method.microbatches
+            for route in self.program.routes
+        ]
 
     @cached_property
     def plan(self) -> Plan:

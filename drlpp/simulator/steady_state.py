@@ -131,7 +131,7 @@ def find_steady_state(program: EndlessProgram, costs_of: Callable[[Program], Cos
             seconds = max(float(paces.max()), least)
             steadiness = min(float(paces.min()) / seconds, 1 - _ROUNDING) if seconds else 1.0
             return SteadyState(program, played, begin, end, seconds, steadiness)
-        rounds += max(1, rounds // 3)
+        rounds += max(2, rounds // 2)
 
 
 @dataclass(frozen=True)
