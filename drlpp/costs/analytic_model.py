@@ -1,17 +1,18 @@
 """Predicting a placement by formula: what each stage costs and needs, and which one rules.
 
-The formulas are in :mod:`drlpp.costs.stage_cost`, those of memory in :mod:`drlpp.costs.memory`.
-They say what the steady state of asynchronous 1F1B cannot beat; what keeps a pipeline from reaching
-it (filling, links that several workers share, replicas that wait for each other) is what the
-simulator plays.
+The formulas are in :mod:`drlpp.costs.stage_cost`, those of messages in
+:mod:`drlpp.costs.message_load`, those of memory in :mod:`drlpp.costs.memory`. They are a bound: no
+schedule beats them in steady state. What keeps a pipeline from reaching it (filling, round trips
+of messages, replicas that wait for each other) is what the simulator plays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.message_load import MessageLoad, stage_bytes
 from drlpp.costs.stage_cost import CostModel, Group, StageSeconds
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
@@ -23,12 +24,14 @@ from drlpp.specs.cluster import Cluster, Link
 class StagePrediction(Record):
     """Seconds per minibatch that a stage needs, and the memory of each of its accelerators.
 
+    ``all_reduce_left_seconds`` is what of the all-reduce no backward hides.
     ``spare_bytes`` is what the smallest of them has left, negative if the stage does not fit.
     """
 
     accelerators: tuple[int, ...]
     compute_seconds: float
     all_reduce_seconds: float
+    all_reduce_left_seconds: float
     message_seconds: float
     seconds: float
     in_flight: int
@@ -105,6 +108,14 @@ def predict(
         # Such schedules flush, and no more than a minibatch is in flight.
         in_flight = (1,) * len(in_flight)
     last = len(placement.stages) - 1
+    load = None
+    if costs == "overlapped":
+        stage_of = placement.stage_of_operator(len(workload))
+        load = MessageLoad.of(
+            cluster,
+            [stage.accelerators for stage in placement.stages],
+            stage_bytes(workload, stage_of, len(placement.stages)),
+        )
     stages, parts = [], []
     busy: dict[int, float] = {}
     for index, stage in enumerate(placement.stages):
@@ -114,6 +125,8 @@ def predict(
         others = [a for partner in partners for a in placement.stages[partner].accelerators]
         group = group_of(cluster, stage.accelerators, others)
         seconds = StageSeconds.of(work, group, costs)
+        if load is not None:
+            seconds = replace(seconds, messages=load.stages[index])
         busy_seconds = float(StageSeconds.busy(work, len(stage.accelerators)))
         for a in stage.accelerators:
             busy[a] = busy.get(a, 0.0) + busy_seconds / cluster.speeds[a]
@@ -126,6 +139,7 @@ def predict(
                 accelerators=stage.accelerators,
                 compute_seconds=float(seconds.compute),
                 all_reduce_seconds=float(seconds.all_reduce),
+                all_reduce_left_seconds=float(seconds.left),
                 message_seconds=float(seconds.messages),
                 seconds=float(seconds.total(costs)),
                 in_flight=in_flight[index],
@@ -138,6 +152,8 @@ def predict(
         stages, parts = _together(stages, costs)
     cores = tuple(_shared_cores(cluster, busy))
     parts += [_Part(shared.seconds, f"cores of {shared.host}") for shared in cores]
+    if load is not None:
+        parts += [_Part(held, f"messages {name}") for name, held in load.shared.items()]
     slowest = max(parts, key=lambda part: part.seconds)
     return Prediction(
         seconds_per_minibatch=slowest.seconds,
@@ -187,7 +203,7 @@ def _together(
             one.model_copy(
                 update={
                     name: getattr(one, name) + getattr(other, name)
-                    for name in ("compute_seconds", "message_seconds", "seconds")
+                    for name in ("compute_seconds", "seconds")
                 }
             ),
             costs,
@@ -205,10 +221,13 @@ def _ruling_part(
     where = where or f"stage {index}" + (f" ({replicas} replicas)" if replicas > 1 else "")
     if costs == "serial":
         return _Part(stage.seconds, where)
+    left = stage.all_reduce_left_seconds
     return max(
         (
-            _Part(stage.compute_seconds, f"compute of {where}"),
-            _Part(stage.all_reduce_seconds, f"all-reduce of {where}"),
+            _Part(
+                stage.compute_seconds + left,
+                f"compute {'and all-reduce ' if left else ''}of {where}",
+            ),
             _Part(stage.message_seconds, f"messages of {where}"),
         ),
         key=lambda part: part.seconds,

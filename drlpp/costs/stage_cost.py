@@ -9,17 +9,22 @@ W its parameter bytes, B the bandwidth and λ the latency of the slowest link th
   round-robin, so each sees one in m, and the slowest sets the pace. U counts once a round of m
   minibatches on every replica, as T and S do.
 * **all-reduce**: one ring all-reduce a round, in which a replica sends 2(m − 1) messages of W/m
-  bytes: 2(m − 1) (W / (m B) + λ) / m.
+  bytes, R = 2(m − 1) (W / (m B) + λ). It overlaps with the backward of the round's last minibatch,
+  which takes L / v, and nothing else: the update waits for it. What is left, max(0, R − L / v) / m,
+  comes on top of the compute.
 
-  With M microbatches in a minibatch, by which the replicas take turns, an update is of k = ⌈m / M⌉
-  minibatches instead of m, so U and the all-reduce count m / k times a round. T has M times what a
-  pass takes besides its operators, and M times S whatever m is.
+  With M microbatches in a minibatch, by which the replicas take turns, and gradients of A
+  minibatches accumulated, an update is of k = ⌈m / (A M)⌉ A minibatches instead of m (of A where
+  all stages update together), so U and the all-reduce count m / k times a round. T has M times what
+  a pass takes besides its operators, and M times S whatever m is; L is of a microbatch.
 * **messages**: what an accelerator receives and what it sends, each in its own direction:
-  max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other.
+  max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other. A tensor is
+  counted once here; how often it is sent takes the whole placement to know
+  (:mod:`drlpp.costs.message_load`).
 
-``overlapped`` takes the slowest of the three, since compute and communication overlap, as the
-runtime's do. ``serial`` adds them up, and both directions of the messages, as dnn-partitioning
-does (Tarnawski et al. 2020).
+``overlapped`` takes the slower of compute, with what is left of the all-reduce, and messages, since
+these overlap, as the runtime's do. ``serial`` adds up all three, and both directions of the
+messages, as dnn-partitioning does (Tarnawski et al. 2020).
 
 What a host's workers compute they compute on its cores. Where these are fewer, C, the workers take
 turns, and a minibatch takes no less than
@@ -61,10 +66,18 @@ class Group:
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """The three parts of a stage's cost, in seconds per minibatch, of one stage or of many."""
+    """The parts of a stage's cost, in seconds per minibatch, of one stage or of many.
+
+    Attributes:
+        compute: of an accelerator.
+        all_reduce: of its gradients' sums.
+        left: what of them no backward hides.
+        messages: of the busier direction, or of both.
+    """
 
     compute: Array
     all_reduce: Array
+    left: Array
     messages: Array
 
     @classmethod
@@ -75,12 +88,18 @@ class StageSeconds:
         updates = work.updates_in_a_round(m)
         compute = (work.seconds + shared + updates * work.update_seconds) / (m * group.speed)
         ring = work.parameter_bytes / (m * group.ring.bandwidth_bytes_per_second)
-        ring = updates * (2 * (m - 1) * (ring + group.ring.latency_seconds) / m)
+        ring = 2 * (m - 1) * (ring + group.ring.latency_seconds) * (work.parameter_bytes > 0)
+        left = numpy.maximum(0.0, ring - work.one_backward_seconds / group.speed)
         if costs == "serial":
             bytes_ = work.incoming_bytes + work.outgoing_bytes
         else:
             bytes_ = numpy.maximum(work.incoming_bytes, work.outgoing_bytes)
-        return cls(compute, ring, bytes_ / (m * group.link.bandwidth_bytes_per_second))
+        return cls(
+            compute,
+            updates * ring / m,
+            updates * left / m,
+            bytes_ / (m * group.link.bandwidth_bytes_per_second),
+        )
 
     @staticmethod
     def busy(work: StageWork, replicas: int) -> Array:
@@ -94,5 +113,5 @@ class StageSeconds:
         """Return the seconds per minibatch that the stage needs."""
         if costs == "serial":
             return self.compute + self.all_reduce + self.messages
-        slowest: Array = numpy.maximum(numpy.maximum(self.compute, self.all_reduce), self.messages)
+        slowest: Array = numpy.maximum(self.compute + self.left, self.messages)
         return slowest

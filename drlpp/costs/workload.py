@@ -65,6 +65,8 @@ class Workload:
         sharing_seconds_per_byte: of collecting gradients of a pass, on replicated stages and of
             microbatches.
         microbatches: passes that a minibatch takes through a stage.
+        accumulate: minibatches whose gradients make one update.
+        flushes: whether all stages make their updates together.
         stages_held: how many stages an accelerator holds.
     """
 
@@ -85,6 +87,8 @@ class Workload:
     prediction_seconds_per_byte: float = 0.0
     sharing_seconds_per_byte: float = 0.0
     microbatches: int = 1
+    accumulate: int = 1
+    flushes: bool = False
     stages_held: int = 1
 
     @classmethod
@@ -136,6 +140,8 @@ class Workload:
             else 0.0,
             sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
             microbatches=method.microbatches,
+            accumulate=method.accumulate,
+            flushes=method.flushes,
             stages_held=method.schedule_kind.stages_held,
         )
 
@@ -209,6 +215,7 @@ class Workload:
                 outgoing += transfer.backward_bytes
         return self.work_of(
             seconds=self.seconds[chosen].sum(),
+            backward_seconds=self.backward_seconds[chosen].sum(),
             update_seconds=self.update_seconds[chosen].sum(),
             parameter_bytes=self.parameter_bytes[chosen].sum(),
             kept_bytes=self.kept_bytes[chosen].sum(),
@@ -221,6 +228,7 @@ class Workload:
         self,
         *,
         seconds: Array,
+        backward_seconds: Array,
         update_seconds: Array,
         parameter_bytes: Array,
         kept_bytes: Array,
@@ -231,16 +239,23 @@ class Workload:
         """Return the work of stages from sums over their operators and what crosses their borders.
 
         To the operators' times it adds what passes and updates of a stage take in addition. The
-        gradients of microbatches are collected whether or not a stage is replicated.
+        gradients of microbatches are collected whether or not a stage is replicated. Of the passes
+        of an update at least one meets another update on its way, and predicts.
         """
-        predicted = parameter_bytes * self.prediction_seconds_per_byte * ~last
+        moving = parameter_bytes * self.prediction_seconds_per_byte
+        predicted = moving * ~last / self.accumulate
         overhead = self.forward_overhead_seconds + self.backward_overhead_seconds
         sharing = parameter_bytes * self.sharing_seconds_per_byte
+        # At the most.
+        one_backward = (
+            backward_seconds / self.microbatches + self.backward_overhead_seconds + sharing + moving
+        )
         if self.microbatches > 1:
-            overhead, predicted = overhead * self.microbatches, predicted * self.microbatches
+            overhead = overhead * self.microbatches
             seconds, sharing = seconds + sharing * self.microbatches, numpy.zeros_like(sharing)
         return StageWork(
             seconds=seconds + overhead + predicted,
+            one_backward_seconds=one_backward,
             update_seconds=update_seconds + self.update_overhead_seconds * (parameter_bytes > 0),
             sharing_seconds=sharing,
             parameter_bytes=parameter_bytes,
@@ -248,6 +263,8 @@ class Workload:
             incoming_bytes=incoming_bytes,
             outgoing_bytes=outgoing_bytes,
             microbatches=self.microbatches,
+            accumulate=self.accumulate,
+            flushes=self.flushes,
         )
 
 
@@ -260,6 +277,8 @@ class StageWork:
 
     Attributes:
         seconds: forward and backward, with what belongs to them, at speed 1.
+        one_backward_seconds: of the last backward before an update, behind which an all-reduce
+            hides; of a microbatch, if there are any.
         update_seconds: of the optimizer, for one update.
         sharing_seconds: of collecting the gradients of a minibatch, if the stage is replicated.
         parameter_bytes: of the weights.
@@ -267,9 +286,12 @@ class StageWork:
         incoming_bytes: activations of earlier stages, gradients of later ones.
         outgoing_bytes: activations for later stages, gradients for earlier ones.
         microbatches: parts of a minibatch, by which replicas take turns.
+        accumulate: minibatches whose gradients make one update.
+        flushes: whether all stages make their updates together.
     """
 
     seconds: Array
+    one_backward_seconds: Array
     update_seconds: Array
     sharing_seconds: Array
     parameter_bytes: Array
@@ -277,10 +299,16 @@ class StageWork:
     incoming_bytes: Array
     outgoing_bytes: Array
     microbatches: int = 1
+    accumulate: int = 1
+    flushes: bool = False
 
     def updates_in_a_round(self, replicas: int) -> float:
         """Return how many updates ``replicas`` make of as many minibatches.
 
-        That is one if every replica takes a minibatch, and more if they take microbatches.
+        That is one if every replica takes a minibatch, more if they take microbatches, and less if
+        gradients are accumulated.
         """
-        return replicas / -(-replicas // self.microbatches)
+        if self.flushes:
+            return replicas / self.accumulate
+        parts = self.accumulate * self.microbatches
+        return replicas / (-(-replicas // parts) * self.accumulate)

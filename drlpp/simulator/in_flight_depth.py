@@ -39,18 +39,18 @@ class Depth:
         in_flight: on a replica of every stage.
         seconds_per_minibatch: simulated.
         memory_bytes: of the accelerator that needs the most.
-        steadiness: 1 where the seconds are those of a period
-            (:class:`drlpp.simulator.steady_state.SteadyState`).
         obstacle: why it cannot be trained with, if it cannot: the memory that it misses, or what
             the weight policy refuses.
+        steadiness: 1 where the seconds are those of a period
+            (:class:`drlpp.simulator.steady_state.SteadyState`).
     """
 
     per_link: int
     in_flight: tuple[int, ...]
     seconds_per_minibatch: float
     memory_bytes: float
-    steadiness: float = 1.0
     obstacle: str | None = None
+    steadiness: float = 1.0
 
     @property
     def possible(self) -> bool:
@@ -117,10 +117,10 @@ def depth_of(
         in_flight=method.in_flight(played.pipeline),
         seconds_per_minibatch=played.seconds_per_minibatch,
         memory_bytes=max(played.memory_bytes),
-        steadiness=played.steadiness,
         obstacle=f"an accelerator misses {missing:,.0f} bytes of memory"
         if missing > 0
         else _obstacle(Candidate(placement, method), played.pipeline),
+        steadiness=played.steadiness,
     )
 
 

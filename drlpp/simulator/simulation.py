@@ -337,6 +337,7 @@ def _of_stages(work: StageWork, held: Sequence[int]) -> StageWork:
 
     return StageWork(
         seconds=chosen(work.seconds),
+        one_backward_seconds=chosen(work.one_backward_seconds),
         update_seconds=chosen(work.update_seconds),
         sharing_seconds=chosen(work.sharing_seconds),
         parameter_bytes=chosen(work.parameter_bytes),

@@ -163,6 +163,7 @@ class PlacedWork:
         backward_seconds = total(workload.backward_seconds)
         memory = workload.work_of(
             seconds=forward_seconds + backward_seconds,
+            backward_seconds=backward_seconds,
             update_seconds=total(workload.update_seconds),
             parameter_bytes=total(workload.parameter_bytes),
             kept_bytes=total(workload.kept_bytes),

@@ -269,6 +269,7 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
     zero = numpy.zeros(len(workload))
     alone = workload.work_of(
         seconds=workload.seconds,
+        backward_seconds=workload.backward_seconds,
         update_seconds=workload.update_seconds,
         parameter_bytes=workload.parameter_bytes,
         kept_bytes=workload.kept_bytes,

@@ -74,6 +74,7 @@ class StagePairs:
 
         work = workload.work_of(
             seconds=between(workload.seconds),
+            backward_seconds=between(workload.backward_seconds),
             update_seconds=between(workload.update_seconds),
             parameter_bytes=between(workload.parameter_bytes),
             kept_bytes=between(workload.kept_bytes),

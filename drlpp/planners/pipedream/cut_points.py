@@ -77,6 +77,7 @@ class States:
             incoming += made_here * transfer.backward_bytes + read_here * transfer.forward_bytes
         return self.workload.work_of(
             seconds=self.sums(self.workload.seconds),
+            backward_seconds=self.sums(self.workload.backward_seconds),
             update_seconds=self.sums(self.workload.update_seconds),
             parameter_bytes=self.sums(self.workload.parameter_bytes),
             kept_bytes=self.sums(self.workload.kept_bytes),

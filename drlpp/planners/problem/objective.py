@@ -7,12 +7,13 @@ since a search asks thousands of times.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.analytic_model import group_of
+from drlpp.costs.message_load import MessageLoad
 from drlpp.costs.stage_cost import Group, StageSeconds
 from drlpp.costs.workload import Array, StageWork, Workload
 from drlpp.placement.placement import Placement
@@ -46,6 +47,7 @@ class AnalyticObjective:
         self._work = numpy.stack(
             [
                 workload.seconds,
+                workload.backward_seconds,
                 workload.update_seconds,
                 workload.parameter_bytes,
                 workload.kept_bytes,
@@ -73,14 +75,19 @@ class AnalyticObjective:
             stage_of[list(stage.operators)] = index
         stage_of[-1] = len(stages) - 1
 
-        incoming, outgoing, talks = self._tensors.crossing(stage_of, len(stages))
+        incoming, outgoing, bytes_ = self._tensors.crossing(stage_of, len(stages))
+        talks = bytes_ + bytes_.T > 0
         sums = [
             numpy.bincount(stage_of[:-1], weights=values, minlength=len(stages))
             for values in self._work
         ]
         work = numpy.array([*sums, incoming, outgoing])
 
-        slowest = 0.0
+        slowest, load = 0.0, None
+        if problem.costs == "overlapped":
+            holders = [stage.accelerators for stage in stages]
+            load = MessageLoad.of(problem.cluster, holders, bytes_)
+            slowest = max(load.shared.values(), default=0.0)
         # Of every accelerator, where some share cores.
         busy = numpy.zeros(problem.cluster.accelerators)
         for index, stage in enumerate(stages):
@@ -91,6 +98,8 @@ class AnalyticObjective:
             group = self._group(stage.accelerators, others)
             alone = _work(problem.workload, work[:, index], index == len(stages) - 1)
             seconds = StageSeconds.of(alone, group, problem.costs)
+            if load is not None:
+                seconds = replace(seconds, messages=load.stages[index])
             slowest = max(slowest, float(seconds.total(problem.costs)))
             if self._crowded:
                 busy[list(stage.accelerators)] = StageSeconds.busy(alone, group.replicas)
@@ -142,18 +151,24 @@ class _Tensors:
             backward_bytes=numpy.array([t.backward_bytes for t in transfers], dtype=float),
         )
 
-    def crossing(self, stage_of: NDArray[numpy.int64], stages: int) -> tuple[Array, Array, _Flags]:
-        """Return incoming and outgoing bytes of every stage, and which stages exchange tensors."""
+    def crossing(self, stage_of: NDArray[numpy.int64], stages: int) -> tuple[Array, Array, Array]:
+        """Return incoming and outgoing bytes of every stage, and those from stage to stage.
+
+        In the former a tensor counts once for the stage that makes it, in the latter for each that
+        reads it.
+        """
         present = numpy.zeros((len(self.source), stages), dtype=bool)
         present[self.tensor, stage_of[self.member]] = True
         sources = stage_of[self.source]
         crosses = present.sum(axis=1) > 1
         present, sources = present[crosses], sources[crosses]
         forward, backward = self.forward_bytes[crosses], self.backward_bytes[crosses]
-        talks = numpy.zeros((stages, stages), dtype=bool)
-        numpy.logical_or.at(talks, sources, present)
-        talks |= talks.T
-        numpy.fill_diagonal(talks, False)
+        between = numpy.zeros((stages, stages))
+        numpy.add.at(between, sources, forward[:, None] * present)
+        returning = numpy.zeros((stages, stages))
+        numpy.add.at(returning, sources, backward[:, None] * present)
+        between += returning.T
+        numpy.fill_diagonal(between, 0.0)
         # Of all stages that a tensor touches, its source sends it and the others receive it.
         sent, returned = (
             numpy.bincount(sources, weights=bytes_, minlength=stages)
@@ -161,18 +176,19 @@ class _Tensors:
         )
         incoming = forward @ present - sent + returned
         outgoing = backward @ present - returned + sent
-        return incoming, outgoing, talks
+        return incoming, outgoing, between
 
 
 def _work(workload: Workload, rows: Array, last: bool | _Flags) -> StageWork:
     """Return the work of one stage, where rows are numbers, or of all, where they are arrays."""
     return workload.work_of(
         seconds=rows[0],
-        update_seconds=rows[1],
-        parameter_bytes=rows[2],
-        kept_bytes=rows[3],
-        incoming_bytes=rows[4],
-        outgoing_bytes=rows[5],
+        backward_seconds=rows[1],
+        update_seconds=rows[2],
+        parameter_bytes=rows[3],
+        kept_bytes=rows[4],
+        incoming_bytes=rows[5],
+        outgoing_bytes=rows[6],
         last=numpy.asarray(last),
     )
 
