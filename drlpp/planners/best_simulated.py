@@ -50,10 +50,18 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best proposal, and all others, the fastest first."""
+    """What was chosen.
+
+    Attributes:
+        best: the fastest proposal.
+        others: all others, the fastest first.
+        lower_bound: seconds per minibatch that no placement can beat by the rule, as far as any
+            planner knows.
+    """
 
     best: Proposal
     others: tuple[Proposal, ...]
+    lower_bound: float
 
 
 def best_simulated(problem: PlanningProblem, method: Method, *, deepen: bool = True) -> Choice:
@@ -72,7 +80,9 @@ def best_simulated(problem: PlanningProblem, method: Method, *, deepen: bool = T
     found: list[Proposal] = []
     error: InvalidInput | None = None
     known = set()
+    lower_bound = 0.0
     for proposed in _proposals(problem):
+        lower_bound = max(lower_bound, proposed.solution.lower_bound)
         if proposed.placement.canonical in known or not proposed.runnable:
             continue
         known.add(proposed.placement.canonical)
@@ -81,14 +91,16 @@ def best_simulated(problem: PlanningProblem, method: Method, *, deepen: bool = T
         except InvalidInput as failed:
             error = failed
     if not found:
-        raise error or NothingFits("no planner found a placement that fits into memory")
+        # It says what is missing where nothing fits.
+        plan("exact" if problem.workload.stages_held == 1 else FOLDING[0], problem)
+        raise error or NothingFits("no planner found a placement that can be run")
     # Of equals the first: formulas come before searches, fewer accelerators before more.
     found.sort(key=lambda proposal: proposal.seconds_per_minibatch)
-    return Choice(found[0], tuple(found[1:]))
+    return Choice(found[0], tuple(found[1:]), lower_bound)
 
 
-def played(proposed: Plan, method: Method, *, deepen: bool) -> Proposal:
-    """Play a plan that can be run.
+def played(proposed: Plan, method: Method, *, deepen: bool = False) -> Proposal:
+    """Play a plan that can be run; with ``deepen`` with several in-flight depths.
 
     Raises:
         InvalidInput: if it fits into memory with no depth, or the weight policy refuses it.
