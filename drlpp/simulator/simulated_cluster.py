@@ -105,6 +105,7 @@ def measurement_of(simulation: Simulation, links: tuple[LinkUsage, ...]) -> Meas
         median_seconds=float(numpy.median(steps)),
         standard_deviation_seconds=float(numpy.std(steps, ddof=1)) if len(steps) > 1 else 0.0,
         minibatches=simulation.window.length,
+        steadiness=simulation.steadiness,
         workers=simulation.workers,
         links=links,
     )
