@@ -144,7 +144,7 @@ def plan_placement(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of planners that draw at random.")] = 0,
     time_limit: Annotated[
-        float, typer.Option(min=0, help="Seconds that non-contiguous may take.")
+        float, typer.Option(min=0, help="Seconds that exact and non-contiguous may search.")
     ] = 60.0,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006

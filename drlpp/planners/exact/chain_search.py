@@ -17,6 +17,7 @@ branches have fewer; the program counts them as if they were in a row.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,10 @@ class ChainSearch(ABC):
         memory: what a stage keeps.
         side_by_side: count one minibatch in flight for every stage, as if all were branches side
             by side: no placement needs less memory.
+
+    Attributes:
+        least: seconds per minibatch that were proven to be needed when the time was over; None if
+            the search came to its end.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class ChainSearch(ABC):
         *,
         side_by_side: bool = False,
     ) -> None:
+        self.least: float | None = None
         self.pairs = pairs
         self.fleet = fleet
         self._memory = memory
@@ -79,11 +85,12 @@ class ChainSearch(ABC):
         self._distinct = numpy.array(totals)
         self._row = numpy.array([row[group] for group in groups])
 
-    def fastest(self, bound: float = 0.0) -> Chain | None:
+    def fastest(self, bound: float = 0.0, deadline: float = numpy.inf) -> Chain | None:
         """Return the optimum, or None if nothing fits into memory.
 
         Args:
             bound: seconds per minibatch that the optimum is known to need at least.
+            deadline: a moment of :func:`time.monotonic` after which the best so far is returned.
         """
         best = self.within(numpy.inf)
         if best is None:
@@ -97,18 +104,28 @@ class ChainSearch(ABC):
             best = found
             return found.seconds
 
-        self._bisect(bound * (1 - ROUNDING), best.seconds, reached)
+        self._bisect(bound * (1 - ROUNDING), best.seconds, reached, deadline)
         return best
 
-    def _bisect(self, low: float, high: float, reached: Callable[[float], float | None]) -> None:
+    def _bisect(
+        self,
+        low: float,
+        high: float,
+        reached: Callable[[float], float | None],
+        deadline: float,
+    ) -> None:
         """Try limits between two, among them the least seconds of a stage that can be kept to.
 
         Args:
             low: cannot be kept to.
             high: can be.
             reached: tries a limit; returns the seconds of what keeps to it, None if nothing does.
+            deadline: see :meth:`fastest`.
         """
         while True:
+            if time.monotonic() > deadline:
+                self.least = low
+                return
             candidates = self._distinct[(self._distinct > low) & (self._distinct < high)]
             if len(candidates) <= _FEW_CANDIDATES:
                 break
@@ -121,6 +138,9 @@ class ChainSearch(ABC):
         values = numpy.unique(candidates)
         first, last = 0, len(values)
         while first < last:
+            if time.monotonic() > deadline:
+                self.least = float(values[first - 1]) if first else low
+                return
             number = (first + last) // 2
             if reached(values[number]) is None:
                 first = number + 1

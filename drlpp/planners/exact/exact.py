@@ -21,6 +21,7 @@ and the lower bound is what holds nevertheless:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -120,16 +121,22 @@ def exact(problem: PlanningProblem) -> Solution:
         fleet = replace(fleet, most_choices=int(MOST_COSTS / len(pairs)))
     bound = _simple_bound(problem, workload, whole)
 
-    plans = []
+    plans, stopped = [], False
+    deadline = time.monotonic() + problem.time_limit_seconds
     for link in dict.fromkeys((fastest, slowest)):
         search = _chain_search(pairs, replace(fleet, link=link), problem)
-        chain = search.fastest(bound)
+        chain = search.fastest(bound, deadline)
+        stopped |= search.least is not None
         if chain is not None:
             plans.append(_placement(contraction, pairs, fleet, chain))
         if complete and link == fastest:
-            bound = max(bound, _bound(problem, pairs, fleet, chain))
+            bound = max(bound, _bound(problem, pairs, fleet, search, chain))
     best, seconds = _best(problem, plans)
-    doubts = _doubts(problem, complete, fleet, fastest != slowest, pairs)
+    doubts = [*_doubts(problem, complete, fleet, fastest != slowest, pairs)]
+    if stopped:
+        doubts.append(f"stopped after {problem.time_limit_seconds:g} s")
+    elif complete and best is not None and seconds > bound * (1 + ROUNDING):
+        doubts.append("a tensor that several stages read counts once in what is proven")
     if best is None or seconds > bound * (1 + ROUNDING):
         best, seconds = _best(problem, [*plans, *_found_by_others(problem)])
     if best is None:
@@ -182,19 +189,25 @@ def _best(problem: PlanningProblem, plans: Iterable[Placement]) -> tuple[Placeme
     return best, seconds
 
 
-def _bound(problem: PlanningProblem, pairs: StagePairs, fleet: Fleet, chain: Chain | None) -> float:
+def _bound(
+    problem: PlanningProblem,
+    pairs: StagePairs,
+    fleet: Fleet,
+    search: ChainSearch,
+    chain: Chain | None,
+) -> float:
     """Return seconds that no chain of downsets beats on the fastest links.
 
-    ``chain`` is the best chain whose stages are in a row.
+    ``chain`` is the best chain whose stages are in a row, as ``search`` has found it.
 
     Stages of a workload without branches are in a row.
     """
     in_a_row = len(pairs.downsets) == pairs.downsets.shape[1] + 1
     if chain is not None and (in_a_row or not fleet.limits_memory):
-        return chain.seconds
+        return chain.seconds if search.least is None else search.least
     search = _chain_search(pairs, fleet, problem, side_by_side=True)
     chain = search.fastest()
-    return 0.0 if chain is None else chain.seconds
+    return 0.0 if chain is None else (chain.seconds if search.least is None else search.least)
 
 
 def _found_by_others(problem: PlanningProblem) -> Iterator[Placement]:

@@ -317,3 +317,20 @@ def test_published_contiguous_optima(name: str, milliseconds: float) -> None:
     found = problem.predict(solution.placement).seconds_per_minibatch
     assert round(1e3 * found, 4) == milliseconds
     assert solution.proven_optimal
+
+
+@pytest.mark.parametrize("speeds", [[1.0, 1.0, 1.0], [1.0, 0.5, 0.25]])
+def test_without_time_it_says_what_was_proven(speeds: list[float]) -> None:
+    _, profile = chain_of(
+        seconds=[6, 3, 5, 7, 2], parameter_bytes=[4] * 5, output_bytes=[1, 2, 3, 4, 5]
+    )
+    problem = PlanningProblem(Workload.of(profile), cluster_of(3).with_speeds(speeds))
+    best = exact(problem)
+    assert best.proven_optimal
+    hasty = exact(replace(problem, time_limit_seconds=0.0))
+    check_placement(problem, hasty.placement)
+    assert "stopped after 0 s" in hasty.note
+    assert 0 < hasty.lower_bound <= best.lower_bound * (1 + 1e-9)
+    found = problem.predict(hasty.placement).seconds_per_minibatch
+    assert found >= best.lower_bound * (1 - 1e-9)
+    assert hasty.proven_optimal == (found <= hasty.lower_bound * (1 + 1e-9))
