@@ -105,14 +105,15 @@ def time_simulation(stages: int, replicas: int, minibatches: int) -> Row:
     first = time.process_time() - begin
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     predicted = predict(workload, cluster, placement).seconds_per_minibatch
-    program = simulation.plan.program
+    steady = simulation.steady
+    assert steady is not None
     return Row(
         stages=stages,
         replicas=replicas,
         accelerators=stages * replicas,
-        minibatches=simulation.plan.window.minibatches,
-        steps=sum(map(len, program.steps)),
-        messages=len(program.route_of),
+        minibatches=steady.warm_up + steady.minibatches,
+        steps=sum(map(len, steady.played.ends)),
+        messages=sum(arrival >= 0 for arrival in steady.played.arrivals),
         first_seconds=first,
         again_seconds=fastest_seconds(
             lambda: simulate(workload, cluster, placement, minibatches=minibatches),
