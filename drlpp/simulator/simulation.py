@@ -112,6 +112,8 @@ class Simulation:
         method, period = self.method, self.steady.minibatches
         return replace(
             window,
+            # Nobody runs out of minibatches before it ends, however far ahead.
+            tail=window.tail + method.minibatches_in_flight(self.pipeline),
             warm_up=self.steady.warm_up,
             length=-(-least // period) * period,
             step=method.accumulate
