@@ -253,12 +253,10 @@ def _slowest(links: Collection[Link], cluster: Cluster) -> Link:
 
 def pipeline_of(workload: Workload, placement: Placement) -> Pipeline:
     """Return the shape of a placement: its stages' accelerators, and their exchange of tensors."""
-    stage_of = (*placement.stage_of_operator(len(workload)), len(placement.stages) - 1)
-    crossing = []
-    for transfer in workload.transfers:
-        source = stage_of[transfer.members[0]]
-        for target in {stage_of[member] for member in transfer.members[1:]}:
-            # The tensors of an instance of dnn-partitioning also lead back.
-            returns = transfer.backward_bytes > 0 or source > target
-            crossing.append((min(source, target), max(source, target), returns))
+    stage_of = placement.stage_of_operator(len(workload))
+    # The tensors of an instance of dnn-partitioning also lead back.
+    crossing = [
+        (min(source, target), max(source, target), transfer.backward_bytes > 0 or source > target)
+        for _, transfer, source, target in workload.crossing(stage_of, len(placement.stages))
+    ]
     return Pipeline.connecting((stage.accelerators for stage in placement.stages), crossing)

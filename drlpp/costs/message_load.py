@@ -75,12 +75,9 @@ def stage_bytes(workload: Workload, stage_of: Sequence[int], stages: int) -> Arr
         stages: how many there are; the loss is computed with the last.
     """
     found = numpy.zeros((stages, stages))
-    of_members = (*stage_of, stages - 1)
-    for transfer in workload.transfers:
-        source, *readers = (of_members[member] for member in transfer.members)
-        for target in set(readers) - {source}:
-            found[source, target] += transfer.forward_bytes
-            found[target, source] += transfer.backward_bytes
+    for _, transfer, source, target in workload.crossing(stage_of, stages):
+        found[source, target] += transfer.forward_bytes
+        found[target, source] += transfer.backward_bytes
     return found
 
 

@@ -7,7 +7,7 @@ backward passes. Times are seconds for one minibatch, sizes bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from drlpp.costs.profile import Profile
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 Array = NDArray[numpy.float64]
+Indices = NDArray[numpy.int_]
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,37 @@ class Workload:
         for node, neighbour in pairs:
             found[node].add(neighbour)
         return tuple(tuple(sorted(neighbours)) for neighbours in found)
+
+    def crossing(
+        self, stage_of: Sequence[int], stages: int
+    ) -> Iterator[tuple[int, Transfer, int, int]]:
+        """Yield what stages send each other: a tensor with its number, and from where to where.
+
+        Gradients go the other way.
+
+        Args:
+            stage_of: the stage of every operator; the loss is computed with the last.
+            stages: how many there are.
+        """
+        makers, tensors, readers = self._reads
+        of_members = numpy.array([*stage_of, stages - 1])
+        sources, targets = of_members[makers], of_members[readers]
+        apart = sources[tensors] != targets
+        for number in numpy.unique(tensors[apart] * stages + targets[apart]).tolist():
+            tensor, target = divmod(number, stages)
+            yield tensor, self.transfers[tensor], int(sources[tensor]), target
+
+    @cached_property
+    def _reads(self) -> tuple[Indices, Indices, Indices]:
+        """The maker of every tensor; then for all readers of all tensors, tensor and reader."""
+        makers = [transfer.members[0] for transfer in self.transfers]
+        reads = [
+            (number, reader)
+            for number, transfer in enumerate(self.transfers)
+            for reader in transfer.members[1:]
+        ]
+        tensors, readers = numpy.array(reads, dtype=int).reshape(-1, 2).T
+        return numpy.array(makers, dtype=int), tensors, readers
 
     def order(self) -> networkx.DiGraph[int]:
         """Return the edges, for networkx's algorithms."""
