@@ -64,6 +64,18 @@ class SteadyState:
         return (self.end - self.begin) * self.program.minibatches
 
     @property
+    def minibatches_played(self) -> int:
+        """How many the worker that got least far has updated its weights with."""
+        program = self.program
+        rounds = min(
+            (len(done) - len(before)) // len(steps)
+            for done, before, steps in zip(
+                self.played.ends, program.before.steps, program.rounds.steps, strict=True
+            )
+        )
+        return (program.rounds_before + rounds) * program.minibatches
+
+    @property
     def exact(self) -> bool:
         """Whether it is a period."""
         return self.steadiness == 1.0
