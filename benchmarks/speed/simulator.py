@@ -102,25 +102,32 @@ def time_simulation(stages: int, replicas: int, minibatches: int) -> Row:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.process_time()
     simulation = simulate(workload, cluster, placement, minibatches=minibatches)
+    seconds = simulation.seconds_per_minibatch
     first = time.process_time() - begin
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     predicted = predict(workload, cluster, placement).seconds_per_minibatch
-    program = simulation.plan.program
+    # Of more replicas than a round may have minibatches, a run is played that ends.
+    steady = simulation.steady
+    played = simulation.played if steady is None else steady.played
     return Row(
         stages=stages,
         replicas=replicas,
         accelerators=stages * replicas,
-        minibatches=simulation.plan.window.minibatches,
-        steps=sum(map(len, program.steps)),
-        messages=len(program.route_of),
+        minibatches=simulation.window.minibatches if steady is None else steady.minibatches_played,
+        steps=sum(map(len, played.ends)),
+        messages=sum(arrival >= 0 for arrival in played.arrivals),
         first_seconds=first,
         again_seconds=fastest_seconds(
-            lambda: simulate(workload, cluster, placement, minibatches=minibatches),
+            lambda: (
+                simulate(
+                    workload, cluster, placement, minibatches=minibatches
+                ).seconds_per_minibatch
+            ),
             _LEAST_SECONDS,
         ),
         memory_bytes=grown * 1024,
-        seconds_per_minibatch=simulation.seconds_per_minibatch,
-        over_prediction=simulation.seconds_per_minibatch / predicted,
+        seconds_per_minibatch=seconds,
+        over_prediction=seconds / predicted,
     )
 
 

@@ -18,6 +18,9 @@ _HEAT_SHARE = 3
 """A measurement of the race has this many times the minibatches of one of a heat."""
 
 
+_FINALISTS = 2
+
+
 def compare(
     session: ClusterSession,
     contenders: Sequence[Contender],
@@ -41,7 +44,7 @@ def compare(
         contenders: in the order of the first round.
         heats: of rivals, unmeasured.
         rules: when contenders are dropped and when the race ends.
-        minibatches: of a measurement in the race.
+        minibatches: of a measurement in the race, until two are left.
         path: the file.
         on_progress: called before a heat's measurements and after a round with how far it is.
     """
@@ -107,15 +110,19 @@ class _Course:
         outcomes: list[Iterator[Outcome]] = [
             iter(self.comparison.contenders[first].outcomes) for first, *_ in alike
         ]
+        left = len(alike)
 
         def measure(index: int) -> Outcome:
             if (outcome := next(outcomes[index], None)) is None:
                 contender = self.comparison.contenders[alike[index][0]]
-                outcome = self._measure(contender, self.comparison.minibatches)
+                longer = rules.final if left <= _FINALISTS else 1
+                outcome = self._measure(contender, longer * self.comparison.minibatches)
                 self._keep(self.comparison.with_outcome(alike[index], outcome))
             return outcome
 
         def tell(done: int, running: int) -> None:
+            nonlocal left
+            left = running
             self._tell(f"racing: round {done} of at most {rules.rounds}, {running} left")
 
         race(len(alike), measure, rules, tell)

@@ -17,7 +17,7 @@ class Comparison(Document):
 
     Attributes:
         model: its name.
-        minibatches: of a measurement in the race.
+        minibatches: of a measurement in the race, until two are left.
         contenders: of the race; those that qualified in a heat are the last.
         heats: in which rivals qualified, of each kind one.
     """

@@ -165,4 +165,5 @@ def train(
         median_seconds=statistics.median(steps),
         standard_deviation_seconds=statistics.stdev(steps) if len(steps) > 1 else 0.0,
         minibatches=window.length,
+        steadiness=1.0,
     )

@@ -30,12 +30,15 @@ class RaceRules:
         least_rounds: before anybody is dropped; two differences tell little of their spread.
         confidence: of a verdict, and of the intervals in a standing.
         margin: contenders this little slower than the leader are as good as it is.
+        final: a measurement of the last two has this many times the minibatches of others, since
+            what is faster for a while need not be so for long.
     """
 
     rounds: int = 7
     least_rounds: int = 3
     confidence: float = 0.95
     margin: float = 0.01
+    final: int = 8
 
 
 DEFAULT_RULES = RaceRules()

@@ -1,18 +1,20 @@
 """Predicting a placement by formula: what each stage costs and needs, and which one rules.
 
-The formulas are in :mod:`drlpp.costs.stage_cost`, those of memory in :mod:`drlpp.costs.memory`.
-They say what the steady state of asynchronous 1F1B cannot beat; what keeps a pipeline from reaching
-it (filling, links that several workers share, replicas that wait for each other) is what the
-simulator plays.
+The formulas are in :mod:`drlpp.costs.stage_cost`, those of messages in
+:mod:`drlpp.costs.message_load`, those of memory in :mod:`drlpp.costs.memory`. They are a bound: no
+schedule beats them in steady state. What keeps a pipeline from reaching it (filling, round trips
+of messages, replicas that wait for each other) is what the simulator plays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
+from drlpp.costs.message_load import MessageLoad, stage_bytes
 from drlpp.costs.stage_cost import CostModel, Group, StageSeconds
+from drlpp.costs.tied_sums import TiedSums
 from drlpp.costs.workload import Workload
 from drlpp.io.documents import Record
 from drlpp.placement.placement import Placement
@@ -23,12 +25,14 @@ from drlpp.specs.cluster import Cluster, Link
 class StagePrediction(Record):
     """Seconds per minibatch that a stage needs, and the memory of each of its accelerators.
 
+    ``all_reduce_left_seconds`` is what of the all-reduce no backward hides.
     ``spare_bytes`` is what the smallest of them has left, negative if the stage does not fit.
     """
 
     accelerators: tuple[int, ...]
     compute_seconds: float
     all_reduce_seconds: float
+    all_reduce_left_seconds: float
     message_seconds: float
     seconds: float
     in_flight: int
@@ -105,16 +109,36 @@ def predict(
         # Such schedules flush, and no more than a minibatch is in flight.
         in_flight = (1,) * len(in_flight)
     last = len(placement.stages) - 1
+    stage_of = placement.stage_of_operator(len(workload))
+    works = [
+        workload.stage(stage.operators, last=index == last)
+        for index, stage in enumerate(placement.stages)
+    ]
+    tied = TiedSums.of(
+        workload, works[0], stage_of, [len(stage.accelerators) for stage in placement.stages]
+    )
+    load = None
+    if costs == "overlapped":
+        load = MessageLoad.of(
+            cluster,
+            [stage.accelerators for stage in placement.stages],
+            stage_bytes(workload, stage_of, len(placement.stages)),
+            tied.bytes_,
+        )
     stages, parts = [], []
     busy: dict[int, float] = {}
     for index, stage in enumerate(placement.stages):
-        work = workload.stage(stage.operators, last=index == last)
+        work = works[index]
+        if load is not None:
+            work = tied.applied(work, index)
         partners = {edge.source for edge in pipeline.incoming(index)}
         partners |= {edge.target for edge in pipeline.outgoing(index)}
         partners |= {k for tied in pipeline.ties if index in tied for k in tied} - {index}
         others = [a for partner in partners for a in placement.stages[partner].accelerators]
         group = group_of(cluster, stage.accelerators, others)
         seconds = StageSeconds.of(work, group, costs)
+        if load is not None:
+            seconds = replace(seconds, messages=load.stages[index])
         busy_seconds = float(StageSeconds.busy(work, len(stage.accelerators)))
         for a in stage.accelerators:
             busy[a] = busy.get(a, 0.0) + busy_seconds / cluster.speeds[a]
@@ -127,6 +151,7 @@ def predict(
                 accelerators=stage.accelerators,
                 compute_seconds=float(seconds.compute),
                 all_reduce_seconds=float(seconds.all_reduce),
+                all_reduce_left_seconds=float(seconds.left),
                 message_seconds=float(seconds.messages),
                 seconds=float(seconds.total(costs)),
                 in_flight=in_flight[index],
@@ -139,6 +164,8 @@ def predict(
         stages, parts = _together(stages, costs)
     cores = tuple(_shared_cores(cluster, busy))
     parts += [_Part(shared.seconds, f"cores of {shared.host}") for shared in cores]
+    if load is not None:
+        parts += [_Part(held, f"messages {name}") for name, held in load.shared.items()]
     slowest = max(parts, key=lambda part: part.seconds)
     return Prediction(
         seconds_per_minibatch=slowest.seconds,
@@ -188,7 +215,7 @@ def _together(
             one.model_copy(
                 update={
                     name: getattr(one, name) + getattr(other, name)
-                    for name in ("compute_seconds", "message_seconds", "seconds")
+                    for name in ("compute_seconds", "seconds")
                 }
             ),
             costs,
@@ -206,10 +233,13 @@ def _ruling_part(
     where = where or f"stage {index}" + (f" ({replicas} replicas)" if replicas > 1 else "")
     if costs == "serial":
         return _Part(stage.seconds, where)
+    left = stage.all_reduce_left_seconds
     return max(
         (
-            _Part(stage.compute_seconds, f"compute of {where}"),
-            _Part(stage.all_reduce_seconds, f"all-reduce of {where}"),
+            _Part(
+                stage.compute_seconds + left,
+                f"compute {'and all-reduce ' if left else ''}of {where}",
+            ),
             _Part(stage.message_seconds, f"messages of {where}"),
         ),
         key=lambda part: part.seconds,
@@ -235,13 +265,11 @@ def _slowest(links: Collection[Link], cluster: Cluster) -> Link:
 
 def pipeline_of(workload: Workload, placement: Placement) -> Pipeline:
     """Return the shape of a placement: its stages' accelerators, and their exchange of tensors."""
-    stage_of = (*placement.stage_of_operator(len(workload)), len(placement.stages) - 1)
-    crossing = []
-    for transfer in workload.transfers:
-        source = stage_of[transfer.members[0]]
-        for target in {stage_of[member] for member in transfer.members[1:]}:
-            # The tensors of an instance of dnn-partitioning also lead back.
-            returns = transfer.backward_bytes > 0 or source > target
-            crossing.append((min(source, target), max(source, target), returns))
+    stage_of = placement.stage_of_operator(len(workload))
+    # The tensors of an instance of dnn-partitioning also lead back.
+    crossing = [
+        (min(source, target), max(source, target), transfer.backward_bytes > 0 or source > target)
+        for _, transfer, source, target in workload.crossing(stage_of, len(placement.stages))
+    ]
     ties = workload.ties_between(stage_of)
     return Pipeline.connecting((stage.accelerators for stage in placement.stages), crossing, ties)

@@ -9,21 +9,28 @@ W its parameter bytes, B the bandwidth and λ the latency of the slowest link th
   round-robin, so each sees one in m, and the slowest sets the pace. U counts once a round of m
   minibatches on every replica, as T and S do.
 * **all-reduce**: one ring all-reduce a round, in which a replica sends 2(m − 1) messages of W/m
-  bytes: 2(m − 1) (W / (m B) + λ) / m.
+  bytes, R = 2(m − 1) (W / (m B) + λ). It overlaps with the backward of the round's last minibatch,
+  which takes L / v, and nothing else: the update waits for it. What is left, max(0, R − L / v) / m,
+  comes on top of the compute.
 
-  With M microbatches in a minibatch, by which the replicas take turns, an update is of k = ⌈m / M⌉
-  minibatches instead of m, so U and the all-reduce count m / k times a round. T has M times what a
-  pass takes besides its operators, and M times S whatever m is.
+  With M microbatches in a minibatch, by which the replicas take turns, and gradients of A
+  minibatches accumulated, an update is of k = ⌈m / (A M)⌉ A minibatches instead of m (of A where
+  all stages update together), so U and the all-reduce count m / k times a round. T has M times what
+  a pass takes besides its operators, and M times S whatever m is; L is of a microbatch.
 * **messages**: what an accelerator receives and what it sends, each in its own direction:
-  max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other. Where other
-  stages hold copies of some of the stage's weights, C bytes, its gradients of these go out, and
-  others' or the sum come in, for every update: (max(incoming, outgoing) + C m / k) / (m B). Where
-  three stages or more share them, the one that sums receives more than that
-  (:mod:`drlpp.schedule.ties`), which would take the whole placement to know.
+  max(incoming, outgoing) / (m B). Latency delays a message, and holds up no other. A tensor is
+  counted once here; how often it is sent takes the whole placement to know
+  (:mod:`drlpp.costs.message_load`).
+* **copies**: where others hold copies of some of the stage's weights, C bytes, the all-reduce
+  has W − C of them. For every update of C one of these comes after it, in which nobody computes.
+  The stage's gradients of them go out, and others' or the sum come in: C / (m B) more each way. All
+  copies make such an update together, of as many minibatches as make whole updates of each of their
+  stages. That too takes the whole placement to know (:mod:`drlpp.costs.tied_sums`); by itself, and
+  with ``serial``, a stage counts one for each of its own.
 
-``overlapped`` takes the slowest of the three, since compute and communication overlap, as the
-runtime's do. ``serial`` adds them up, and both directions of the messages, as dnn-partitioning
-does (Tarnawski et al. 2020).
+``overlapped`` takes the slower of compute, with what is left of the all-reduce, and messages, since
+these overlap, as the runtime's do. ``serial`` adds up all three, and both directions of the
+messages, as dnn-partitioning does (Tarnawski et al. 2020).
 
 What a host's workers compute they compute on its cores. Where these are fewer, C, the workers take
 turns, and a minibatch takes no less than
@@ -65,40 +72,63 @@ class Group:
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """The three parts of a stage's cost, in seconds per minibatch, of one stage or of many."""
+    """The parts of a stage's cost, in seconds per minibatch, of one stage or of many.
+
+    Attributes:
+        compute: of an accelerator.
+        all_reduce: of its gradients' sums.
+        left: what of them no backward hides.
+        messages: of the busier direction, or of both.
+    """
 
     compute: Array
     all_reduce: Array
+    left: Array
     messages: Array
 
     @classmethod
     def of(cls, work: StageWork, group: Group, costs: CostModel = "overlapped") -> StageSeconds:
         """Return the parts of the cost by the formulas above."""
         m = group.replicas
-        shared = work.sharing_seconds if m > 1 else 0.0
         updates = work.updates_in_a_round(m)
-        compute = (work.seconds + shared + updates * work.update_seconds) / (m * group.speed)
-        ring = work.parameter_bytes / (m * group.ring.bandwidth_bytes_per_second)
-        ring = updates * (2 * (m - 1) * (ring + group.ring.latency_seconds) / m)
+        compute = cls.busy(work, m) / group.speed
+        ring = _ring_seconds(work.parameter_bytes - work.tied_bytes, m, group.ring)
+        left = numpy.maximum(0.0, ring - work.one_backward_seconds / group.speed)
         if costs == "serial":
             bytes_ = work.incoming_bytes + work.outgoing_bytes
         else:
             bytes_ = numpy.maximum(work.incoming_bytes, work.outgoing_bytes)
+        tied_updates = updates * work.tied_updates
         ways = 2 if costs == "serial" else 1
-        bytes_ = bytes_ + ways * updates * work.tied_bytes
-        return cls(compute, ring, bytes_ / (m * group.link.bandwidth_bytes_per_second))
+        bytes_ = bytes_ + ways * tied_updates * work.tied_bytes
+        # Nobody computes meanwhile.
+        tied = tied_updates * _ring_seconds(work.tied_bytes, m, group.ring) / m
+        return cls(
+            compute,
+            updates * ring / m + tied,
+            updates * left / m + tied,
+            bytes_ / (m * group.link.bandwidth_bytes_per_second),
+        )
 
     @staticmethod
     def busy(work: StageWork, replicas: int) -> Array:
         """Return what one of the replicas computes for a minibatch, at speed 1."""
         shared = work.sharing_seconds if replicas > 1 else 0.0
         updates = work.updates_in_a_round(replicas)
-        busy: Array = (work.seconds + shared + updates * work.update_seconds) / replicas
+        update = work.update_seconds - (1 - work.tied_updates) * work.tied_update_seconds
+        busy: Array = (work.seconds + shared + updates * update) / replicas
         return busy
 
     def total(self, costs: CostModel = "overlapped") -> Array:
         """Return the seconds per minibatch that the stage needs."""
         if costs == "serial":
             return self.compute + self.all_reduce + self.messages
-        slowest: Array = numpy.maximum(numpy.maximum(self.compute, self.all_reduce), self.messages)
+        slowest: Array = numpy.maximum(self.compute + self.left, self.messages)
         return slowest
+
+
+def _ring_seconds(bytes_: Array, replicas: int, link: Link) -> Array:
+    """Return the seconds of an all-reduce; there is none of nothing."""
+    each = bytes_ / (replicas * link.bandwidth_bytes_per_second) + link.latency_seconds
+    found: Array = 2 * (replicas - 1) * each * (bytes_ > 0)
+    return found

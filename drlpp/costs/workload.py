@@ -20,6 +20,7 @@ from drlpp.costs.profile import Profile
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 
 Array = NDArray[numpy.float64]
+Indices = NDArray[numpy.int_]
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class Workload:
         sharing_seconds_per_byte: of collecting gradients of a pass, on replicated stages and of
             microbatches.
         microbatches: passes that a minibatch takes through a stage.
+        accumulate: minibatches whose gradients make one update.
+        flushes: whether all stages make their updates together.
         stages_held: how many stages an accelerator holds.
     """
 
@@ -112,6 +115,8 @@ class Workload:
     prediction_seconds_per_byte: float = 0.0
     sharing_seconds_per_byte: float = 0.0
     microbatches: int = 1
+    accumulate: int = 1
+    flushes: bool = False
     stages_held: int = 1
 
     @classmethod
@@ -164,6 +169,8 @@ class Workload:
             else 0.0,
             sharing_seconds_per_byte=profile.sharing_seconds_per_byte,
             microbatches=method.microbatches,
+            accumulate=method.accumulate,
+            flushes=method.flushes,
             stages_held=method.schedule_kind.stages_held,
         )
 
@@ -210,6 +217,37 @@ class Workload:
             found[node].add(neighbour)
         return tuple(tuple(sorted(neighbours)) for neighbours in found)
 
+    def crossing(
+        self, stage_of: Sequence[int], stages: int
+    ) -> Iterator[tuple[int, Transfer, int, int]]:
+        """Yield what stages send each other: a tensor with its number, and from where to where.
+
+        Gradients go the other way.
+
+        Args:
+            stage_of: the stage of every operator; the loss is computed with the last.
+            stages: how many there are.
+        """
+        makers, tensors, readers = self._reads
+        of_members = numpy.array([*stage_of, stages - 1])
+        sources, targets = of_members[makers], of_members[readers]
+        apart = sources[tensors] != targets
+        for number in numpy.unique(tensors[apart] * stages + targets[apart]).tolist():
+            tensor, target = divmod(number, stages)
+            yield tensor, self.transfers[tensor], int(sources[tensor]), target
+
+    @cached_property
+    def _reads(self) -> tuple[Indices, Indices, Indices]:
+        """The maker of every tensor; then for all readers of all tensors, tensor and reader."""
+        makers = [transfer.members[0] for transfer in self.transfers]
+        reads = [
+            (number, reader)
+            for number, transfer in enumerate(self.transfers)
+            for reader in transfer.members[1:]
+        ]
+        tensors, readers = numpy.array(reads, dtype=int).reshape(-1, 2).T
+        return numpy.array(makers, dtype=int), tensors, readers
+
     def order(self) -> networkx.DiGraph[int]:
         """Return the edges, for networkx's algorithms."""
         graph: networkx.DiGraph[int] = networkx.DiGraph()
@@ -254,34 +292,42 @@ class Workload:
 
         To the operators' times it adds what passes and updates of a stage take in addition. The
         gradients of microbatches are collected whether or not a stage is replicated. Weights that
-        several operators of a stage read are there once.
+        several operators of a stage read are there once. Of the passes of an update at least one
+        meets another update on its way, and predicts.
 
         Args:
             total: sums a value of every operator over each stage.
             incoming_bytes, outgoing_bytes: as in :class:`StageWork`.
             last: which stage has the loss.
         """
-        seconds, update_seconds = total(self.seconds), total(self.update_seconds)
+        seconds, backward_seconds = total(self.seconds), total(self.backward_seconds)
+        update_seconds = total(self.update_seconds)
         parameter_bytes = total(self.parameter_bytes)
-        tied_bytes = numpy.zeros_like(parameter_bytes)
+        tied_bytes, tied_update_seconds = numpy.zeros((2, *parameter_bytes.shape))
         for tie in self.ties:
             readers = total(self._readers_of(tie))
             again = numpy.maximum(readers - 1, 0)
+            of_update = self.tied_update_seconds(tie)
             parameter_bytes = parameter_bytes - again * tie.bytes_
-            update_seconds = update_seconds - again * self.tied_update_seconds(tie)
+            update_seconds = update_seconds - again * of_update
             if tie.trained:
                 apart = (readers > 0) & (readers < len(tie.operators))
                 tied_bytes = tied_bytes + apart * tie.bytes_
-        # Copies of what an earlier stage holds look as far ahead as its own.
-        moved = numpy.where(last, tied_bytes, parameter_bytes)
-        predicted = moved * self.prediction_seconds_per_byte
+                tied_update_seconds = tied_update_seconds + apart * of_update
+        moving = parameter_bytes * self.prediction_seconds_per_byte
+        predicted = moving * ~last / self.accumulate
         overhead = self.forward_overhead_seconds + self.backward_overhead_seconds
         sharing = parameter_bytes * self.sharing_seconds_per_byte
+        # At the most.
+        one_backward = (
+            backward_seconds / self.microbatches + self.backward_overhead_seconds + sharing + moving
+        )
         if self.microbatches > 1:
-            overhead, predicted = overhead * self.microbatches, predicted * self.microbatches
+            overhead = overhead * self.microbatches
             seconds, sharing = seconds + sharing * self.microbatches, numpy.zeros_like(sharing)
         return StageWork(
             seconds=seconds + overhead + predicted,
+            one_backward_seconds=one_backward,
             update_seconds=update_seconds + self.update_overhead_seconds * (parameter_bytes > 0),
             sharing_seconds=sharing,
             parameter_bytes=parameter_bytes,
@@ -289,7 +335,11 @@ class Workload:
             incoming_bytes=incoming_bytes,
             outgoing_bytes=outgoing_bytes,
             tied_bytes=tied_bytes,
+            tied_update_seconds=tied_update_seconds,
+            tied_updates=numpy.ones_like(tied_bytes),
             microbatches=self.microbatches,
+            accumulate=self.accumulate,
+            flushes=self.flushes,
         )
 
     def _readers_of(self, tie: TiedWeights) -> Array:
@@ -321,14 +371,23 @@ class Workload:
         return tuple(Transfer(t.operators, t.bytes_, t.bytes_) for t in self.ties if t.trained)
 
     def with_ties_once(self) -> Workload:
-        """Return a workload that costs no placement more than this one, without ties.
+        """Return a workload that costs no placement without replicas more than this one.
 
-        Only the first operator that reads a weight has it, and copies exchange nothing.
+        It has no ties. Only the first operator that reads a weight has it, and copies exchange
+        nothing.
         """
+        return self._read_by(lambda tie: tie.operators[1:])
+
+    def without_tied_weights(self) -> Workload:
+        """Return a workload that costs no placement more than this one, without these weights."""
+        return self._read_by(lambda tie: tie.operators)
+
+    def _read_by(self, others: Callable[[TiedWeights], Sequence[int]]) -> Workload:
+        """Return the workload without ties, whose weights some operators no longer have."""
         parameter_bytes, update_seconds = self.parameter_bytes.copy(), self.update_seconds.copy()
         for tie in self.ties:
-            parameter_bytes[list(tie.operators[1:])] -= tie.bytes_
-            update_seconds[list(tie.operators[1:])] -= self.tied_update_seconds(tie)
+            parameter_bytes[list(others(tie))] -= tie.bytes_
+            update_seconds[list(others(tie))] -= self.tied_update_seconds(tie)
         return replace(
             self,
             parameter_bytes=parameter_bytes,
@@ -347,6 +406,10 @@ def _ties(graph: OpGraph) -> Iterator[TiedWeights]:
         yield TiedWeights(tuple(shared.name for shared in members), operators, bytes_, trained)
 
 
+def _nothing() -> Array:
+    return numpy.zeros(())
+
+
 @dataclass(frozen=True)
 class StageWork:
     """What a stage does for one minibatch, as arrays without dimensions; or what many stages do.
@@ -356,26 +419,39 @@ class StageWork:
 
     Attributes:
         seconds: forward and backward, with what belongs to them, at speed 1.
-        update_seconds: of the optimizer, for one update.
+        one_backward_seconds: of the last backward before an update, behind which an all-reduce
+            hides; of a microbatch, if there are any.
+        update_seconds: of the optimizer, for one update of all of the weights.
         sharing_seconds: of collecting the gradients of a minibatch, if the stage is replicated.
         parameter_bytes: of the weights.
         kept_bytes: from the forward to the backward pass of a minibatch.
         incoming_bytes: activations of earlier stages, gradients of later ones.
         outgoing_bytes: activations for later stages, gradients for earlier ones.
-        tied_bytes: of the weights that other stages hold copies of: for every update the stage
-            sends that many, and receives as many.
+        tied_bytes: of the weights that other stages hold copies of: for every update of these the
+            stage sends that many, and receives as many.
+        tied_update_seconds: of their updates, in ``update_seconds``.
+        tied_updates: how many there are for each of the stage's own: 1, or less where other stages
+            have more replicas, which it takes the whole placement to know
+            (:mod:`drlpp.costs.tied_sums`).
         microbatches: parts of a minibatch, by which replicas take turns.
+        accumulate: minibatches whose gradients make one update.
+        flushes: whether all stages make their updates together.
     """
 
     seconds: Array
+    one_backward_seconds: Array
     update_seconds: Array
     sharing_seconds: Array
     parameter_bytes: Array
     kept_bytes: Array
     incoming_bytes: Array
     outgoing_bytes: Array
-    tied_bytes: Array = field(default_factory=lambda: numpy.zeros(()))
+    tied_bytes: Array = field(default_factory=_nothing)
+    tied_update_seconds: Array = field(default_factory=_nothing)
+    tied_updates: Array = field(default_factory=_nothing)
     microbatches: int = 1
+    accumulate: int = 1
+    flushes: bool = False
 
     def chosen(self, stages: int | Sequence[int]) -> StageWork:
         """Return the work of one or some of many stages."""
@@ -385,6 +461,7 @@ class StageWork:
 
         return StageWork(
             seconds=taken(self.seconds),
+            one_backward_seconds=taken(self.one_backward_seconds),
             update_seconds=taken(self.update_seconds),
             sharing_seconds=taken(self.sharing_seconds),
             parameter_bytes=taken(self.parameter_bytes),
@@ -392,12 +469,23 @@ class StageWork:
             incoming_bytes=taken(self.incoming_bytes),
             outgoing_bytes=taken(self.outgoing_bytes),
             tied_bytes=taken(self.tied_bytes),
+            tied_update_seconds=taken(self.tied_update_seconds),
+            tied_updates=taken(self.tied_updates),
             microbatches=self.microbatches,
+            accumulate=self.accumulate,
+            flushes=self.flushes,
         )
 
     def updates_in_a_round(self, replicas: int) -> float:
         """Return how many updates ``replicas`` make of as many minibatches.
 
-        That is one if every replica takes a minibatch, and more if they take microbatches.
+        That is one if every replica takes a minibatch, more if they take microbatches, and less if
+        gradients are accumulated.
         """
-        return replicas / -(-replicas // self.microbatches)
+        return replicas / self.minibatches_of_update(replicas)
+
+    def minibatches_of_update(self, replicas: int) -> int:
+        """Return how many minibatches make an update of ``replicas``."""
+        if self.flushes:
+            return self.accumulate
+        return -(-replicas // (self.accumulate * self.microbatches)) * self.accumulate

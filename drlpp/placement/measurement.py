@@ -49,9 +49,13 @@ class LinkUsage(Record):
 class Measurement(Record):
     """Seconds per minibatch of a placement in steady state, over ``minibatches`` minibatches.
 
-    A minibatch is complete when every stage has performed the update that contains it;
+    A minibatch is complete when every stage has performed the update that contains it.
     ``seconds_per_minibatch`` is the measured window divided by its minibatches, the median and
     the standard deviation are over the updates in it (divided by the minibatches of an update).
+    ``steadiness`` is what its minibatches took the fastest worker over what they took the slowest:
+    1 in steady state, less while work piles up between them; None in files from before it was
+    measured. Where the pipeline did not get steady (:func:`is_steady`), the seconds are the slowest
+    worker's.
     """
 
     outcome: Literal["measured"] = "measured"
@@ -59,8 +63,18 @@ class Measurement(Record):
     median_seconds: Seconds
     standard_deviation_seconds: Seconds
     minibatches: Count
+    steadiness: float | None = Field(default=None, ge=0, le=1)
     workers: tuple[WorkerUsage, ...] = ()
     links: tuple[LinkUsage, ...] = ()
+
+
+def is_steady(steadiness: float | None, minibatches: int) -> bool:
+    """Return whether work did not pile up in a window of so many minibatches.
+
+    Workers may be ahead by a minibatch and a half more at its end than at its begin, or by 1% of
+    the window: so much comes and goes where their times vary.
+    """
+    return steadiness is None or (1 - steadiness) * minibatches <= max(1.5, 0.01 * minibatches)
 
 
 LOST_TWICE = f"{WorkerLost.kind} twice"

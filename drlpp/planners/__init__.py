@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from drlpp.planners.baselines.data_parallel import data_parallel
 from drlpp.planners.baselines.gpipe import even_split, gpipe
+from drlpp.planners.best_simulated import Choice, Proposal, best_simulated, played, sharing_of
 from drlpp.planners.exact.exact import Tractability, exact, tractability
 from drlpp.planners.plan import Plan, plan
 from drlpp.planners.problem.problem import PlanningProblem, Solution
@@ -17,6 +18,11 @@ __all__ = [
     "Solution",
     "Plan",
     "plan",
+    "best_simulated",
+    "Choice",
+    "Proposal",
+    "played",
+    "sharing_of",
     "data_parallel",
     "gpipe",
     "even_split",

@@ -278,8 +278,13 @@ class Method(StrictRecord):
             for depth, workers in zip(self.in_flight(pipeline), pipeline.stages, strict=True)
         ]
 
-    def schedule_for(self, pipeline: Pipeline, minibatches: int) -> Schedule:
-        """Return the actions of every worker for ``minibatches`` minibatches."""
+    def schedule_for(
+        self, pipeline: Pipeline, minibatches: int, through: int | None = None
+    ) -> Schedule:
+        """Return the actions of every worker for ``minibatches`` minibatches.
+
+        With ``through`` they are only those up to the update that contains the minibatches below.
+        """
         # Workers, who know their method, are given their actions and write no schedules.
         from drlpp.schedule.schedule import build_schedule
 
@@ -292,6 +297,7 @@ class Method(StrictRecord):
             in_flight_per_link=self.in_flight_per_link,
             recompute=self.recompute,
             share_norm=self.needs_norm and self.flushes,
+            through=through,
         )
 
     def ties(self, pipeline: Pipeline) -> tuple[Tie, ...]:

@@ -19,7 +19,7 @@ A schedule is written down and read in such words too (:mod:`drlpp.schedule.sche
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from drlpp.errors import InvalidInput
@@ -29,6 +29,7 @@ from drlpp.schedule.actions import (
     Message,
     Receive,
     Send,
+    Update,
 )
 from drlpp.schedule.kinds.kind import ScheduleKind, Share
 from drlpp.schedule.kinds.one_f_one_b import ONE_F_ONE_B
@@ -109,6 +110,7 @@ def build_schedule(
     in_flight_per_link: int = 0,
     recompute: bool = False,
     share_norm: bool = False,
+    through: int | None = None,
 ) -> Schedule:
     """Turn the shape of a placement into the list of actions of every worker.
 
@@ -133,6 +135,8 @@ def build_schedule(
             again; where the backward follows at once there is nothing to gain, and they are kept.
         share_norm: share the norm of all stages' gradients before an update. Only where a schedule
             flushes: otherwise stages make their updates at different times.
+        through: every worker stops with the update that contains the minibatches below this; for
+            looking at how a schedule begins.
 
     Raises:
         InvalidInput: for numbers that are too small or too large, microbatches or minibatches in
@@ -185,7 +189,9 @@ def build_schedule(
             if recompute:
                 computations = with_recomputation(computations)
             lowering = Lowering(pipeline, held, microbatches, share_norm)
-            actions[worker] = tuple(lowering.lower(computations))
+            lowered = lowering.lower(computations)
+            whole = through is None or pipeline.ties
+            actions[worker] = tuple(lowered if whole else _beginning(lowered, through))
     if pipeline.ties and chosen.trains:
         together = [
             chosen.minibatches_of_update(len(workers), accumulate, microbatches)
@@ -197,7 +203,18 @@ def build_schedule(
         )
     if pipeline.is_folded or pipeline.ties:
         actions = received_as_sent(actions)
+    if pipeline.ties and through is not None:
+        # What other stages do later says when copies are updated.
+        actions = {w: tuple(_beginning(own, through)) for w, own in actions.items()}
     return Schedule(kind, pipeline, minibatches, microbatches, actions)
+
+
+def _beginning(actions: Iterable[Action], through: int) -> Iterator[Action]:
+    """Yield actions up to the update that contains the minibatches below a number."""
+    for action in actions:
+        yield action
+        if isinstance(action, Update) and action.through >= through:
+            return
 
 
 def in_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
@@ -14,6 +16,9 @@ from drlpp.simulator.work import Bucket, PassOverhead, PlacedWork, buckets_of
 from drlpp.specs.cluster import Cluster
 
 _SQUARED_NORM_BYTES = 8
+
+_DIGITS = 38
+"""Binary digits of the largest cost; 15 more are left for the seconds of a whole run."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class Costs:
         )
         paths = tuple(map(network.path, program.routes, message_bytes))
         shares_norm = any(summed.stage < 0 for summed in program.all_reduces)
-        return cls(
+        found = cls(
             seconds=tuple(seconds),
             prediction_seconds=tuple(predicting),
             ready_seconds=tuple(ready),
@@ -153,6 +158,51 @@ class Costs:
             paths=paths,
             ports=network.ports,
             core_groups=tuple(_core_groups(cluster, accelerators)),
+        )
+        return found._rounded()
+
+    def _rounded(self) -> Costs:
+        """Return them as multiples of a power of two, of which sums are exact in any order.
+
+        What would happen at the same moment then does, in every round, whatever was added up before
+        it; with sums that are off in the last digit, now one message would come first and now the
+        other.
+        """
+        hops = [seconds for path in self.paths for _, seconds in path.hops]
+        largest = max(
+            chain(
+                *self.seconds,
+                *self.ring_seconds,
+                self.tied_ring_seconds.values(),
+                hops,
+                (path.latency_seconds for path in self.paths),
+                (self.squared_norm_seconds,),
+            )
+        )
+        if not 0 < largest < math.inf:
+            return self
+        tick = 2.0 ** (math.frexp(largest)[1] - _DIGITS)
+
+        def rounded(values: Iterable[float]) -> tuple[float, ...]:
+            return tuple([round(value / tick) * tick for value in values])
+
+        return replace(
+            self,
+            seconds=tuple(map(rounded, self.seconds)),
+            ready_seconds=tuple(map(rounded, self.ready_seconds)),
+            ring_seconds=tuple(map(rounded, self.ring_seconds)),
+            tied_ring_seconds=dict(
+                zip(self.tied_ring_seconds, rounded(self.tied_ring_seconds.values()), strict=True)
+            ),
+            squared_norm_seconds=round(self.squared_norm_seconds / tick) * tick,
+            paths=tuple(
+                replace(
+                    path,
+                    hops=tuple((port, round(seconds / tick) * tick) for port, seconds in path.hops),
+                    latency_seconds=round(path.latency_seconds / tick) * tick,
+                )
+                for path in self.paths
+            ),
         )
 
 

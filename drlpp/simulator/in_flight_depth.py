@@ -29,9 +29,6 @@ MOST_PER_LINK = 4
 _ENOUGH = 1.01
 """Depths up to this many times the fastest's seconds are as good, with less s and memory."""
 
-_MINIBATCHES = 120
-"""A window that is long against what filling a deep pipeline leaves behind."""
-
 
 @dataclass(frozen=True)
 class Depth:
@@ -44,6 +41,8 @@ class Depth:
         memory_bytes: of the accelerator that needs the most.
         obstacle: why it cannot be trained with, if it cannot: the memory that it misses, or what
             the weight policy refuses.
+        steadiness: 1 where the seconds are those of a period
+            (:class:`drlpp.simulator.steady_state.SteadyState`).
     """
 
     per_link: int
@@ -51,6 +50,7 @@ class Depth:
     seconds_per_minibatch: float
     memory_bytes: float
     obstacle: str | None = None
+    steadiness: float = 1.0
 
     @property
     def possible(self) -> bool:
@@ -86,27 +86,42 @@ def simulate_depths(
             f"schedule {kind.name} {kind.reason_of_depth} and has no in-flight depth to choose; "
             f"use {able}"
         )
-    depths = []
-    for per_link in range(most_per_link + 1):
-        deeper = method.model_copy(update={"in_flight_per_link": per_link})
-        played = simulate(workload, cluster, placement, deeper, _MINIBATCHES, memory)
-        limits = [cluster.memory_bytes[accelerator] for accelerator in played.accelerators]
-        missing = max(
-            needed - limit if limit is not None else 0.0
-            for needed, limit in zip(played.memory_bytes, limits, strict=True)
+    return tuple(
+        depth_of(
+            workload,
+            cluster,
+            placement,
+            method.model_copy(update={"in_flight_per_link": per_link}),
+            memory,
         )
-        depths.append(
-            Depth(
-                per_link=per_link,
-                in_flight=deeper.in_flight(played.pipeline),
-                seconds_per_minibatch=played.seconds_per_minibatch,
-                memory_bytes=max(played.memory_bytes),
-                obstacle=f"an accelerator misses {missing:,.0f} bytes of memory"
-                if missing > 0
-                else _obstacle(Candidate(placement, deeper), played.pipeline),
-            )
-        )
-    return tuple(depths)
+        for per_link in range(most_per_link + 1)
+    )
+
+
+def depth_of(
+    workload: Workload,
+    cluster: Cluster,
+    placement: Placement,
+    method: Method,
+    memory: MemoryModel | None = None,
+) -> Depth:
+    """Play a valid placement with the depth of its method; arguments as above."""
+    played = simulate(workload, cluster, placement, method, memory=memory)
+    limits = [cluster.memory_bytes[accelerator] for accelerator in played.accelerators]
+    missing = max(
+        needed - limit if limit is not None else 0.0
+        for needed, limit in zip(played.memory_bytes, limits, strict=True)
+    )
+    return Depth(
+        per_link=method.in_flight_per_link,
+        in_flight=method.in_flight(played.pipeline),
+        seconds_per_minibatch=played.seconds_per_minibatch,
+        memory_bytes=max(played.memory_bytes),
+        obstacle=f"an accelerator misses {missing:,.0f} bytes of memory"
+        if missing > 0
+        else _obstacle(Candidate(placement, method), played.pipeline),
+        steadiness=played.steadiness,
+    )
 
 
 def smallest_depth(depths: Sequence[Depth]) -> Depth:

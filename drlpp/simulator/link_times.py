@@ -44,7 +44,7 @@ def link_times(
 def _messages(simulation: Simulation, workload: Workload) -> Iterator[tuple[int, int, float]]:
     """Yield sender, receiver and bytes of messages."""
     workers = simulation.accelerators
-    routes, sizes = simulation.plan.program.routes, simulation.costs.message_bytes
+    routes, sizes = simulation.program.routes, simulation.message_bytes
     messages = [
         (workers[route.sender], workers[route.receiver], bytes_)
         for route, bytes_ in zip(routes, sizes, strict=True)

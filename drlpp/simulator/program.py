@@ -45,8 +45,11 @@ JOIN_SUM = -2
 # Of all workers, or of replicas and their copies of tied weights: nobody computes meanwhile.
 AWAIT_SUM = -3
 
+ROUTE_BITS = 40
+"""A message that is sent is named by its route above so many bits, and its number in them."""
+
 Step = tuple[tuple[int, ...], int, tuple[int, ...], int]
-"""(messages to wait for, kind, messages to send at its end, all-reduce or −1)."""
+"""(messages to wait for, kind, messages to send at its end with their routes, all-reduce or −1)."""
 
 
 class Route(NamedTuple):
@@ -120,6 +123,25 @@ class Program:
                     position[worker] += 1
                 steps.append(updates[position[worker]][0])
             yield steps
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Steps that workers repeat for ever once they have done a program.
+
+    Messages and all-reduces of the n-th repetition have numbers that are n rounds' larger.
+
+    Attributes:
+        steps: of every worker in a round.
+        messages: of a round.
+        other_messages: how many numbers of messages are needed besides those of the rounds.
+        all_reduces: of a round, as those of a program.
+    """
+
+    steps: tuple[tuple[Step, ...], ...]
+    messages: int
+    other_messages: int
+    all_reduces: tuple[Sum, ...]
 
 
 @dataclass(slots=True)
@@ -201,7 +223,8 @@ class _Compiler:
                     waits.append(received)
                     sends.append(())
                     received = ()
-                sends[-1] += (self.message(action.message, here, index[action.to]),)
+                sent = self.message(action.message, here, index[action.to])
+                sends[-1] += ((self.route_of[sent] << ROUTE_BITS) + sent,)
                 continue
             number = -1
             if isinstance(action, TiedUpdate):

@@ -87,7 +87,7 @@ class SimulatedCluster:
         if index is None:
             return None
         accelerator = simulation.accelerators[index]
-        stage = simulation.plan.program.stages_of[index][0]
+        stage = simulation.program.stages_of[index][0]
         needed = round(simulation.memory_bytes[index])
         limit = round(self.cluster.memory_bytes[accelerator] or 0)
         return FailedMeasurement(
@@ -104,7 +104,8 @@ def measurement_of(simulation: Simulation, links: tuple[LinkUsage, ...]) -> Meas
         seconds_per_minibatch=simulation.seconds_per_minibatch,
         median_seconds=float(numpy.median(steps)),
         standard_deviation_seconds=float(numpy.std(steps, ddof=1)) if len(steps) > 1 else 0.0,
-        minibatches=simulation.plan.window.length,
+        minibatches=simulation.window.length,
+        steadiness=simulation.steadiness,
         workers=simulation.workers,
         links=links,
     )

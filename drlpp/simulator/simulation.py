@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from operator import getitem
 
@@ -17,104 +14,141 @@ from drlpp.costs.memory import MemoryModel
 from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import WorkerUsage
 from drlpp.placement.placement import Placement
-from drlpp.schedule.actions import Backward, Forward, Receive, Send
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.simulator.costs import Costs
 from drlpp.simulator.events import Played, play
-from drlpp.simulator.program import ARRIVED, Program
+from drlpp.simulator.plan import Plan, endless_for, plan_for
+from drlpp.simulator.played_timeline import step_times, timeline_of
+from drlpp.simulator.program import Program
+from drlpp.simulator.steady_state import SteadyState, find_steady_state
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster
 from drlpp.timeline.timeline import TimedAction
 
-_CACHED_PASSES = 5_000
-"""Programs of more forward passes are compiled anew each time, since they take much memory."""
+_LONG_WINDOW = 512
+"""Minibatches that are measured where there is no period."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is played for pipelines of one shape, whatever their costs.
+class _Pricing:
+    """Everything that the costs of a program's steps follow from."""
 
-    Attributes:
-        window: that is measured.
-        program: with workers numbered stage by stage.
-        marks: for the begin and end of every step of the window the update of each worker that
-            completes it.
-    """
+    workload: Workload
+    cluster: Cluster
+    placement: Placement
+    method: Method
+    work: PlacedWork
+    overhead: PassOverhead
 
-    window: Window
-    program: Program
-    marks: tuple[list[int], ...]
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
-        """Compile a schedule that is long enough for a window of ``minibatches``."""
-        window = Window.plan(pipeline, minibatches, method)
-        with _no_search_for_cycles():
-            program = Program.of(method.schedule_for(pipeline, window.minibatches))
-        return cls(window, program, tuple(program.marks(window)))
-
-
-@contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
-    """Pause the search for reference cycles.
-
-    Long schedules are a million objects without cycles, and the search takes a third longer.
-    """
-    searching = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if searching:
-            gc.enable()
-
-
-_cached_plan = lru_cache(maxsize=256)(Plan.of)
-
-
-def plan_for(pipeline: Pipeline, method: Method, minibatches: int) -> Plan:
-    """Return the plan for the shape of a pipeline; the numbers of its workers do not matter."""
-    numbers = {worker: number for number, worker in enumerate(pipeline.stages_by_worker)}
-    stages = (tuple(numbers[worker] for worker in workers) for workers in pipeline.stages)
-    shape = Pipeline(tuple(stages), pipeline.edges, pipeline.ties)
-    filling = (1 + method.in_flight_per_link) * len(shape.workers)
-    passes = len(pipeline.stages) * (minibatches + 2 * filling) * method.microbatches
-    make = _cached_plan if passes <= _CACHED_PASSES else Plan.of
-    return make(shape, method, minibatches)
+    def of(self, program: Program) -> Costs:
+        return Costs.of(
+            self.workload,
+            self.cluster,
+            self.placement,
+            self.work,
+            self.overhead,
+            program,
+            self.method.microbatches,
+        )
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A placement as it was played; seconds count from the start of the run.
+    """A placement that was played; seconds count from the start of the run.
 
     Attributes:
         placement: that was played.
         pipeline: its shape.
         method: the schedule and the weight policy on it.
-        plan: what was played.
-        costs: of its steps.
-        played: when everything happened.
-        completions: when the minibatches of the window were complete: at its begin, and after
-            every step. All stages had then performed the update that contains them.
-        memory_bytes: the most that a worker needs, by index in the program.
+        minibatches: the least that the window has.
+        steady: its steady state; None where a round of updates is too long to look for one
+            (:func:`drlpp.simulator.endless.endless_program`).
     """
 
     placement: Placement
     pipeline: Pipeline
     method: Method
-    plan: Plan = field(repr=False)
-    costs: Costs = field(repr=False)
-    played: Played = field(repr=False)
-    completions: tuple[float, ...]
-    memory_bytes: tuple[float, ...]
+    minibatches: int
+    steady: SteadyState | None = field(repr=False)
+    _memory: MemoryModel = field(repr=False)
+    _pricing: _Pricing = field(repr=False)
 
     @property
     def seconds_per_minibatch(self) -> float:
-        """Seconds in steady state: the measured window divided by its minibatches."""
-        return (self.completions[-1] - self.completions[0]) / self.plan.window.length
+        """Seconds in steady state: exact over a period.
+
+        Where none was found they are those of the slowest worker over a long window.
+        """
+        if self.steady is not None:
+            return self.steady.seconds / self.steady.minibatches
+        return max(self._seconds_of_workers) / self.window.length
+
+    @property
+    def steadiness(self) -> float:
+        """The seconds of the fastest worker for the window's minibatches over the slowest's.
+
+        1 over a period, less while work piles up between them.
+        """
+        if self.steady is not None:
+            return self.steady.steadiness
+        slowest = max(self._seconds_of_workers)
+        return min(self._seconds_of_workers) / slowest if slowest else 1.0
+
+    @cached_property
+    def window(self) -> Window:
+        """Which minibatches count.
+
+        They are whole periods, of which the first is the first that is known to be steady, or a
+        long window where there is none.
+        """
+        least = self.minibatches if self.steady else max(self.minibatches, _LONG_WINDOW)
+        window = Window.plan(self.pipeline, least, self.method)
+        if self.steady is None:
+            return window
+        method, period = self.method, self.steady.minibatches
+        return replace(
+            window,
+            # Nobody runs out of minibatches before it ends, however far ahead.
+            tail=window.tail + method.minibatches_in_flight(self.pipeline),
+            warm_up=self.steady.warm_up,
+            length=-(-least // period) * period,
+            step=method.accumulate
+            if method.flushes
+            else method.minibatches_together(self.pipeline),
+        )
+
+    @cached_property
+    def completions(self) -> tuple[float, ...]:
+        """When the minibatches of the window were complete: at its begin, and after every step.
+
+        All stages had then performed the update that contains them.
+        """
+        if self.steady is None:
+            return tuple(max(map(getitem, self.played.ends, steps)) for steps in self.plan.marks)
+        steady, window = self.steady, self.window
+        begin, *others = steady.completions(window.step)
+        turns = range(window.length // steady.minibatches)
+        return (begin, *(time + turn * steady.seconds for turn in turns for time in others))
+
+    @cached_property
+    def memory_bytes(self) -> tuple[float, ...]:
+        """The most that a worker needs, by index in the program."""
+        program = self.program
+        work, parts = self._pricing.work, self.method.microbatches
+        held = [stage for stages in program.stages_of for stage in stages]
+        holders = [index for index, stages in enumerate(program.stages_of) for _ in stages]
+        # Counted in the schedule, parts are in flight that planners have whole minibatches for.
+        of_stages = replace(self._memory, microbatches=parts).stage_bytes(
+            work.memory.chosen(held),
+            numpy.array(program.in_flight),
+            numpy.array([len(self.pipeline.stages[stage]) for stage in held]),
+        )
+        half_done_bytes = work.half_done_bytes[held] / parts
+        of_stages = of_stages + half_done_bytes * numpy.array(program.half_done)
+        return tuple(numpy.bincount(holders, of_stages).tolist())
 
     def without_room(self, cluster: Cluster) -> int | None:
         """Return the first index in the program that needs more memory than its accelerator has."""
@@ -127,7 +161,7 @@ class Simulation:
     @property
     def step_seconds(self) -> tuple[float, ...]:
         """Seconds per minibatch of every step of the window."""
-        step = self.plan.window.step
+        step = self.window.step
         return tuple((later - earlier) / step for earlier, later in pairwise(self.completions))
 
     @property
@@ -142,18 +176,18 @@ class Simulation:
         Bytes sent are of messages, over the whole run; those of all-reduces do not count, as they
         do not in a measurement.
         """
+        seconds, sent = self.window_seconds, self._bytes_sent
         usages = []
-        begin, end = self.completions[0], self.completions[-1]
         for index, worker in enumerate(self.accelerators):
-            busy = self._busy_seconds(index, begin, end)
+            busy = self._busy_seconds(index)
             usages.append(
                 WorkerUsage(
                     worker=worker,
-                    stage=self.plan.program.stages_of[index][0],
+                    stage=self.pipeline.stage_of(worker),
                     busy_seconds=busy,
-                    waiting_seconds=max(0.0, end - begin - busy),
+                    waiting_seconds=max(0.0, seconds - busy),
                     peak_memory_bytes=round(self.memory_bytes[index]),
-                    bytes_sent=round(self._bytes_sent[index]),
+                    bytes_sent=round(sent[index]),
                 )
             )
         return tuple(sorted(usages, key=lambda usage: usage.worker))
@@ -175,37 +209,96 @@ class Simulation:
         return tuple(self.pipeline.stages_by_worker)
 
     @property
+    def program(self) -> Program:
+        """The beginning of its schedule, or all of it, with workers and routes by index."""
+        return self.plan.program if self.steady is None else self.steady.program.before
+
+    @property
+    def message_bytes(self) -> tuple[float, ...]:
+        """The bytes of a message of every route of :attr:`program`."""
+        return self.costs_of(self.program).message_bytes
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The run that live workers would make for the window, filling and draining included."""
+        return plan_for(self.pipeline, self.method, self.window)
+
+    def costs_of(self, program: Program) -> Costs:
+        """Return what the steps of any program of this shape and method take."""
+        return self._pricing.of(program)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What the steps of :attr:`plan` take."""
+        return self.costs_of(self.plan.program)
+
+    @cached_property
+    def played(self) -> Played:
+        """When everything happens in the run of :attr:`plan`."""
+        return play(self.plan.program, self.costs)
+
+    @property
     def schedule(self) -> Schedule:
-        """The schedule that was played."""
-        return self.method.schedule_for(self.pipeline, self.plan.window.minibatches)
+        """The schedule of :attr:`plan`."""
+        return self.method.schedule_for(self.pipeline, self.window.minibatches)
 
     @cached_property
     def timeline(self) -> tuple[TimedAction, ...]:
-        """All actions by start, for :func:`drlpp.timeline.figure.draw`."""
+        """All actions of :attr:`plan` by start, for :func:`drlpp.timeline.figure.draw`."""
         return timeline_of(self.schedule, self.plan.program, self.played, self.costs)
 
-    def _busy_seconds(self, index: int, begin: float, end: float) -> float:
-        busy = 0.0
-        for (_, kind, _, _), (start, done) in zip(
-            self.plan.program.steps[index],
-            step_times(self.plan.program, self.played, index),
-            strict=True,
-        ):
-            if done <= begin:
-                continue
-            if start >= end:
-                break
-            if kind >= 0:
-                busy += min(done, end) - max(start, begin)
-        return busy
+    @cached_property
+    def _seconds_of_workers(self) -> tuple[float, ...]:
+        """What the minibatches of the window took every worker, where there is no period."""
+        marks = self.plan.marks
+        return tuple(
+            ends[last] - ends[first]
+            for ends, first, last in zip(self.played.ends, marks[0], marks[-1], strict=True)
+        )
+
+    def _busy_seconds(self, index: int) -> float:
+        if self.steady is None:
+            begin, end = self.completions[0], self.completions[-1]
+            return _computing(self.plan.program, self.played, index, begin, end)
+        busy = self.steady.computing_seconds(index)
+        return busy * self.window.length / self.steady.minibatches
 
     @cached_property
     def _bytes_sent(self) -> list[float]:
-        program = self.plan.program
-        sent = [0.0] * len(program.workers)
-        for route in program.route_of:
-            sent[program.routes[route].sender] += self.costs.message_bytes[route]
+        """Of the run of :attr:`plan`, by index; replicas send the same."""
+        sent = [0.0] * len(self.accelerators)
+        for (_, source, target), bytes_ in self._pricing.work.message_bytes.items():
+            senders = self.pipeline.stages[source]
+            for sender in senders:
+                if senders != self.pipeline.stages[target]:
+                    index = self.accelerators.index(sender)
+                    sent[index] += bytes_ * self.window.minibatches / len(senders)
+        shared = self._pricing.work.ties.values()
+        for tie, of_tie in zip(self.method.ties(self.pipeline), shared, strict=True):
+            updates = -(-self.window.minibatches // tie.together)
+            for other in tie.others:
+                for source, target in ((other, tie.root), (tie.root, other)):
+                    senders = self.pipeline.stages[source]
+                    for number, receiver in enumerate(self.pipeline.stages[target]):
+                        sender = senders[number % len(senders)]
+                        if sender != receiver:
+                            sent[self.accelerators.index(sender)] += of_tie.bytes_ * updates
         return sent
+
+
+def _computing(program: Program, played: Played, index: int, begin: float, end: float) -> float:
+    """Return what a worker computes between two moments."""
+    busy = 0.0
+    for (_, kind, _, _), (start, done) in zip(
+        program.steps[index], step_times(program, played, index), strict=True
+    ):
+        if done <= begin:
+            continue
+        if start >= end:
+            break
+        if kind >= 0:
+            busy += min(done, end) - max(start, begin)
+    return busy
 
 
 def simulate(
@@ -216,95 +309,28 @@ def simulate(
     minibatches: int = 30,
     memory: MemoryModel | None = None,
 ) -> Simulation:
-    """Play a valid placement, and measure it over a window as a live run is measured.
+    """Play a valid placement until it is steady, and measure a period of it.
 
     Args:
         workload: what has to be computed and sent.
         cluster: the accelerators and their links.
         placement: of the workload's operators on them.
         method: the schedule, and the weight policy on it.
-        minibatches: the least that the window has.
+        minibatches: the least that the window has that is reported; seconds per minibatch do not
+            depend on it.
         memory: what a stage keeps; that of ``method`` with SGD and momentum if left out.
     """
     pipeline = pipeline_of(workload, placement)
-    plan = plan_for(pipeline, method, minibatches)
     work = PlacedWork.of(workload, placement)
     overhead = PassOverhead.of(workload, placement, work, pipeline, method)
-    costs = Costs.of(
-        workload, cluster, placement, work, overhead, plan.program, method.microbatches
-    )
-    played = play(plan.program, costs)
-    # Counted in the schedule, parts are in flight that planners have whole minibatches for.
-    keeps = replace(memory or MemoryModel.with_state(method), microbatches=method.microbatches)
-    program = plan.program
-    held = [stage for stages in program.stages_of for stage in stages]
-    holders = [index for index, stages in enumerate(program.stages_of) for _ in stages]
-    of_stages = keeps.stage_bytes(
-        work.memory.chosen(held),
-        numpy.array(program.in_flight),
-        numpy.array([len(pipeline.stages[stage]) for stage in held]),
-    )
-    half_done_bytes = work.half_done_bytes[held] / method.microbatches
-    of_stages = of_stages + half_done_bytes * numpy.array(program.half_done)
-    needed = numpy.bincount(holders, of_stages)
+    pricing = _Pricing(workload, cluster, placement, method, work, overhead)
+    endless = endless_for(pipeline, method)
     return Simulation(
         placement=placement,
         pipeline=pipeline,
         method=method,
-        plan=plan,
-        costs=costs,
-        played=played,
-        completions=tuple(max(map(getitem, played.ends, steps)) for steps in plan.marks),
-        memory_bytes=tuple(needed.tolist()),
+        minibatches=minibatches,
+        steady=None if endless is None else find_steady_state(endless, pricing.of),
+        _memory=memory or MemoryModel.with_state(method),
+        _pricing=pricing,
     )
-
-
-def step_times(program: Program, played: Played, worker: int) -> Iterator[tuple[float, float]]:
-    """Begin and end of the steps of a worker, by its index; waiting for messages is before."""
-    before = 0.0
-    for (waits, _, _, _), end in zip(program.steps[worker], played.ends[worker], strict=True):
-        yield max([before, *(played.arrivals[message] for message in waits)]), end
-        before = end
-
-
-def timeline_of(
-    schedule: Schedule, program: Program, played: Played, costs: Costs
-) -> tuple[TimedAction, ...]:
-    """Return the actions of the schedule that ``program`` was compiled from, by start.
-
-    A receive takes no time and stands at the moment when it is done. An all-reduce takes as long as
-    a worker waits for it: buckets that travel during a backward are in the backward. Weights are
-    predicted at the beginning of a pass.
-    """
-    timed = []
-    for index, worker in enumerate(schedule.pipeline.stages_by_worker):
-        times = (
-            found
-            for (_, kind, _, _), found in zip(
-                program.steps[index], step_times(program, played, index), strict=True
-            )
-            if kind != ARRIVED
-        )
-        received = (message for waits, *_ in program.steps[index] for message in waits)
-        now = 0.0
-        for action in schedule.actions[worker]:
-            start = now
-            if isinstance(action, Receive):
-                start = now = max(now, played.arrivals[next(received)])
-            elif not isinstance(action, Send):
-                start, now = next(times)
-            predictions: tuple[tuple[float, float], ...] = ()
-            if isinstance(action, Forward | Backward):
-                part = _predicting_part(costs, index, backward=isinstance(action, Backward))
-                predictions = ((start, start + part * (now - start)),) if part else ()
-            timed.append(TimedAction(worker, action, start, now, predictions))
-    return tuple(sorted(timed, key=lambda timed_action: timed_action.start))
-
-
-def _predicting_part(costs: Costs, index: int, *, backward: bool) -> float:
-    """Return the part of a pass that a worker predicts weights in.
-
-    Passes that share cores take longer.
-    """
-    predicting, whole = costs.prediction_seconds[index][backward], costs.seconds[index][backward]
-    return predicting / whole if predicting else 0.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from drlpp.simulator.costs import Costs
-from drlpp.simulator.program import Program
+from drlpp.simulator.program import Sum
 
 _UNKNOWN = -1.0
 
@@ -24,17 +25,22 @@ class _Sum:
 
 
 class Sums:
-    """The all-reduces of a program, by number.
+    """All-reduces by number.
 
     Attributes:
         ends: when each ends, below 0 while a worker is missing.
     """
 
-    def __init__(self, program: Program, costs: Costs) -> None:
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
         self._bucket_seconds = costs.ready_seconds
         self._sums: list[_Sum] = []
         self.ends: list[float] = []
-        for stage, members, tie in program.all_reduces:
+
+    def add(self, all_reduces: Iterable[Sum]) -> None:
+        """Add those of a program, or a round."""
+        costs = self._costs
+        for stage, members, tie in all_reduces:
             ring: tuple[float, ...] = (costs.squared_norm_seconds,)
             if tie >= 0:
                 ring = (costs.tied_ring_seconds[stage, tie],)

@@ -168,28 +168,23 @@ class PlacedWork:
 
         incoming, outgoing = [0.0] * stages, [0.0] * stages
         message_bytes: dict[MessageKind, float] = {}
-        # The loss is computed with the last stage.
-        for transfer in workload.transfers:
-            source, *readers = (
-                stage_of[member] if member < len(workload) else stages - 1
-                for member in transfer.members
-            )
-            targets = {target for target in readers if target != source}
-            if not targets:
-                continue
+        before = -1
+        for number, transfer, source, target in workload.crossing(stage_of, stages):
             forward, backward = transfer.forward_bytes, transfer.backward_bytes
-            outgoing[source] += forward
-            incoming[source] += backward
-            for target in targets:
-                incoming[target] += forward
-                outgoing[target] += backward
-                there: MessageKind = ("activation", source, target)
-                back: MessageKind = ("gradient", target, source)
-                # Tensors of a backward pass lead back; what is returned for them leads forward.
-                if source > target:
-                    there, back = ("gradient", source, target), ("activation", target, source)
-                message_bytes[there] = message_bytes.get(there, 0.0) + forward
-                message_bytes[back] = message_bytes.get(back, 0.0) + backward
+            if number != before:
+                # Kept once, however often it is sent.
+                outgoing[source] += forward
+                incoming[source] += backward
+                before = number
+            incoming[target] += forward
+            outgoing[target] += backward
+            there: MessageKind = ("activation", source, target)
+            back: MessageKind = ("gradient", target, source)
+            # Tensors of a backward pass lead back; what is returned for them leads forward.
+            if source > target:
+                there, back = ("gradient", source, target), ("activation", target, source)
+            message_bytes[there] = message_bytes.get(there, 0.0) + forward
+            message_bytes[back] = message_bytes.get(back, 0.0) + backward
         forward_seconds = total(workload.forward_seconds)
         backward_seconds = total(workload.backward_seconds)
         memory = workload.work_of(

@@ -53,19 +53,25 @@ def cluster(tmp_path: Path) -> Path:
 LINKS = ("--accelerators", 2, "--bandwidth", 10)
 
 
+EXACT = ("--method", "exact")
+
+
 def test_a_plan_is_explained(shell: Shell, profile: Path) -> None:
-    code, out, _ = shell("plan", "--profile", profile, *LINKS)
+    code, out, _ = shell("plan", "--profile", profile, *LINKS, *EXACT)
     assert code == 0
     assert "planned by exact" in out
-    assert "6.00 s per minibatch: compute of stage 0" in out
+    assert "simulated: 6.50 s per minibatch in steady state, 8.3% above the rule's bound" in out
+    assert "bound: 6.00 s per minibatch, compute of stage 0" in out
     assert "memory: stage 1 needs the most" in out
     assert "proven" in out
     assert "next best by one change: op1 in stage 0 (1-1), 9.00 s (+50.0%)" in " ".join(out.split())
 
 
 def test_a_plan_as_data(shell: Shell, profile: Path) -> None:
-    found = shell.json("plan", "--profile", profile, *LINKS)
+    found = shell.json("plan", "--profile", profile, *LINKS, *EXACT)
     assert found["seconds_per_minibatch"] == pytest.approx(6)
+    assert found["simulated_seconds_per_minibatch"] == pytest.approx(6.5)
+    assert found["steadiness"] == 1
     assert found["configuration"] == "1-1"
     assert [stage["operators"] for stage in found["stages"]] == [["op0"], ["op1", "op2"]]
     assert [stage["accelerators"] for stage in found["stages"]] == [[0], [1]]
@@ -93,6 +99,31 @@ def test_a_plan_tells_what_shared_weights_cost(shell: Shell, tmp_path: Path) -> 
     assert "operators 0, 2 share wte (8 bytes), each stage a copy" in " ".join(out.split())
 
 
+def test_the_best_of_all_planners_is_the_default(shell: Shell, profile: Path) -> None:
+    """It is at most as slow as any, in the simulator; a link of 1 byte/s needs more in flight."""
+    links = ("--accelerators", 3, "--bandwidth", 2)
+    found = shell.json("plan", "--profile", profile, *links)
+    seconds = found["simulated_seconds_per_minibatch"]
+    assert found["lower_bound"] <= seconds
+    assert all(seconds <= other["simulated_seconds_per_minibatch"] for other in found["others"])
+    assert {"data-parallel", "one accelerator"} <= {
+        found["method"],
+        *(other["method"] for other in found["others"]),
+    }
+    for method in ("exact", "data-parallel", "gpipe"):
+        own = shell.json("plan", "--profile", profile, *links, "--method", method)
+        assert own["simulated_seconds_per_minibatch"] >= seconds * (1 - 1e-9)
+    code, out, _ = shell("plan", "--profile", profile, *links)
+    assert code == 0
+    text = " ".join(out.split())
+    assert "simulated: " in text
+    assert "also proposed (simulated, each at its best depth): " in text
+    assert "gap: no placement takes less than " in text
+    fixed = shell.json("plan", "--profile", profile, *links, "--in-flight", 0)
+    assert fixed["in_flight_per_link"] == 0
+    assert fixed["simulated_seconds_per_minibatch"] >= seconds * (1 - 0.011)
+
+
 def test_a_plan_tells_how_workers_share_cores(shell: Shell, profile: Path, tmp_path: Path) -> None:
     """Three operators of 6, 3 and 3 s; on one core they take 12 s, wherever they are."""
     path = tmp_path / "cluster.yaml"
@@ -100,13 +131,13 @@ def test_a_plan_tells_how_workers_share_cores(shell: Shell, profile: Path, tmp_p
     lines = lines.replace("{name: slow, accelerators: 1, speed: 0.5", "{name: a, accelerators: 3")
     path.write_text(lines.replace("accelerators: 3,", "accelerators: 3, cores: 1,"))
     given = ("plan", "--profile", profile, "--cluster", path)
-    code, out, _ = shell(*given)
+    code, out, _ = shell(*given, *EXACT)
     assert code == 0
     assert "cores rule: a has 1 core for 3 workers; 1 work, each on its own" in out
     assert "proven" in out
     code, out, _ = shell(*given, "--method", "gpipe")
     text = " ".join(out.split())
-    assert "12.00 s per minibatch: cores of a" in text
+    assert "12.00 s per minibatch, cores of a" in text
     assert "3 work, and compute 12.00 s for a minibatch together, which takes 12.00 s" in text
     found = shell.json(*given, "--method", "gpipe")
     assert found["cores"] == [{"host": "a", "cores": 1, "workers": 3, "seconds": 12.0}]
@@ -167,17 +198,14 @@ def test_all_planners_are_compared_by_one_rule(shell: Shell, profile: Path) -> N
 def test_pipedreams_profiles_and_unequal_accelerators(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "graph.txt"
     path.write_text(GRAPH_TXT)
-    equal = shell.json("plan", "--profile", path, "--accelerators", 2, "--bandwidth", 1e5)
+    given = ("plan", "--profile", path, "--bandwidth", 1e5, *EXACT)
+    equal = shell.json(*given, "--accelerators", 2)
     assert equal["seconds_per_minibatch"] == pytest.approx(0.0045)
     assert equal["configuration"] == "2"
-    unequal = shell.json(
-        "plan", "--profile", path, "--accelerators", 2, "--bandwidth", 1e5, "--speeds", "0.5,1"
-    )
+    unequal = shell.json(*given, "--accelerators", 2, "--speeds", "0.5,1")
     assert unequal["seconds_per_minibatch"] == pytest.approx(0.006)
     assert [stage["accelerators"] for stage in unequal["stages"]] == [[1], [0]]
-    single = shell.json(
-        "plan", "--profile", path, "--accelerators", 3, "--bandwidth", 1e5, "--no-replication"
-    )
+    single = shell.json(*given, "--accelerators", 3, "--no-replication")
     assert single["configuration"] == "1-1"
 
 
@@ -224,7 +252,7 @@ def test_a_model_is_profiled_planned_and_exported(shell: Shell, tmp_path: Path) 
     placement = tmp_path / "placement.json"
     code, _, err = shell("plan", model, "--profile", profile, "--cluster", cluster, "-o", placement)
     assert code == 0, err
-    assert read_placement(placement).found_by == "exact"
+    assert read_placement(placement).found_by in {*PLANNERS, "one accelerator"}
     code, _, err = shell(
         "plan", model, "--model-option", "layers=2", "--profile", profile, "--cluster", cluster
     )

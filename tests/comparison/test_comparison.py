@@ -248,7 +248,12 @@ def test_what_a_heat_measured_does_not_count_in_the_race(tmp_path: Path) -> None
     in_heats = sum(len(c.measurements) for heat in comparison.heats for c in heat.candidates)
     in_race = sum(len(c.measurements) for c in comparison.contenders)
     assert in_heats + in_race == len(session.measured)
-    assert {m.minibatches for c in comparison.contenders for m in c.measurements} == {7}
+    lengths = [[m.minibatches for m in c.measurements] for c in comparison.contenders]
+    assert {number for found in lengths for number in found} == {7, 8 * 7}
+    # Only the last two, once they are left, run for long.
+    finalists = [found for found in lengths if 8 * 7 in found]
+    assert len(finalists) <= 2
+    assert all(found == sorted(found) for found in lengths)
     assert {m.minibatches for c in comparison.heats[0].candidates for m in c.measurements} == {2}
 
 

@@ -43,12 +43,14 @@ def test_compute_of_the_slowest_stage_rules() -> None:
     assert found.bottleneck == "compute of stage 1"
 
 
-def test_ring_all_reduce_overlaps_with_compute() -> None:
-    """2(m − 1)/m · W / B for a round of m minibatches, against T / m."""
+def test_ring_all_reduce_overlaps_with_a_backward() -> None:
+    """2(m − 1)/m · W / B for a round of m minibatches, against 8 s of the backward of one."""
     slow = predicted([0, 0, 0], [0, 0, 0], cluster_of(3, bandwidth=2))
-    assert slow.stages[0].all_reduce_seconds == pytest.approx(2 * 2 / 3 * 34 / 2 / 3)
-    assert slow.bottleneck == "all-reduce of stage 0 (3 replicas)"
-    assert slow.seconds_per_minibatch == slow.stages[0].all_reduce_seconds
+    ring = 2 * 2 / 3 * 34 / 2
+    assert slow.stages[0].all_reduce_seconds == pytest.approx(ring / 3)
+    assert slow.stages[0].all_reduce_left_seconds == pytest.approx((ring - 8) / 3)
+    assert slow.bottleneck == "compute and all-reduce of stage 0 (3 replicas)"
+    assert slow.seconds_per_minibatch == pytest.approx((12 + ring - 8) / 3)
     fast = predicted([0, 0, 0], [0, 0, 0], cluster_of(3, bandwidth=100))
     assert fast.seconds_per_minibatch == pytest.approx(12 / 3)
     assert fast.bottleneck == "compute of stage 0 (3 replicas)"
@@ -103,6 +105,36 @@ def test_a_tensor_that_several_operators_of_a_stage_read_is_sent_once() -> None:
     assert found.stages[0].message_seconds == 9
 
 
+def test_a_tensor_that_two_stages_read_is_sent_to_each() -> None:
+    """9 bytes to each, and of the second stage's output one; gradients the other way."""
+    graph = graph_of([(0, 1), (0, 2), (1, 2)], parameter_bytes=[0] * 3, output_bytes=[9, 1, 1])
+    found = predicted([0, 1, 2], [0, 1, 2], cluster_of(3), profile_of(graph, [1, 1, 1]))
+    assert [stage.message_seconds for stage in found.stages] == [18, 10, 10]
+
+
+def test_messages_of_several_hosts_meet_at_their_network() -> None:
+    """Two replicas in one host, their reader in another: 4 bytes of each minibatch."""
+    _, profile = chain_of(seconds=[1, 1], parameter_bytes=[0, 0], output_bytes=[4, 1])
+    slow = Link(bandwidth_bytes_per_second=0.5)
+    fast = Link(bandwidth_bytes_per_second=1e9)
+
+    def hosts(first: int, second: int) -> Cluster:
+        both = (Host(name="a", accelerators=first), Host(name="b", accelerators=second))
+        return Cluster(hosts=both, within_host=fast, between_hosts=slow)
+
+    cluster = hosts(2, 1)
+    found = predicted([0, 1], [0, 0, 1], cluster, profile)
+    assert [stage.message_seconds for stage in found.stages] == [4, 8]
+    # In one host messages between its own accelerators pass no network.
+    inside = predicted([0, 1], [0, 1, 1], cluster, profile)
+    assert [stage.message_seconds for stage in inside.stages] == pytest.approx([4, 4])
+    assert inside.seconds_per_minibatch == pytest.approx(4)
+    two = predicted([0, 1], [0, 0, 1, 1], hosts(2, 2), profile)
+    assert [stage.message_seconds for stage in two.stages] == pytest.approx([4, 4])
+    assert two.bottleneck == "messages out of a"
+    assert two.seconds_per_minibatch == pytest.approx(8)
+
+
 @given(st.data())
 def test_predictions_name_the_part_that_rules(data: st.DataObject) -> None:
     graph = data.draw(graphs())
@@ -110,7 +142,7 @@ def test_predictions_name_the_part_that_rules(data: st.DataObject) -> None:
     placement = data.draw(placements(graph, accelerators=4))
     found = predict(Workload.of(profile), cluster_of(4, bandwidth=3.0), placement)
     assert found.seconds_per_minibatch == max(
-        max(stage.compute_seconds, stage.all_reduce_seconds, stage.message_seconds)
+        max(stage.compute_seconds + stage.all_reduce_left_seconds, stage.message_seconds)
         for stage in found.stages
     )
 

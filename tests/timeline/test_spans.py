@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drlpp.cli.timeline.timeline_sources import TimelineRun
@@ -143,6 +143,8 @@ def test_shares_of_a_simulation_are_its_utilisation(data: st.DataObject) -> None
         [0] * first + [1] * (operators - first), data.draw(st.sampled_from([(0, 1, 1), (0, 0, 1)]))
     )
     found = simulate(Workload.of(profile), cluster, placement, minibatches=4)
+    # Where no bytes come back a stage runs ahead, and has done all of a run before the others.
+    assume(found.steadiness == 1)
     hosts = dict.fromkeys(found.pipeline.workers, "localhost")
     recording = TimelineRun("", "s", found.timeline, found.schedule, found.plan.window, hosts)
     assert recording.bounds == pytest.approx((found.completions[0], found.completions[-1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,6 +31,12 @@ from drlpp.cli.command_line import (
 )
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
+
+if TYPE_CHECKING:
+    from drlpp.planners import Choice, Proposal
+
+BEST = "best"
+"""The best that is simulated of what all quick planners propose."""
 
 cluster_app = typer.Typer(help="Clusters: hosts, accelerators, links.", no_args_is_help=True)
 
@@ -110,7 +116,12 @@ def plan_placement(
     no_replication: Annotated[
         bool, typer.Option("--no-replication", help="One accelerator for each stage.")
     ] = False,
-    method: Annotated[str, typer.Option(help="The planner; see --all.")] = "exact",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="The planner (see --all), or the best in the simulator of what all propose."
+        ),
+    ] = BEST,
     all_methods: Annotated[
         bool, typer.Option("--all", help="Compare all planners in a table.")
     ] = False,
@@ -123,7 +134,7 @@ def plan_placement(
             help="Parts in flight for each link between stages, beyond NOAM's one for each "
             "worker: a number (method option in_flight_per_link), or the fewest that the simulator "
             "finds enough.",
-            show_default="0",
+            show_default="auto, with --method best; otherwise 0",
         ),
     ] = None,
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}; likewise.")] = "adam",
@@ -135,33 +146,36 @@ def plan_placement(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of planners that draw at random.")] = 0,
     time_limit: Annotated[
-        float, typer.Option(min=0, help="Seconds that non-contiguous may take.")
+        float, typer.Option(min=0, help="Seconds that exact and non-contiguous may search.")
     ] = 60.0,
     size: SizeOption = Size.SMALL,
     model_option: ModelOptions = [],  # noqa: B006
 ) -> None:
     """Plan a placement, without running it, and explain it."""
+    from contextlib import suppress
     from dataclasses import replace
 
     from drlpp.cli.planning.planning_input import PlanningInput
     from drlpp.cli.planning.planning_report import plan_record, plan_report, plans_table, write_plan
     from drlpp.costs.memory import MemoryModel
-    from drlpp.planners import PLANNERS, plan
-    from drlpp.planners.shared_weights import choose_sharing
+    from drlpp.planners import PLANNERS, best_simulated, plan, played, sharing_of
+    from drlpp.planners.shared_weights import Sharing, choose_sharing
     from drlpp.schedule.method import Method, choose_method
-    from drlpp.simulator import Depth, simulate_depths, smallest_depth
     from drlpp.specs.optimizer_spec import OptimizerSpec
 
     console = build_console()
-    if method not in PLANNERS:
-        raise InvalidInput(f"planner {method!r} is unknown; there are {', '.join(PLANNERS)}")
+    if method not in (BEST, *PLANNERS):
+        known = ", ".join((BEST, *PLANNERS))
+        raise InvalidInput(f"planner {method!r} is unknown; there are {known}")
     if output is not None and (model is None or all_methods):
         raise InvalidInput(
             "a placement.json names the model that it places: -o needs MODEL, and one --method"
         )
     options = read_options(method_option, "method", "accumulate=4")
     automatic = in_flight == "auto"
-    if automatic and all_methods:
+    if in_flight is None and method == BEST and not all_methods:
+        automatic = "in_flight_per_link" not in options
+    elif automatic and all_methods:
         raise InvalidInput("--in-flight auto looks at one plan: leave out --all, or name a number")
     if in_flight is not None and "in_flight_per_link" in options:
         raise InvalidInput("in_flight_per_link is given twice, as --in-flight and --method-option")
@@ -193,45 +207,62 @@ def plan_placement(
         problem = replace(problem, memory=MemoryModel.of(run, updates))
     if no_replication:
         problem = replace(problem, replicate=False)
-    names = list(PLANNERS) if all_methods else [method]
-    plans, failures = [], {}
-    for number, name in enumerate(names, 1):
-        try:
-            with said_if_long(f"planning with {name} ({number} of {len(names)})"):
-                plans.append(plan(name, problem))
-        except InvalidInput as error:
-            if not all_methods:
-                raise
-            failures[name] = str(error)
-    sharing = None
-    if not all_methods and problem.workload.ties:
-        with said_if_long("simulating plans with and without copies of weights"):
-            sharing = choose_sharing(plans[0], run)
-        plans = [sharing.plan]
-    depths: tuple[Depth, ...] = ()
-    if automatic:
-        if given.profile is None:
-            raise InvalidInput("--in-flight auto plays a pipeline: it needs a profile of drlpp's")
-        if not plans[0].runnable:
+    plays = given.profile is not None
+    if method == BEST and not plays:
+        # Whose tensors and costs are no pipeline's.
+        method, automatic = "exact", in_flight == "auto"
+    if automatic and not plays:
+        raise InvalidInput("--in-flight auto plays a pipeline: it needs a profile of drlpp's")
+    if all_methods:
+        plans, failures = [], {}
+        for number, name in enumerate(PLANNERS, 1):
+            try:
+                with said_if_long(f"planning with {name} ({number} of {len(PLANNERS)})"):
+                    plans.append(plan(name, problem))
+            except InvalidInput as error:
+                failures[name] = str(error)
+        simulated = {}
+        for found in plans if plays else ():
+            with suppress(InvalidInput), said_if_long("simulating"):
+                simulated[found.method] = played(found, run)
+        if as_json:
+            records = [plan_record(found, simulated.get(found.method)) for found in plans]
+            records += [{"method": name, "error": reason} for name, reason in failures.items()]
+            console.print_json(data=records)
+        else:
+            console.print(plans_table(plans, simulated, failures))
+        return
+    choice: Choice | None = None
+    proposal: Proposal | None = None
+    sharing: Sharing | None = None
+    if method == BEST:
+        with said_if_long("planning with all planners, and simulating"):
+            choice = best_simulated(problem, run, deepen=automatic)
+        proposal, chosen = choice.best, choice.best.plan
+        if problem.workload.ties:
+            sharing = sharing_of(choice)
+    else:
+        with said_if_long(f"planning with {method}"):
+            chosen = plan(method, problem)
+        if problem.workload.ties:
+            with said_if_long("simulating plans with and without copies of weights"):
+                sharing = choose_sharing(chosen, run)
+            chosen = sharing.plan
+        if automatic and not chosen.runnable:
             raise InvalidInput(
                 "--in-flight auto plays a pipeline, and no pipeline can run this plan; use another "
                 "planner, such as exact"
             )
-        with said_if_long("simulating in-flight depths"):
-            depths = simulate_depths(
-                problem.workload, problem.cluster, plans[0].placement, run, problem.memory
-            )
-        chosen = smallest_depth(depths).per_link
-        run = run.model_copy(update={"in_flight_per_link": chosen})
-        plans = [plans[0].with_in_flight(chosen)]
+        with suppress(*(() if automatic else (InvalidInput,))), said_if_long("simulating"):
+            if plays and chosen.runnable:
+                proposal = played(chosen, run, deepen=automatic)
+                chosen = proposal.plan
+    if automatic and proposal is not None:
+        run = run.model_copy(update={"in_flight_per_link": proposal.depth.per_link})
     if as_json:
-        records = [plan_record(found, depths, sharing) for found in plans]
-        records += [{"method": name, "error": reason} for name, reason in failures.items()]
-        console.print_json(data=records if all_methods else records[0])
-    elif all_methods:
-        console.print(plans_table(plans, failures))
+        console.print_json(data=plan_record(chosen, proposal, choice, sharing))
     else:
-        console.print(plan_report(plans[0], depths, sharing))
+        console.print(plan_report(chosen, proposal, choice, sharing))
     if output is not None:
-        write_plan(output, plans[0], given, run, updates)
+        write_plan(output, chosen, given, run, updates)
         console.print(f"written to {output}")

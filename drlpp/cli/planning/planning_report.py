@@ -20,6 +20,7 @@ from drlpp.io.formatting import seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.planners.best_simulated import Choice, Proposal
 from drlpp.planners.plan import Plan
 from drlpp.planners.shared_weights import Sharing
 from drlpp.schedule.method import Method
@@ -27,25 +28,34 @@ from drlpp.simulator import Depth
 from drlpp.specs.optimizer_spec import OptimizerSpec
 
 _RULES = {
-    "overlapped": "the slowest of compute, all-reduce and messages of a stage",
+    "overlapped": "the slower of a stage's compute, with what is left of its all-reduce, and its "
+    "messages",
     "serial": "compute, all-reduce and messages of a stage, added up",
 }
 
 
 def plan_record(
-    plan: Plan, depths: Sequence[Depth] = (), sharing: Sharing | None = None
+    plan: Plan,
+    proposal: Proposal | None = None,
+    choice: Choice | None = None,
+    sharing: Sharing | None = None,
 ) -> dict[str, Any]:
-    """Return a plan as plain data, and the in-flight depths that were compared for it.
+    """Return a plan as plain data, with what the simulator says of it, and what it was chosen from.
 
     ``sharing`` is what was compared with it, if its model has weights that stages can share.
 
     ``seconds_per_minibatch`` is by ``rule``, what the method minimises, which for PipeDream's is a
-    formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method.
+    formula of its own; ``predicted_seconds_per_minibatch`` by that of the problem for every method,
+    which is a bound. ``simulated_seconds_per_minibatch`` is null for what cannot be played.
     """
     prediction, solution = plan.prediction, plan.solution
     names = plan.problem.workload.names
     return {
         "method": plan.method,
+        "simulated_seconds_per_minibatch": None
+        if proposal is None
+        else proposal.seconds_per_minibatch,
+        "steadiness": None if proposal is None else proposal.depth.steadiness,
         "seconds_per_minibatch": prediction.seconds_per_minibatch
         if solution.own_seconds is None
         else solution.own_seconds,
@@ -57,11 +67,20 @@ def plan_record(
         "planner_seconds": plan.planner_seconds,
         "proven_optimal": solution.proven_optimal,
         "runnable": plan.runnable,
-        "lower_bound": solution.lower_bound,
+        "lower_bound": solution.lower_bound if choice is None else choice.lower_bound,
         "missing_bytes": prediction.missing_bytes,
         "note": solution.note,
         "in_flight_per_link": plan.problem.memory.in_flight_per_link,
-        "depths": [asdict(depth) for depth in depths],
+        "depths": [asdict(depth) for depth in _compared(proposal)],
+        "others": [
+            {
+                "method": other.plan.method,
+                "configuration": other.plan.placement.configuration,
+                "in_flight_per_link": other.depth.per_link,
+                "simulated_seconds_per_minibatch": other.seconds_per_minibatch,
+            }
+            for other in (choice.others if choice else ())
+        ],
         **_sharing_record(sharing),
         "stages": [
             {
@@ -85,7 +104,6 @@ def _sharing_record(sharing: Sharing | None) -> dict[str, Any]:
             "configuration": other.placement.configuration,
             "simulated_seconds_per_minibatch": _finite(sharing.other_seconds),
         },
-        "simulated_seconds_per_minibatch": _finite(sharing.seconds),
     }
 
 
@@ -94,12 +112,15 @@ def _finite(seconds: float) -> float | None:
 
 
 def plan_report(
-    plan: Plan, depths: Sequence[Depth] = (), sharing: Sharing | None = None
+    plan: Plan,
+    proposal: Proposal | None = None,
+    choice: Choice | None = None,
+    sharing: Sharing | None = None,
 ) -> RenderableType:
     """Explain a plan: its stages, what rules, how sure it is, and what the next best is.
 
-    ``depths`` are those that its in-flight depth was chosen from, and ``sharing`` is the comparison
-    with a plan whose stages share other weights.
+    What the simulator says comes first, in ``proposal``; ``choice`` is what it was chosen from, and
+    ``sharing`` the comparison with a plan whose stages share other weights.
     """
     prediction, problem = plan.prediction, plan.problem
     names = problem.workload.names
@@ -126,10 +147,12 @@ def plan_report(
         f"{problem.workload.model} on {problem.cluster.accelerators} accelerators, "
         f"planned by {plan.method} in {seconds_text(plan.planner_seconds)}: "
         f"{plan.placement.configuration}",
+        *_simulated(plan, proposal),
         table,
         *_explanations(plan),
         *_sharing(sharing),
-        *_comparison(plan.problem.memory.in_flight_per_link, depths),
+        *_comparison(plan.problem.memory.in_flight_per_link, _compared(proposal)),
+        *(_rivals(choice) if choice else ()),
     )
 
 
@@ -163,6 +186,44 @@ def _names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
 
 
+def _compared(proposal: Proposal | None) -> tuple[Depth, ...]:
+    """Return the depths that one was chosen from."""
+    return proposal.depths if proposal is not None and len(proposal.depths) > 1 else ()
+
+
+def _simulated(plan: Plan, proposal: Proposal | None) -> Iterator[str]:
+    if proposal is None:
+        return
+    seconds, bound = proposal.seconds_per_minibatch, plan.prediction.seconds_per_minibatch
+    above = f", {max(seconds / bound - 1, 0):.1%} above the rule's bound" if bound else ""
+    yield f"simulated: {seconds_text(seconds)} per minibatch in steady state{above}"
+    if proposal.depth.steadiness < 1:
+        yield (
+            "(no period was found: over a long window, in which the fastest worker took "
+            f"{proposal.depth.steadiness:.0%} of the slowest's time)"
+        )
+
+
+def _rivals(choice: Choice) -> Iterator[str]:
+    """Tell by how much it may miss, and what else was proposed, the best of each planner."""
+    if choice.lower_bound:
+        above = choice.best.seconds_per_minibatch / choice.lower_bound - 1
+        yield (
+            f"gap: no placement takes less than {seconds_text(choice.lower_bound)}, by the rule; "
+            f"this one is at most {max(above, 0):.1%} slower than the best"
+        )
+    best: dict[str, Proposal] = {}
+    for other in choice.others:
+        best.setdefault(other.plan.method, other)
+    if best:
+        found = ", ".join(
+            f"{name} {other.plan.placement.configuration} "
+            f"{seconds_text(other.seconds_per_minibatch)}"
+            for name, other in best.items()
+        )
+        yield f"also proposed (simulated, each at its best depth): {found}"
+
+
 def _comparison(chosen: int, depths: Sequence[Depth]) -> Iterator[str]:
     if depths:
         times = ", ".join(
@@ -177,7 +238,7 @@ def _explanations(plan: Plan) -> list[str]:
     prediction, solution = plan.prediction, plan.solution
     seconds = prediction.seconds_per_minibatch
     lines = [
-        f"{seconds_text(seconds)} per minibatch: {prediction.bottleneck} "
+        f"bound: {seconds_text(seconds)} per minibatch, {prediction.bottleneck} "
         f"(the rule: {_RULES[plan.problem.costs]})"
     ]
     lines += _cores(plan)
@@ -197,11 +258,11 @@ def _explanations(plan: Plan) -> list[str]:
         f"its accelerators; {room}"
     )
     if solution.proven_optimal:
-        lines.append("proven: nothing that this planner looks for is faster by this rule")
+        lines.append("proven: nothing that this planner looks for has a smaller bound")
     elif solution.lower_bound:
         lines.append(
-            f"not proven: no placement takes less than {seconds_text(solution.lower_bound)}; this "
-            f"is {seconds / solution.lower_bound - 1:.1%} above it"
+            f"not proven: no placement takes less than {seconds_text(solution.lower_bound)}; the "
+            f"bound of this one is {seconds / solution.lower_bound - 1:.1%} above it"
         )
     if plan.next_best is not None:
         other = plan.next_best
@@ -234,8 +295,10 @@ def _cores(plan: Plan) -> Iterator[str]:
             )
 
 
-def plans_table(plans: Sequence[Plan], failures: Mapping[str, str]) -> RenderableType:
-    """Show plans side by side, by the same rule, the fastest marked.
+def plans_table(
+    plans: Sequence[Plan], simulated: Mapping[str, Proposal], failures: Mapping[str, str]
+) -> RenderableType:
+    """Show plans side by side, the fastest marked: simulated if any is, otherwise by the rule.
 
     ``failures`` are listed below them.
     """
@@ -244,32 +307,38 @@ def plans_table(plans: Sequence[Plan], failures: Mapping[str, str]) -> Renderabl
         problem = plans[0].problem
         title = (
             f"{problem.workload.model} on {problem.cluster.accelerators} accelerators; seconds per "
-            f"minibatch: {_RULES[problem.costs]}"
+            f"minibatch, simulated and as a bound: {_RULES[problem.costs]}"
         )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("planner", no_wrap=True)
     table.add_column("configuration", overflow="fold", min_width=13)
-    for column in ("predicted", "own formula", "lower bound"):
+    for column in ("simulated", "bound", "own formula", "of all"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("bottleneck", overflow="fold", max_width=20)
     table.add_column("memory", justify="right", no_wrap=True)
     table.add_column("planned in", justify="right", no_wrap=True)
     usable = [p for p in plans if p.runnable and not p.prediction.missing_bytes]
-    fastest = min((p.prediction.seconds_per_minibatch for p in usable), default=None)
+
+    def judged(plan: Plan) -> float:
+        if not simulated:
+            return plan.prediction.seconds_per_minibatch
+        found = simulated.get(plan.method)
+        return math.inf if found is None else found.seconds_per_minibatch
+
+    fastest = min(map(judged, usable), default=None)
     for plan in plans:
         prediction, solution = plan.prediction, plan.solution
         bound = "–"
         if solution.lower_bound:
             bound = "proven" if solution.proven_optimal else seconds_text(solution.lower_bound)
         memory = decimal(round(prediction.stages[prediction.worst_memory].memory_bytes))
-        best = (
-            plan in usable
-            and fastest is not None
-            and prediction.seconds_per_minibatch <= fastest * (1 + 1e-9)
-        )
+        best = plan in usable and fastest is not None and judged(plan) <= fastest * (1 + 1e-9)
         table.add_row(
             plan.method,
             plan.placement.configuration + ("" if plan.runnable else " (a bound)"),
+            seconds_text(simulated[plan.method].seconds_per_minibatch)
+            if plan.method in simulated
+            else "–",
             seconds_text(prediction.seconds_per_minibatch),
             "–" if solution.own_seconds is None else seconds_text(solution.own_seconds),
             bound,

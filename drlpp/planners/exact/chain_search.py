@@ -17,8 +17,9 @@ branches have fewer; the program counts them as if they were in a row.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,6 +58,10 @@ class ChainSearch(ABC):
         memory: what a stage keeps.
         side_by_side: count one minibatch in flight for every stage, as if all were branches side
             by side: no placement needs less memory.
+
+    Attributes:
+        least: seconds per minibatch that were proven to be needed when the time was over; None if
+            the search came to its end.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class ChainSearch(ABC):
         *,
         side_by_side: bool = False,
     ) -> None:
+        self.least: float | None = None
         self.pairs = pairs
         self.fleet = fleet
         self._memory = memory
@@ -79,11 +85,12 @@ class ChainSearch(ABC):
         self._distinct = numpy.array(totals)
         self._row = numpy.array([row[group] for group in groups])
 
-    def fastest(self, bound: float = 0.0) -> Chain | None:
+    def fastest(self, bound: float = 0.0, deadline: float = numpy.inf) -> Chain | None:
         """Return the optimum, or None if nothing fits into memory.
 
         Args:
             bound: seconds per minibatch that the optimum is known to need at least.
+            deadline: a moment of :func:`time.monotonic` after which the best so far is returned.
         """
         best = self.within(numpy.inf)
         if best is None:
@@ -97,18 +104,28 @@ class ChainSearch(ABC):
             best = found
             return found.seconds
 
-        self._bisect(bound * (1 - ROUNDING), best.seconds, reached)
+        self._bisect(bound * (1 - ROUNDING), best.seconds, reached, deadline)
         return best
 
-    def _bisect(self, low: float, high: float, reached: Callable[[float], float | None]) -> None:
+    def _bisect(
+        self,
+        low: float,
+        high: float,
+        reached: Callable[[float], float | None],
+        deadline: float,
+    ) -> None:
         """Try limits between two, among them the least seconds of a stage that can be kept to.
 
         Args:
             low: cannot be kept to.
             high: can be.
             reached: tries a limit; returns the seconds of what keeps to it, None if nothing does.
+            deadline: see :meth:`fastest`.
         """
         while True:
+            if time.monotonic() > deadline:
+                self.least = low
+                return
             candidates = self._distinct[(self._distinct > low) & (self._distinct < high)]
             if len(candidates) <= _FEW_CANDIDATES:
                 break
@@ -121,6 +138,9 @@ class ChainSearch(ABC):
         values = numpy.unique(candidates)
         first, last = 0, len(values)
         while first < last:
+            if time.monotonic() > deadline:
+                self.least = float(values[first - 1]) if first else low
+                return
             number = (first + last) // 2
             if reached(values[number]) is None:
                 first = number + 1
@@ -225,62 +245,98 @@ class EqualAccelerators(ChainSearch):
 
 
 class UnequalAccelerators(ChainSearch):
-    """The search where accelerators are of several kinds."""
+    """The search where accelerators are of several kinds.
+
+    Ways to take accelerators are bits of a number: those that suffice behind a downset. A stage on
+    a choice of accelerators takes these bits, of which those count that leave the choice free, to
+    larger numbers by as many as the choice has (:meth:`Fleet.index`). Stages that may stand on
+    groups that cost alike are looked at together.
+    """
+
+    def __init__(
+        self,
+        pairs: StagePairs,
+        fleet: Fleet,
+        costs: CostModel,
+        memory: MemoryModel,
+        *,
+        side_by_side: bool = False,
+    ) -> None:
+        super().__init__(pairs, fleet, costs, memory, side_by_side=side_by_side)
+        self._words = -(-fleet.states // 64)
+        self._offsets = [fleet.index(counts) for counts in fleet.choices]
+        self._fits = [_bits(fits) for fits in fleet.fits]
+        # Which ways take no more than so many accelerators.
+        most = sum(fleet.available)
+        self._up_to = self._packed([_bits(fleet.sizes <= size) for size in range(-1, most + 1)])
 
     def within(self, limit: float) -> Chain | None:
         """Keep every way to take accelerators, by kind, that suffices."""
         pairs, fleet = self.pairs, self.fleet
-        allowed = (self._distinct <= limit)[self._row]
-        offsets = numpy.array([fleet.index(counts) for counts in fleet.choices])
-        target = offsets[:, None] + numpy.arange(fleet.states)[None, :]
-        reached = numpy.zeros((len(pairs.downsets), fleet.states), dtype=numpy.float32)
-        reached[-1, 0] = 1
+        allowed = self._distinct <= limit
+        reached = numpy.zeros((len(pairs.downsets), self._words), dtype=numpy.uint64)
+        reached[-1] = self._packed([1])
         for i in range(len(pairs.downsets) - 2, -1, -1):
-            stages = slice(pairs.first[i], pairs.first[i + 1])
-            possible = self._ways(allowed[:, stages], reached[pairs.end[stages]], stages) > 0
-            reached[i, target[possible & fleet.fits]] = 1
-        ends = numpy.flatnonzero(reached[0])
-        if not len(ends):
+            stages = slice(int(pairs.first[i]), int(pairs.first[i + 1]))
+            ways = 0
+            for choice, behind in self._behind(allowed[:, stages], reached, stages):
+                ways |= (behind & self._fits[choice]) << self._offsets[choice]
+            if ways:
+                reached[i] = self._packed([ways])
+        found = self._number(reached[0])
+        if not found:
             return None
-        state = int(ends[fleet.sizes[ends].argmin()])
-        return self._trace(allowed, reached, offsets, state)
+        ends = [state for state in range(fleet.states) if found >> state & 1]
+        return self._trace(allowed, reached, min(ends, key=lambda state: fleet.sizes[state]))
 
-    def _ways(
-        self, allowed: NDArray[numpy.bool_], behind: NDArray[numpy.float32], stages: slice
-    ) -> NDArray[numpy.float32]:
-        """Count the stages that allow a choice with a state behind them.
+    def _behind(
+        self, allowed: NDArray[numpy.bool_], reached: NDArray[numpy.uint64], stages: slice
+    ) -> Iterator[tuple[int, int]]:
+        """Yield for every choice the ways behind stages that may stand on it."""
+        ends = self.pairs.end[stages]
+        if self.fleet.limits_memory:
+            for choice, row in enumerate(self._row):
+                ok = allowed[row]
+                if ok.any():
+                    # Infinite where any number behind leaves room.
+                    room = numpy.minimum(self._most_behind[choice, stages][ok], len(self._up_to))
+                    sizes = numpy.minimum(numpy.floor(room).astype(int) + 1, len(self._up_to) - 1)
+                    with_room = reached[ends[ok]] & self._up_to[sizes]
+                    yield choice, self._number(numpy.bitwise_or.reduce(with_room, axis=0))
+            return
+        together = [
+            self._number(numpy.bitwise_or.reduce(reached[ends[ok]], axis=0)) if ok.any() else 0
+            for ok in allowed
+        ]
+        for choice, row in enumerate(self._row):
+            if together[row]:
+                yield choice, together[row]
 
-        Returns an array of shape ``(choices, states)``.
-        """
-        if not self.fleet.limits_memory:
-            found: NDArray[numpy.float32] = allowed.astype(numpy.float32) @ behind
-            return found
-        room = self._most_behind[:, stages]
-        return numpy.array(
-            [
-                (ok[:, None] * behind * (self.fleet.sizes[None, :] <= most[:, None])).sum(axis=0)
-                for ok, most in zip(allowed, room, strict=True)
-            ]
-        )
+    def _packed(self, numbers: Sequence[int]) -> NDArray[numpy.uint64]:
+        """Return numbers as rows of words."""
+        bytes_ = b"".join(number.to_bytes(8 * self._words, "little") for number in numbers)
+        return numpy.frombuffer(bytes_, dtype="<u8").reshape(len(numbers), self._words)
+
+    @staticmethod
+    def _number(words: NDArray[numpy.uint64]) -> int:
+        return int.from_bytes(words.tobytes(), "little")
 
     def _trace(
-        self,
-        allowed: NDArray[numpy.bool_],
-        reached: NDArray[numpy.float32],
-        offsets: NDArray[numpy.intp],
-        state: int,
+        self, allowed: NDArray[numpy.bool_], reached: NDArray[numpy.uint64], state: int
     ) -> Chain:
         """Return one way through the program that ends in ``state``, with long stages first."""
         pairs, fleet = self.pairs, self.fleet
         stages_found, choices_found, at = [], [], 0
         while at < len(pairs.downsets) - 1:
-            stages = slice(pairs.first[at], pairs.first[at + 1])
+            stages = slice(int(pairs.first[at]), int(pairs.first[at + 1]))
             found = None
-            for choice in range(len(fleet.choices)):
-                before = state - int(offsets[choice])
-                if before < 0 or not fleet.fits[choice, before]:
+            for choice, row in enumerate(self._row):
+                before = state - self._offsets[choice]
+                if before < 0 or not self._fits[choice] >> before & 1:
                     continue
-                good = allowed[choice, stages] & (reached[pairs.end[stages], before] > 0)
+                word, bit = divmod(before, 64)
+                behind = reached[pairs.end[stages], word] >> numpy.uint64(bit) & numpy.uint64(1)
+                good = allowed[row, stages] & (behind > 0)
                 if fleet.limits_memory:
                     good &= fleet.sizes[before] <= self._most_behind[choice, stages]
                 positions = numpy.flatnonzero(good)
@@ -293,3 +349,8 @@ class UnequalAccelerators(ChainSearch):
             choices_found.append(choice)
             at = int(pairs.end[stage])
         return self._chain(stages_found, choices_found)
+
+
+def _bits(flags: NDArray[numpy.bool_]) -> int:
+    """Return flags as the bits of a number."""
+    return int.from_bytes(numpy.packbits(flags, bitorder="little").tobytes(), "little")

@@ -11,6 +11,8 @@ and the lower bound is what holds nevertheless:
 
 * too many downsets: those of many topological orders; no placement is faster than all accelerators
   sharing the work evenly, nor than its most expensive operator;
+* copies of weights on several stages, where stages differ in replicas: as if each stage summed them
+  for its own updates, and as if no stage did, which gives the bound;
 * links of several levels: as if all were the slowest, and as if all were the fastest, which gives
   the bound;
 * a memory limit, and branches: with as many minibatches in flight as if stages were in a row, and
@@ -21,6 +23,7 @@ and the lower bound is what holds nevertheless:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -120,16 +123,27 @@ def exact(problem: PlanningProblem) -> Solution:
         fleet = replace(fleet, most_choices=int(MOST_COSTS / len(pairs)))
     bound = _simple_bound(problem, workload, whole)
 
-    plans = []
-    for link in dict.fromkeys((fastest, slowest)):
-        search = _chain_search(pairs, replace(fleet, link=link), problem)
-        chain = search.fastest(bound)
+    plans, stopped = [], False
+    deadline = time.monotonic() + problem.time_limit_seconds
+    # What holds of all placements comes first.
+    least = _with_fewest_sums(problem, workload, pairs)
+    worlds = [(fastest, least), (slowest, least), (fastest, pairs)]
+    for number, (link, stages) in enumerate(dict.fromkeys(worlds)):
+        search = _chain_search(stages, replace(fleet, link=link), problem)
+        chain = search.fastest(bound, deadline)
+        stopped |= search.least is not None
         if chain is not None:
             plans.append(_placement(contraction, pairs, fleet, chain))
-        if complete and link == fastest:
-            bound = max(bound, _bound(problem, pairs, fleet, chain))
+        if complete and not number:
+            bound = max(bound, _bound(problem, stages, fleet, search, chain))
     best, seconds = _best(problem, plans)
-    doubts = _doubts(problem, complete, fleet, fastest != slowest, pairs)
+    doubts = [*_doubts(problem, complete, fleet, fastest != slowest, pairs)]
+    if stopped:
+        doubts.append(f"stopped after {problem.time_limit_seconds:g} s")
+    elif complete and best is not None and seconds > bound * (1 + ROUNDING):
+        doubts.append("a tensor that several stages read counts once in what is proven")
+        if least is not pairs:
+            doubts.append("sums of copies of weights do not count in it")
     if best is None or seconds > bound * (1 + ROUNDING):
         best, seconds = _best(problem, [*plans, *_found_by_others(problem)])
     if best is None:
@@ -160,6 +174,20 @@ def _doubts(
         yield "memory counts branches as if they were in a row"
 
 
+def _with_fewest_sums(
+    problem: PlanningProblem, workload: Workload, pairs: StagePairs
+) -> StagePairs:
+    """Return the stages without sums of copies, unless all stages make their updates together.
+
+    With different numbers of replicas, copies are updated less often than a stage's own weights.
+    """
+    alike = not problem.replicate or workload.flushes or problem.costs == "serial"
+    alike |= problem.cluster.accelerators <= workload.accumulate * workload.microbatches
+    if alike or not any(tie.trained for tie in workload.ties):
+        return pairs
+    return replace(pairs, work=replace(pairs.work, tied_updates=numpy.zeros(len(pairs))))
+
+
 def _chain_search(
     pairs: StagePairs, fleet: Fleet, problem: PlanningProblem, *, side_by_side: bool = False
 ) -> ChainSearch:
@@ -182,19 +210,25 @@ def _best(problem: PlanningProblem, plans: Iterable[Placement]) -> tuple[Placeme
     return best, seconds
 
 
-def _bound(problem: PlanningProblem, pairs: StagePairs, fleet: Fleet, chain: Chain | None) -> float:
+def _bound(
+    problem: PlanningProblem,
+    pairs: StagePairs,
+    fleet: Fleet,
+    search: ChainSearch,
+    chain: Chain | None,
+) -> float:
     """Return seconds that no chain of downsets beats on the fastest links.
 
-    ``chain`` is the best chain whose stages are in a row.
+    ``chain`` is the best chain whose stages are in a row, as ``search`` has found it.
 
     Stages of a workload without branches are in a row.
     """
     in_a_row = len(pairs.downsets) == pairs.downsets.shape[1] + 1
     if chain is not None and (in_a_row or not fleet.limits_memory):
-        return chain.seconds
+        return chain.seconds if search.least is None else search.least
     search = _chain_search(pairs, fleet, problem, side_by_side=True)
     chain = search.fastest()
-    return 0.0 if chain is None else chain.seconds
+    return 0.0 if chain is None else (chain.seconds if search.least is None else search.least)
 
 
 def _found_by_others(problem: PlanningProblem) -> Iterator[Placement]:
@@ -264,8 +298,8 @@ def _simple_bound(problem: PlanningProblem, workload: Workload, fleet: Fleet) ->
 
     They are the larger of all work shared evenly and the most expensive operator.
     """
-    workload = workload.with_ties_once()
-    work = workload.seconds + workload.update_seconds
+    workload = workload.without_tied_weights()
+    work = workload.seconds + workload.update_seconds / workload.accumulate
     even = float(work.sum()) / sum(_speeds_at_once(problem.cluster))
     zero = numpy.zeros(len(workload))
     alone = workload.work_of(

@@ -48,12 +48,8 @@ class SharedCores(ChainSearch):
         self._offsets = numpy.array([fleet.index(counts) for counts in fleet.choices])
         self._target = self._offsets[:, None] + numpy.arange(fleet.states)[None, :]
 
-    def fastest(self, bound: float = 0.0) -> Chain | None:
-        """Return the optimum, or None if nothing fits into memory.
-
-        Args:
-            bound: seconds per minibatch that the optimum is known to need at least.
-        """
+    def fastest(self, bound: float = 0.0, deadline: float = numpy.inf) -> Chain | None:
+        """Return the optimum, or None if nothing fits into memory; arguments as above."""
         best = self.within(numpy.inf)
         if best is None:
             return None
@@ -71,7 +67,7 @@ class SharedCores(ChainSearch):
         # No stage may be the slowest part: then it is the load of a chain within the bound.
         if (seconds := reached(low)) is not None:
             high = seconds
-        self._bisect(low, high, reached)
+        self._bisect(low, high, reached, deadline)
         # As fast with fewer accelerators.
         return self.within(best.seconds * (1 + ROUNDING))
 

@@ -27,7 +27,7 @@ Indices = NDArray[numpy.intp]
 _BLOCK = 512
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StagePairs:
     """All stages between some downsets, ordered by the downset that they begin with.
 

@@ -112,6 +112,7 @@ def _memory_bytes(problem: PlanningProblem) -> Array:
     nothing = numpy.zeros(len(workload))
     work = StageWork(
         seconds=nothing,
+        one_backward_seconds=nothing,
         update_seconds=nothing,
         sharing_seconds=nothing,
         parameter_bytes=workload.parameter_bytes,

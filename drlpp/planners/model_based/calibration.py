@@ -176,8 +176,8 @@ class Calibration:
         return {
             one.worker: max(
                 1.0,
-                (one.busy_seconds / shared.plan.window.length)
-                / (other.busy_seconds / free.plan.window.length),
+                (one.busy_seconds / shared.window.length)
+                / (other.busy_seconds / free.window.length),
             )
             for one, other in zip(shared.workers, free.workers, strict=True)
             if other.busy_seconds > 0

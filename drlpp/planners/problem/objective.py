@@ -7,13 +7,15 @@ since a search asks thousands of times.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.analytic_model import group_of
+from drlpp.costs.message_load import MessageLoad
 from drlpp.costs.stage_cost import Group, StageSeconds
+from drlpp.costs.tied_sums import TiedSums
 from drlpp.costs.workload import Array, StageWork
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
@@ -65,7 +67,8 @@ class AnalyticObjective:
             stage_of[list(stage.operators)] = index
         stage_of[-1] = len(stages) - 1
 
-        incoming, outgoing, talks = self._tensors.crossing(stage_of, len(stages))
+        incoming, outgoing, bytes_ = self._tensors.crossing(stage_of, len(stages))
+        talks = bytes_ + bytes_.T > 0
 
         def total(values: Array) -> Array:
             return numpy.bincount(stage_of[:-1], values, len(stages)).astype(numpy.float64)
@@ -77,11 +80,18 @@ class AnalyticObjective:
             last=numpy.arange(len(stages)) == len(stages) - 1,
         )
         linked = talks.copy()
-        for tied in problem.workload.ties_between(stage_of.tolist()):
-            linked[numpy.ix_(tied, tied)] = True
+        tied = TiedSums.of(
+            problem.workload, together, stage_of.tolist(), [len(s.accelerators) for s in stages]
+        )
+        for sharing, _ in tied.bytes_:
+            linked[numpy.ix_(sharing, sharing)] = True
         numpy.fill_diagonal(linked, False)
 
-        slowest = 0.0
+        slowest, load = 0.0, None
+        if problem.costs == "overlapped":
+            holders = [stage.accelerators for stage in stages]
+            load = MessageLoad.of(problem.cluster, holders, bytes_, tied.bytes_)
+            slowest = max(load.shared.values(), default=0.0)
         # Of every accelerator, where some share cores.
         busy = numpy.zeros(problem.cluster.accelerators)
         for index, stage in enumerate(stages):
@@ -91,7 +101,11 @@ class AnalyticObjective:
                 others = tuple(a for partner in partners for a in stages[partner].accelerators)
             group = self._group(stage.accelerators, others)
             alone = together.chosen(index)
+            if load is not None:
+                alone = tied.applied(alone, index)
             seconds = StageSeconds.of(alone, group, problem.costs)
+            if load is not None:
+                seconds = replace(seconds, messages=load.stages[index])
             slowest = max(slowest, float(seconds.total(problem.costs)))
             if self._crowded:
                 busy[list(stage.accelerators)] = StageSeconds.busy(alone, group.replicas)
@@ -142,18 +156,24 @@ class _Tensors:
             backward_bytes=numpy.array([t.backward_bytes for t in transfers], dtype=float),
         )
 
-    def crossing(self, stage_of: NDArray[numpy.int64], stages: int) -> tuple[Array, Array, _Flags]:
-        """Return incoming and outgoing bytes of every stage, and which stages exchange tensors."""
+    def crossing(self, stage_of: NDArray[numpy.int64], stages: int) -> tuple[Array, Array, Array]:
+        """Return incoming and outgoing bytes of every stage, and those from stage to stage.
+
+        In the former a tensor counts once for the stage that makes it, in the latter for each that
+        reads it.
+        """
         present = numpy.zeros((len(self.source), stages), dtype=bool)
         present[self.tensor, stage_of[self.member]] = True
         sources = stage_of[self.source]
         crosses = present.sum(axis=1) > 1
         present, sources = present[crosses], sources[crosses]
         forward, backward = self.forward_bytes[crosses], self.backward_bytes[crosses]
-        talks = numpy.zeros((stages, stages), dtype=bool)
-        numpy.logical_or.at(talks, sources, present)
-        talks |= talks.T
-        numpy.fill_diagonal(talks, False)
+        between = numpy.zeros((stages, stages))
+        numpy.add.at(between, sources, forward[:, None] * present)
+        returning = numpy.zeros((stages, stages))
+        numpy.add.at(returning, sources, backward[:, None] * present)
+        between += returning.T
+        numpy.fill_diagonal(between, 0.0)
         # Of all stages that a tensor touches, its source sends it and the others receive it.
         sent, returned = (
             numpy.bincount(sources, weights=bytes_, minlength=stages)
@@ -161,7 +181,7 @@ class _Tensors:
         )
         incoming = forward @ present - sent + returned
         outgoing = backward @ present - returned + sent
-        return incoming, outgoing, talks
+        return incoming, outgoing, between
 
 
 def _in_flight(replicas: NDArray[numpy.int64], talks: _Flags, per_link: int) -> Array:
@@ -185,7 +205,8 @@ def _unreachable_seconds(problem: PlanningProblem) -> float:
     bandwidth = min(link.bandwidth_bytes_per_second for link in links)
     latency = max(link.latency_seconds for link in links)
     bytes_ = workload.parameter_bytes.sum() + sum(t.bytes_ for t in workload.transfers)
-    bytes_ += sum(2 * tie.bytes_ for tie in workload.ties)
+    copies = sum(len(tie.operators) * tie.bytes_ for tie in workload.ties)
+    bytes_ += 2 * cluster.accelerators * copies
     whole = workload.stage(range(len(workload)), last=False)
     updates = min(workload.microbatches, cluster.accelerators)
     work = whole.seconds + updates * whole.update_seconds + whole.sharing_seconds

@@ -27,7 +27,7 @@ class PlanningProblem:
         replicate: whether a stage may stand on several accelerators.
         memory: what a stage keeps, for clusters that limit it.
         seed: of planners that draw at random.
-        time_limit_seconds: of planners that would otherwise continue until the optimum is proven.
+        time_limit_seconds: of planners that search until the optimum is proven.
     """
 
     workload: Workload

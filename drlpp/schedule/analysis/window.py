@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from drlpp.schedule.actions import Update
@@ -43,6 +43,10 @@ class Window:
         """
         return completions[self.warm_up - 1 : self.warm_up + self.length : self.step]
 
+    def later(self) -> Window:
+        """Return the window of a longer run that begins where this one ends."""
+        return replace(self, warm_up=self.warm_up + self.length)
+
     @classmethod
     def plan(cls, pipeline: Pipeline, minibatches: int, method: Method) -> Window:
         """Lay a window of at least ``minibatches`` into a run, in whole rounds of updates."""
@@ -81,15 +85,19 @@ def completion_times(schedule: Schedule, ends: Mapping[int, Sequence[float]]) ->
 
     ``ends`` holds when each of a worker's actions ended, in the order of the schedule.
     """
-    complete = [0.0] * schedule.minibatches
+    of_workers = update_times(schedule, ends).values()
+    return list(accumulate(map(max, zip(*of_workers, strict=True)), max))
+
+
+def update_times(schedule: Schedule, ends: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
+    """Return for every worker when it had performed the update that contains each minibatch."""
+    found: dict[int, list[float]] = {}
     for worker, actions in schedule.actions.items():
-        first = 0
+        times = found[worker] = []
         for action, end in zip(actions, ends[worker], strict=True):
             if isinstance(action, Update):
-                for minibatch in range(first, action.through):
-                    complete[minibatch] = max(complete[minibatch], end)
-                first = action.through
-    return list(accumulate(complete, max))
+                times += [end] * (action.through - len(times))
+    return found
 
 
 def _round_up(number: int, step: int) -> int:

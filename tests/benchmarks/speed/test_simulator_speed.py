@@ -10,12 +10,12 @@ def test_a_row_says_what_was_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulator_speed, "_LEAST_SECONDS", 0.0)
     row = time_simulation(2, 2, 4)
     assert row.accelerators == 4
-    # 4 to fill, 4 to measure and 2 ahead; each is a forward and a backward on two stages, and a
-    # message both ways; each pair of them an all-reduce and an update on four workers.
-    assert row.minibatches == 10
-    assert row.steps == 10 * 2 * 2 + 5 * 2 * 4
-    assert row.messages == 10 * 2
+    # Until a period is found; each is a forward and a backward on two stages, and a message both
+    # ways; each pair of them an all-reduce and an update on four workers. Two forwards are ahead.
+    assert row.minibatches == 14
+    assert row.steps == 14 * 2 * 2 + 2 + 7 * 2 * 4
+    assert row.messages == 14 * 2
     assert row.over_prediction >= 1 - 1e-9
     table = table_of([row])
     assert table["stages × replicas"][0] == "2 × 2"
-    assert table["steps and messages"][0] == "100"
+    assert table["steps and messages"][0] == str(114 + 28)

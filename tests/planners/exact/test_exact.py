@@ -55,9 +55,17 @@ def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
     solution = exact(problem)
     check_placement(problem, solution.placement)
     best = optimum(problem)
-    assert problem.predict(solution.placement).seconds_per_minibatch == pytest.approx(best)
-    assert solution.proven_optimal
-    assert solution.lower_bound == pytest.approx(best)
+    found = problem.predict(solution.placement).seconds_per_minibatch
+    if solution.proven_optimal:
+        assert found == solution.lower_bound == pytest.approx(best)
+    else:
+        # A tensor with several readers may be sent more than once, and with replicas copies of
+        # weights are summed less often, which no stage knows alone.
+        workload = problem.workload
+        tied = problem.replicate and any(tie.trained for tie in workload.ties)
+        assert tied or any(len(transfer.members) > 2 for transfer in workload.transfers)
+        assert solution.lower_bound <= best * (1 + 1e-9)
+        assert found >= best * (1 - 1e-9)
 
 
 @given(
@@ -312,3 +320,20 @@ def test_published_contiguous_optima(name: str, milliseconds: float) -> None:
     found = problem.predict(solution.placement).seconds_per_minibatch
     assert round(1e3 * found, 4) == milliseconds
     assert solution.proven_optimal
+
+
+@pytest.mark.parametrize("speeds", [[1.0, 1.0, 1.0], [1.0, 0.5, 0.25]])
+def test_without_time_it_says_what_was_proven(speeds: list[float]) -> None:
+    _, profile = chain_of(
+        seconds=[6, 3, 5, 7, 2], parameter_bytes=[4] * 5, output_bytes=[1, 2, 3, 4, 5]
+    )
+    problem = PlanningProblem(Workload.of(profile), cluster_of(3).with_speeds(speeds))
+    best = exact(problem)
+    assert best.proven_optimal
+    hasty = exact(replace(problem, time_limit_seconds=0.0))
+    check_placement(problem, hasty.placement)
+    assert "stopped after 0 s" in hasty.note
+    assert 0 < hasty.lower_bound <= best.lower_bound * (1 + 1e-9)
+    found = problem.predict(hasty.placement).seconds_per_minibatch
+    assert found >= best.lower_bound * (1 - 1e-9)
+    assert hasty.proven_optimal == (found <= hasty.lower_bound * (1 + 1e-9))

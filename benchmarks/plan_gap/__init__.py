@@ -1,0 +1,1 @@
+"""How far plans are from what a long search in the simulator finds."""

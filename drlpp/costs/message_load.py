@@ -1,0 +1,136 @@
+"""What messages take of the ports that they pass, in seconds per minibatch.
+
+A tensor is sent once to every stage that reads it, to the worker that takes the minibatch there,
+and its gradient comes back from each. Replicas take turns, so of m and n replicas those meet whose
+numbers are the same modulo the greatest common divisor. Every accelerator has a port for what it
+sends and one for what it receives; between hosts and racks, messages also pass ports that all
+accelerators behind them share (:mod:`drlpp.simulator.network`).
+
+Gradients of copies of weights go to every replica of the stage that sums them, and the sums to
+every replica of the others. Of three copies or more only what each stage sends and receives at
+least is counted: which of them sums is up to the schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from drlpp.costs.workload import Array, Workload
+from drlpp.specs.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class MessageLoad:
+    """Seconds per minibatch that ports are held.
+
+    Attributes:
+        stages: of the busiest port of each stage's accelerators; ``(stages,)``.
+        shared: of the ports that belong to no accelerator, by their names.
+    """
+
+    stages: Array
+    shared: dict[str, float]
+
+    @classmethod
+    def of(
+        cls,
+        cluster: Cluster,
+        holders: Sequence[tuple[int, ...]],
+        bytes_: Array,
+        tied: Sequence[tuple[tuple[int, ...], float]] = (),
+    ) -> MessageLoad:
+        """Add up the messages of a minibatch.
+
+        Args:
+            cluster: with the links.
+            holders: the accelerators of every stage.
+            bytes_: from which stage to which; ``(stages, stages)``.
+            tied: of copies of weights (:class:`drlpp.costs.tied_sums.TiedSums`).
+        """
+        apart = len(set(holders)) == len(holders)
+        if len(cluster.host_names) == 1 and apart and not tied:
+            replicas = numpy.array([len(held) for held in holders])
+            bandwidth = cluster.within_host.bandwidth_bytes_per_second
+            busiest = numpy.maximum(bytes_.sum(axis=0), bytes_.sum(axis=1))
+            return cls(busiest / (replicas * bandwidth), {})
+        out: dict[int, float] = defaultdict(float)
+        into: dict[int, float] = defaultdict(float)
+        shared: dict[str, float] = defaultdict(float)
+
+        def send(sender: int, receiver: int, bytes_: float) -> None:
+            if sender == receiver:
+                return
+            seconds = bytes_ / cluster.link(sender, receiver).bandwidth_bytes_per_second
+            out[sender] += seconds
+            into[receiver] += seconds
+            _pass_between(cluster, sender, receiver, bytes_, shared)
+
+        for source, target in zip(*numpy.nonzero(bytes_), strict=True):
+            senders, receivers = holders[source], holders[target]
+            turns = math.lcm(len(senders), len(receivers))
+            for turn in range(turns):
+                send(
+                    senders[turn % len(senders)],
+                    receivers[turn % len(receivers)],
+                    float(bytes_[source, target]) / turns,
+                )
+        for sharing, each in tied:
+            if len(sharing) == 2:
+                # Whichever of them is the root: every replica gets the gradients, or the sum.
+                for source, target in (sharing, sharing[::-1]):
+                    senders = holders[source]
+                    for number, receiver in enumerate(holders[target]):
+                        send(senders[number % len(senders)], receiver, each)
+            elif apart:
+                for stage in sharing:
+                    others = [holders[other] for other in sharing if other != stage]
+                    seconds = each / _fastest(cluster, holders[stage], others)
+                    least = min(map(len, others)) // len(holders[stage])
+                    for accelerator in holders[stage]:
+                        into[accelerator] += seconds
+                        out[accelerator] += least * seconds
+        stages = [max(max(out[a], into[a]) for a in held) for held in holders]
+        return cls(numpy.array(stages), dict(shared))
+
+
+def _fastest(cluster: Cluster, one: Sequence[int], others: Sequence[Sequence[int]]) -> float:
+    """Return the bytes per second of the fastest link between some accelerators and others."""
+    links = (cluster.link(a, b) for a in one for other in others for b in other)
+    return max(link.bandwidth_bytes_per_second for link in links)
+
+
+def stage_bytes(workload: Workload, stage_of: Sequence[int], stages: int) -> Array:
+    """Return the bytes of a minibatch from stage to stage, both ways; ``(stages, stages)``.
+
+    Args:
+        workload: with the tensors.
+        stage_of: the stage of every operator.
+        stages: how many there are; the loss is computed with the last.
+    """
+    found = numpy.zeros((stages, stages))
+    for _, transfer, source, target in workload.crossing(stage_of, stages):
+        found[source, target] += transfer.forward_bytes
+        found[target, source] += transfer.backward_bytes
+    return found
+
+
+def _pass_between(
+    cluster: Cluster, sender: int, receiver: int, bytes_: float, shared: dict[str, float]
+) -> None:
+    """Hold the ports of hosts and racks between two accelerators for a message."""
+    level = cluster.level(sender, receiver)
+    if not level:
+        return
+    for name, accelerator in (("out of", sender), ("into", receiver)):
+        network = cluster.network(accelerator).bandwidth_bytes_per_second
+        shared[f"{name} {cluster.host_names[cluster.host_of[accelerator]]}"] += bytes_ / network
+    if level > 1:
+        assert cluster.between_racks is not None
+        seconds = bytes_ / cluster.between_racks.bandwidth_bytes_per_second
+        shared[f"out of rack {cluster.rack_of[sender]}"] += seconds
+        shared[f"into rack {cluster.rack_of[receiver]}"] += seconds

@@ -1,0 +1,160 @@
+"""The best of what all quick planners propose, as the simulator judges it, at its best depth.
+
+Planners minimise rules, which are bounds: they do not know how replicas wait for each other, what
+meets at a port, or how many minibatches in flight a link needs. The simulator does, but has to be
+given placements. So every planner proposes one, and data parallelism on every number of
+accelerators and the fastest accelerator alone are proposed as well: what wins is no slower than
+any of them. Where operators share weights, every planner also proposes a placement that keeps these
+on one stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from drlpp.errors import InvalidInput, NothingFits
+from drlpp.placement.placement import Placement, Stage
+from drlpp.planners.plan import Plan, plan
+from drlpp.planners.problem.problem import PlanningProblem, Solution
+from drlpp.planners.registry import FOLDING, PLANNERS
+from drlpp.planners.shared_weights import Sharing, plan_together, shared_weights
+from drlpp.schedule.method import Method
+from drlpp.simulator import Depth, depth_of, simulate_depths, smallest_depth
+
+QUICK = tuple(name for name in PLANNERS if name not in ("non-contiguous", "random"))
+"""The planners that are asked: the mixed-integer program takes long, and random ones are beaten."""
+
+_MOST_TO_SEARCH = 32
+"""Accelerators up to which searches take a few seconds."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan, and what the simulator says of it.
+
+    Attributes:
+        plan: a planner's, with the memory of the depth.
+        depth: the best, or the one that was asked for.
+        depths: all that were tried.
+    """
+
+    plan: Plan
+    depth: Depth
+    depths: tuple[Depth, ...]
+
+    @property
+    def seconds_per_minibatch(self) -> float:
+        """Simulated, with the depth."""
+        return self.depth.seconds_per_minibatch
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen.
+
+    Attributes:
+        best: the fastest proposal.
+        others: all others, the fastest first.
+        lower_bound: seconds per minibatch that no placement can beat by the rule, as far as any
+            planner knows.
+    """
+
+    best: Proposal
+    others: tuple[Proposal, ...]
+    lower_bound: float
+
+
+def best_simulated(problem: PlanningProblem, method: Method, *, deepen: bool = True) -> Choice:
+    """Ask all quick planners, and play what they propose.
+
+    Args:
+        problem: its workload is that of ``method``.
+        method: the schedule, and the weight policy on it.
+        deepen: try in-flight depths for every proposal, where the schedule has any to choose;
+            otherwise all are played with the method's own.
+
+    Raises:
+        NothingFits: if no proposal fits into memory.
+        InvalidInput: if there is none that the method can run.
+    """
+    found: list[Proposal] = []
+    error: InvalidInput | None = None
+    known = set()
+    lower_bound = 0.0
+    for proposed in _proposals(problem):
+        lower_bound = max(lower_bound, proposed.solution.lower_bound)
+        if proposed.placement.canonical in known or not proposed.runnable:
+            continue
+        known.add(proposed.placement.canonical)
+        try:
+            found.append(played(proposed, method, deepen=deepen))
+        except InvalidInput as failed:
+            error = failed
+    if not found:
+        # It says what is missing where nothing fits.
+        plan("exact" if problem.workload.stages_held == 1 else FOLDING[0], problem)
+        raise error or NothingFits("no planner found a placement that can be run")
+    # Of equals the first: formulas come before searches, fewer accelerators before more.
+    found.sort(key=lambda proposal: proposal.seconds_per_minibatch)
+    return Choice(found[0], tuple(found[1:]), lower_bound)
+
+
+def played(proposed: Plan, method: Method, *, deepen: bool = False) -> Proposal:
+    """Play a plan that can be run; with ``deepen`` with several in-flight depths.
+
+    Raises:
+        InvalidInput: if it fits into memory with no depth, or the weight policy refuses it.
+    """
+    problem = proposed.problem
+    given = (problem.workload, problem.cluster, proposed.placement, method, problem.memory)
+    if deepen and method.schedule_kind.takes_in_flight_per_link:
+        depths = simulate_depths(*given)
+        chosen = smallest_depth(depths)
+    else:
+        chosen = depth_of(*given)
+        depths = (chosen,)
+        if not chosen.possible:
+            raise InvalidInput(f"{proposed.placement.configuration}: {chosen.obstacle}")
+    return Proposal(proposed.with_in_flight(chosen.per_link), chosen, depths)
+
+
+def sharing_of(choice: Choice) -> Sharing:
+    """Compare the best with the fastest that has copies of weights, if it has none, or none."""
+    best = choice.best
+    shared = tuple(shared_weights(best.plan.problem, best.plan.placement))
+    for other in choice.others:
+        if any(shared_weights(other.plan.problem, other.plan.placement)) != bool(shared):
+            seconds = other.seconds_per_minibatch
+            return Sharing(best.plan, other.plan, best.seconds_per_minibatch, seconds, shared)
+    return Sharing(best.plan, seconds=best.seconds_per_minibatch, shared=shared)
+
+
+def _proposals(problem: PlanningProblem) -> Iterator[Plan]:
+    """Yield what planners find; a planner that finds nothing proposes nothing."""
+    if problem.workload.stages_held > 1:
+        names: tuple[str, ...] = FOLDING
+    else:
+        yield from _single_stages(problem)
+        many = problem.cluster.accelerators > _MOST_TO_SEARCH
+        names = tuple(n for n in QUICK if not (many and n in ("local-search", "evolution")))
+    for name in names:
+        for planner in (plan, plan_together) if problem.workload.ties else (plan,):
+            with suppress(InvalidInput):
+                found = planner(name, problem)
+                single = all(len(stage.accelerators) == 1 for stage in found.placement.stages)
+                if problem.replicate or single:
+                    yield found
+
+
+def _single_stages(problem: PlanningProblem) -> Iterator[Plan]:
+    """Yield the whole model on the fastest accelerator, and on more and more of them."""
+    cluster = problem.cluster
+    order = sorted(range(cluster.accelerators), key=lambda a: -cluster.speeds[a])
+    operators = tuple(range(len(problem.workload)))
+    for count in range(1, cluster.accelerators + 1 if problem.replicate else 2):
+        stage = Stage(operators=operators, accelerators=tuple(sorted(order[:count])))
+        solution = Solution(Placement(stages=(stage,)))
+        name = "one accelerator" if count == 1 else "data-parallel"
+        yield Plan(name, problem, solution, 0.0)

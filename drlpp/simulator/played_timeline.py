@@ -1,0 +1,63 @@
+"""The timeline of a placement that was played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from drlpp.schedule.actions import Backward, Forward, Receive, Send
+from drlpp.schedule.schedule import Schedule
+from drlpp.simulator.costs import Costs
+from drlpp.simulator.events import Played
+from drlpp.simulator.program import ARRIVED, Program
+from drlpp.timeline.timeline import TimedAction
+
+
+def step_times(program: Program, played: Played, worker: int) -> Iterator[tuple[float, float]]:
+    """Begin and end of the steps of a worker, by its index; waiting for messages is before."""
+    before = 0.0
+    for (waits, _, _, _), end in zip(program.steps[worker], played.ends[worker], strict=True):
+        yield max([before, *(played.arrivals[message] for message in waits)]), end
+        before = end
+
+
+def timeline_of(
+    schedule: Schedule, program: Program, played: Played, costs: Costs
+) -> tuple[TimedAction, ...]:
+    """Return the actions of the schedule that ``program`` was compiled from, by start.
+
+    A receive takes no time and stands at the moment when it is done. An all-reduce takes as long as
+    a worker waits for it: buckets that travel during a backward are in the backward. Weights are
+    predicted at the beginning of a pass.
+    """
+    timed = []
+    for index, worker in enumerate(schedule.pipeline.stages_by_worker):
+        times = (
+            found
+            for (_, kind, _, _), found in zip(
+                program.steps[index], step_times(program, played, index), strict=True
+            )
+            if kind != ARRIVED
+        )
+        received = (message for waits, *_ in program.steps[index] for message in waits)
+        now = 0.0
+        for action in schedule.actions[worker]:
+            start = now
+            if isinstance(action, Receive):
+                start = now = max(now, played.arrivals[next(received)])
+            elif not isinstance(action, Send):
+                start, now = next(times)
+            predictions: tuple[tuple[float, float], ...] = ()
+            if isinstance(action, Forward | Backward):
+                part = _predicting_part(costs, index, backward=isinstance(action, Backward))
+                predictions = ((start, start + part * (now - start)),) if part else ()
+            timed.append(TimedAction(worker, action, start, now, predictions))
+    return tuple(sorted(timed, key=lambda timed_action: timed_action.start))
+
+
+def _predicting_part(costs: Costs, index: int, *, backward: bool) -> float:
+    """Return the part of a pass that a worker predicts weights in.
+
+    Passes that share cores take longer.
+    """
+    predicting, whole = costs.prediction_seconds[index][backward], costs.seconds[index][backward]
+    return predicting / whole if predicting else 0.0

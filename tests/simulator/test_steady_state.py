@@ -1,0 +1,138 @@
+"""A period is what the schedule does for ever: found early, and the same in any longer run."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drlpp.costs.workload import Workload
+from drlpp.schedule.method import Method
+from drlpp.schedule.pipeline import Pipeline
+from drlpp.simulator.endless import endless_program, round_of
+from drlpp.simulator.events import Play
+from drlpp.simulator.program import Program
+from drlpp.simulator.simulation import Simulation, simulate
+from drlpp.simulator.steady_state import SteadyState
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.simulator.test_simulator_properties import METHODS, clusters, costed
+from tests.support.simulated_chains import chain, fast_cluster, one_way, stages_of
+from tests.support.strategies.graphs import placements
+
+
+@st.composite
+def simulations(draw: st.DrawFn) -> tuple[Simulation, SteadyState]:
+    profile, cluster = draw(costed()), draw(clusters())
+    # Times without a common divisor meet at no port at once.
+    operators = [
+        operator.model_copy(update={"forward_seconds": operator.forward_seconds * factor})
+        for operator, factor in zip(
+            profile.operators,
+            draw(st.lists(st.floats(0.5, 2), min_size=len(profile.operators), max_size=99)),
+            strict=False,
+        )
+    ]
+    profile = profile.model_copy(update={"operators": tuple(operators)})
+    method = draw(st.sampled_from([*METHODS, Method(in_flight_per_link=5)]))
+    placement = draw(placements(profile.graph, 4))
+    found = simulate(Workload.of(profile, method), cluster, placement, method, 6)
+    assert found.steady is not None
+    return found, found.steady
+
+
+@given(simulations())
+@settings(max_examples=60)
+def test_a_period_goes_on_for_ever(case: tuple[Simulation, SteadyState]) -> None:
+    """Played for three periods more, everything happens as before, as much later."""
+    found, steady = case
+    if not steady.exact:
+        return
+    program, length = steady.program, steady.end - steady.begin
+    longer = Play(program.before, found.costs_of(program.before), program.rounds)
+    rounds = steady.end + 3 * length + program.rounds_in_flight + 3
+    longer.play(rounds)
+    compared = 0
+    for ends, before, steps in zip(
+        longer.ends, program.before.steps, program.rounds.steps, strict=True
+    ):
+        first = len(before) + (steady.begin + 1) * len(steps)
+        period = length * len(steps)
+        for early, late in zip(ends[first:], ends[first + period :], strict=False):
+            assert late - early == pytest.approx(steady.seconds, rel=1e-7)
+            compared += 1
+    assert compared >= sum(map(len, program.rounds.steps)) * length
+
+
+@given(simulations())
+@settings(max_examples=60)
+def test_a_run_that_begins_and_ends_has_it_in_its_window(
+    case: tuple[Simulation, SteadyState],
+) -> None:
+    """The schedule of live workers, which drains, gives what the one that never ends gives."""
+    found, steady = case
+    if not steady.exact:
+        return
+    marks = [max(map(list.__getitem__, found.played.ends, steps)) for steps in found.plan.marks]
+    assert marks == pytest.approx(found.completions, rel=1e-9)
+    assert found.window.length % steady.minibatches == 0
+    assert found.window.length >= 6
+    assert found.seconds_per_minibatch == pytest.approx(found.window_seconds / found.window.length)
+
+
+@given(
+    replicas=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    method=st.sampled_from(METHODS),
+)
+@settings(max_examples=40)
+def test_what_repeats_is_what_the_schedule_says(replicas: list[int], method: Method) -> None:
+    """Each worker's computations: the program, then rounds, against a schedule of many rounds."""
+    pipeline = Pipeline.straight(*replicas)
+    endless = endless_program(pipeline, method)
+    assert endless is not None
+    rounds = 3
+    whole = Program.of(method.schedule_for(pipeline, 20 * endless.minibatches))
+    for before, steps, expected in zip(
+        endless.before.steps, endless.rounds.steps, whole.steps, strict=True
+    ):
+        kinds = [kind for _, kind, _, _ in (*before, *steps * rounds)]
+        assert kinds == [kind for _, kind, _, _ in expected[: len(kinds)]]
+    assert endless.before.in_flight == whole.in_flight
+    assert endless.before.half_done == whole.half_done
+
+
+def test_a_round_gives_every_replica_its_parts_as_before() -> None:
+    assert round_of(Pipeline.straight(2, 3), Method()) == 6
+    # Of two microbatches in turns, three replicas have the same ones again after three minibatches.
+    assert round_of(Pipeline.straight(3), Method(microbatches=2)) == 6
+    flushing = Method(schedule="gpipe", policy="sync", accumulate=2)
+    assert round_of(Pipeline.straight(3), flushing) == 6
+    assert endless_program(Pipeline.straight(5, 7, 8, 9), Method()) is None
+
+
+def test_two_minibatches_in_a_round_trip_are_a_period() -> None:
+    """Two stages of 3 s and messages of 10 s: F 1, 10, F 1, B 2, 10, B 2 for two minibatches."""
+    link = Link(bandwidth_bytes_per_second=1)
+    cluster = Cluster(hosts=(Host(name="a", accelerators=2),), within_host=link)
+    found = stages_of(chain(3, 3, output_bytes=10), cluster, 1, 1)
+    assert found.steady is not None
+    assert found.steady.exact
+    assert found.steadiness == 1
+    assert found.steady.minibatches == 2
+    assert found.seconds_per_minibatch == pytest.approx(26 / 2)
+
+
+def test_a_stage_that_gets_no_gradients_runs_ahead_for_ever() -> None:
+    found = stages_of(one_way(seconds=3, bytes_=1), fast_cluster(2).with_speeds([1, 0.5]), 1, 1)
+    assert found.steady is not None
+    assert not found.steady.exact
+    assert found.seconds_per_minibatch == pytest.approx(6)
+    assert found.steadiness == pytest.approx(0.5)
+
+
+def test_a_round_that_is_too_long_is_measured_over_a_long_window() -> None:
+    cluster = fast_cluster(29)
+    found = stages_of(chain(5, 7, 8, 9), cluster, 5, 7, 8, 9)
+    assert found.steady is None
+    assert found.window.length >= 512
+    assert found.seconds_per_minibatch == pytest.approx(10 / 7, rel=0.01)
+    assert 0.98 < found.steadiness <= 1
