@@ -108,11 +108,7 @@ def measure(name: str, minibatches: int) -> Row:
                 if method.flushes
                 else trained_by_reference(captured, placement, method, minibatches)
             )
-            differences[method.policy] = max(
-                (value - wanted[key]).abs().max().item()
-                for key, value in found.items()
-                if value.is_floating_point()
-            )
+            differences[method.policy] = largest_difference(found, wanted)
     sizes = [operator.parameter_bytes for operator in captured.graph.operators]
     return Row(
         model=name,
@@ -122,6 +118,16 @@ def measure(name: str, minibatches: int) -> Row:
         capture_seconds=seconds,
         differences=differences,
     )
+
+
+def largest_difference(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    """Return the largest difference of a number; what is not finite is an error."""
+    assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
+    numbers = torch.cat(
+        [(value - wanted[key]).abs().flatten() for key, value in found.items() if value.numel()]
+    )
+    assert numbers.isfinite().all(), "training has blown up"
+    return numbers.max().item()
 
 
 def trained_plainly(task: Task, minibatches: int) -> dict[str, Tensor]:

@@ -82,7 +82,7 @@ def main(
 
     if tests:
         console.print(f"{_GPU_TESTS} …")
-        write(tests=run_tests())
+        write(tests=run_tests(60 * minutes))
     done: list[ModelResults] = []
     for model in models.split(","):
         bench = Bench(
@@ -100,18 +100,30 @@ def main(
         write(models=tuple(done))
     console.print(page(results))
     console.print(f"written to {out / 'results.json'} and {out / 'page.md'}")
-    failed = bool(results.tests and results.tests.failed) or any(m.failures for m in done)
+    failed = bool(results.tests and not results.tests.passed) or any(
+        found.failures or any(run.failure for run in found.runs) for found in done
+    )
     raise typer.Exit(int(failed))
 
 
-def run_tests() -> GpuTests:
-    """Run the tests that need a GPU, in a process of their own."""
+def run_tests(seconds: float) -> GpuTests:
+    """Run the tests that need a GPU, in a process of their own and no longer than that."""
     begin = time.monotonic()
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", _GPU_TESTS)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return GpuTests(
+            counts=f"ended after {seconds:.0f} s",
+            passed=False,
+            failed=(),
+            output="",
+            seconds=seconds,
+        )
     lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["no output"]
     return GpuTests(
         counts=lines[-1],
+        passed=done.returncode == 0,
         failed=tuple(_FAILED.findall(done.stdout)),
         output="" if done.returncode == 0 else (done.stdout + done.stderr)[-20_000:],
         seconds=time.monotonic() - begin,

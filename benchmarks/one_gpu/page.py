@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.one_gpu.results import ModelResults, Results, Run
+from drlpp.comparison.contenders import PLAIN
 
 
 def page(results: Results) -> str:
@@ -51,7 +52,8 @@ def _model(found: ModelResults) -> Iterator[str]:
         yield ""
         yield (
             "Workers that share a device compute in turns: seconds over what all of them compute "
-            "say how well it is used. The simulator gives each a device of its own."
+            "say how well it is used. The simulator gives each a device of its own. Over plain is "
+            "over plain PyTorch in the same precision."
         )
         yield from ("", *_costs(found.runs))
     if found.links:
@@ -85,7 +87,8 @@ def _model(found: ModelResults) -> Iterator[str]:
 def _row(run: Run, runs: Sequence[Run]) -> tuple[str, ...]:
     if run.seconds is None:
         return (run.name, run.placement, f"failed: {run.failure}", *("–",) * 6)
-    plain = runs[0].seconds
+    precision = "bfloat16" if "bfloat16" in run.method or "bfloat16" in run.name else "float32"
+    plain = {one.name: one.seconds for one in runs}.get(f"{PLAIN}, {precision}")
     return (
         run.name,
         run.placement or "–",

@@ -105,12 +105,14 @@ class GpuTests(Record):
 
     Attributes:
         counts: the last line of its output.
+        passed: whether all that were run did; without pytest none is.
         failed: names of tests.
         output: the end of what it printed, if something failed.
         seconds: everything.
     """
 
     counts: str
+    passed: bool
     failed: tuple[str, ...]
     output: str
     seconds: float

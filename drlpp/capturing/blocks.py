@@ -4,14 +4,16 @@ A decoder of 48 layers is 48 times the same operators, one block behind the othe
 
     embedding ─ block ─ block ─ block ─ … ─ block ─ norm ─ head
 
-Blocks are equal where their operators are: type, bytes of parameters, outputs, and edges from
-within, from the block before, or from one operator ahead of all blocks.
+Blocks are equal where their operators are: type, bytes of parameters, outputs, edges from within,
+from the block before, or from one operator ahead of all blocks; and the nodes that they are made
+of, with all their constants, which of their weights are trained, and whether a gradient passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 
 import numpy
@@ -86,8 +88,9 @@ def _shorten_once(captured: CapturedModel) -> Shortened | None:
     for node in captured.module.graph.nodes:
         if is_call(node):
             members.setdefault(captured.operator_of[node.name], []).append(node)
+    described = partial(_described, captured, _passes_gradients(captured))
     for candidate in find_blocks(captured.graph):
-        blocks = _with_equal_nodes(members, candidate)
+        blocks = _with_equal_nodes(members, candidate, described)
         if blocks.copies > KEPT:
             return _shortened(captured, blocks, _without(captured, members, blocks))
     return None
@@ -142,18 +145,48 @@ def _with_equal_edges(incoming: Sequence[Sequence[Edge]], blocks: Blocks) -> Blo
     return replace(blocks, copies=2 + len(list(equal)))
 
 
-def _with_equal_nodes(members: Mapping[int, Sequence[fx.Node]], blocks: Blocks) -> Blocks:
-    """Return the blocks from the first on whose operators are made of the same nodes."""
+def _passes_gradients(captured: CapturedModel) -> set[fx.Node]:
+    """Return the nodes whose backward gives a gradient: a trained weight is on the way to them."""
+    trained = {name for name, value in captured.module.named_parameters() if value.requires_grad}
+    found: set[fx.Node] = set()
+    for node in captured.module.graph.nodes:
+        if (node.op == "get_attr" and node.target in trained) or not found.isdisjoint(
+            node.all_input_nodes
+        ):
+            found.add(node)
+    return found
 
-    def equal(block: int) -> bool:
+
+def _described(captured: CapturedModel, passing: Set[fx.Node], node: fx.Node) -> object:
+    """Return what makes a node cost what it costs, other nodes apart."""
+    constants = fx.map_arg((node.args, node.kwargs), lambda one: one in passing)
+    return node.op, str(node.target), node in passing, repr(constants)
+
+
+def _with_equal_nodes(
+    members: Mapping[int, Sequence[fx.Node]],
+    blocks: Blocks,
+    described: Callable[[fx.Node], object],
+) -> Blocks:
+    """Return blocks that are made of the same nodes: of the first such on, as many as follow.
+
+    The first of all may have less to do, where nothing ahead of it is trained.
+    """
+
+    def equal(blocks: Blocks, block: int) -> bool:
         begin = blocks.begin + block * blocks.length
         return all(
-            [(node.op, node.target) for node in members[operator]]
-            == [(node.op, node.target) for node in members[blocks.last_kept(operator)]]
+            list(map(described, members[operator]))
+            == list(map(described, members[blocks.last_kept(operator)]))
             for operator in range(begin, begin + blocks.length)
         )
 
-    return replace(blocks, copies=len(list(takewhile(equal, range(blocks.copies)))))
+    while blocks.copies > KEPT:
+        found = len(list(takewhile(partial(equal, blocks), range(blocks.copies))))
+        if found > KEPT:
+            return replace(blocks, copies=found)
+        blocks = replace(blocks, begin=blocks.begin + blocks.length, copies=blocks.copies - 1)
+    return blocks
 
 
 def _without(

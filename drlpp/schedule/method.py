@@ -56,8 +56,17 @@ def _needs_recomputation(facts: PolicyFacts, precision: object) -> bool:
     return facts.writes_in_place and precision in ("bfloat16", "float16")
 
 
-PolicyName = Annotated[str, _one_of(lambda: WEIGHT_POLICIES)]
-KindName = Annotated[str, _one_of(training_kinds)]
+def _listing(names: Callable[[], Iterable[str]]) -> Any:
+    """Return what lists the names in a JSON Schema."""
+
+    def add(schema: dict[str, Any]) -> None:
+        schema["enum"] = list(names())
+
+    return Field(json_schema_extra=add)
+
+
+PolicyName = Annotated[str, _one_of(lambda: WEIGHT_POLICIES), _listing(lambda: WEIGHT_POLICIES)]
+KindName = Annotated[str, _one_of(training_kinds), _listing(training_kinds)]
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -133,7 +142,8 @@ class Method(StrictRecord):
     @classmethod
     def _recomputes_where_it_has_to(cls, values: Any) -> Any:
         if isinstance(values, Mapping) and "recompute" not in values:
-            facts = WEIGHT_POLICIES.get(values.get("policy", PIPEOPTIM.name))
+            policy = values.get("policy", PIPEOPTIM.name)
+            facts = WEIGHT_POLICIES.get(policy) if isinstance(policy, str) else None
             if facts is not None and _needs_recomputation(facts, values.get("precision")):
                 return {**values, "recompute": True}
         return values
@@ -392,9 +402,10 @@ def choose_method(
         raise InvalidInput(f"a method has no option {unknown[0]!r}; it has {known}")
     if policy is not None and policy not in WEIGHT_POLICIES:
         raise InvalidInput(f"policy {policy!r} is unknown; there are {', '.join(WEIGHT_POLICIES)}")
-    values = (base or Method()).model_dump()
-    if not values["recompute"]:
-        # Nobody has asked for it, or against it.
+    base = base or Method()
+    values = base.model_dump()
+    if not base.recompute or _needs_recomputation(base.policy_facts, base.precision):
+        # Nobody has asked for it, or against it: the precision may have.
         del values["recompute"]
     chosen = policy or _policy_of(given.get("schedule"), values)
     facts = WEIGHT_POLICIES[chosen]

@@ -92,7 +92,9 @@ def test_the_page_has_ratios_and_failures() -> None:
         links=(Link(bytes_=10**6, seconds=1e-3),),
         losses=(2.0, 3.0),
     )
-    tests = GpuTests(counts="1 failed, 9 passed", failed=("test_nccl",), output="", seconds=9.0)
+    tests = GpuTests(
+        counts="1 failed, 9 passed", passed=False, failed=("test_nccl",), output="", seconds=9.0
+    )
     text = page(results(found, tests=tests))
     assert "1 failed, 9 passed" in text
     assert "- failed: `test_nccl`" in text

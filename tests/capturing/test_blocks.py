@@ -134,3 +134,48 @@ def test_a_profile_has_the_median_of_what_is_equal() -> None:
     # Equal linear layers are operators 2, 4, 6 and 8 of what was measured.
     assert forward == [0, 1, *[5, 6] * 6, 10, 11, 12]
     assert profile.operators[2].kept_bytes == 50
+
+
+class Unlike(nn.Module):
+    """Ten layers of equal shapes, of which some are frozen or have another dilation."""
+
+    def __init__(self, frozen: int, dilations: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv1d(2, 2, 3, padding=d, dilation=d) for d in dilations)
+        for layer in self.layers[:frozen]:
+            layer.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+def unlike(frozen: int = 0, doubling: bool = False) -> Task:
+    dilations = tuple(2**layer if doubling else 1 for layer in range(10))
+    return Task(Unlike(frozen, dilations), (torch.randn(3, 2, 8),))
+
+
+@pytest.mark.parametrize(
+    ("options", "timed"),
+    [
+        # The first trained layer gives no gradient to what is ahead of it, as the others do.
+        ({}, {*range(2 + 2 * KEPT)}),
+        ({"frozen": 2}, {*range(4 + 2 + 2 * KEPT)}),
+        ({"doubling": True}, {*range(20)}),
+    ],
+)
+def test_layers_that_cost_otherwise_are_not_equal(
+    options: dict[str, Option], timed: set[int]
+) -> None:
+    whole = capture(ModelReference.named("tests.capturing.test_blocks:unlike", **options))
+    short = shorten(whole)
+    assert len(short.captured.graph) == len(timed)
+    assert {op for alike in short.alike for op in alike} == timed
+    for op, alike in enumerate(short.alike):
+        layer = whole.graph.operators[op].module
+        if layer and whole.graph.operators[op].parameter_bytes:
+            trained = whole.task.module.get_submodule(layer).weight.requires_grad
+            for measured in alike:
+                same = short.captured.graph.operators[measured].module
+                assert whole.task.module.get_submodule(same).weight.requires_grad == trained

@@ -22,6 +22,7 @@ from transformers import (
     ViTForImageClassification,
 )
 
+from drlpp.errors import InvalidInput
 from drlpp.models.task import Task
 from drlpp.models.zoo import gpt2, llama, mixtral, t5, vit
 from drlpp.models.zoo.mixtral import MixtureOfExperts
@@ -221,3 +222,19 @@ def test_a_full_expert_leaves_tokens_over() -> None:
     assert gates[..., 0].argmax() == 5
     torch.testing.assert_close(found[0, 3:], wanted[0, 3:])
     assert not found[0, :3].any()
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "message"),
+    [
+        (gpt2, {"sequence_length": 9, "positions": 8}, "has 8 positions"),
+        (llama, {"key_heads": 0}, "do not go together"),
+        (mixtral, {"capacity": 0.0, "layers": 1}, "has to take tokens"),
+        (vit, {"patch": 0}, "cannot be cut into patches"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(
+    factory: Callable[..., Task], options: dict[str, int], message: str
+) -> None:
+    with torch.device("meta"), pytest.raises(InvalidInput, match=message):
+        factory(**options)

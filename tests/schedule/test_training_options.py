@@ -150,6 +150,11 @@ def test_a_reduced_precision_recomputes_where_the_policy_needs_it(precision: str
     assert stashing.recomputation_text is None
     assert choose_method("stash", {"precision": precision, "recompute": True}).recompute
     assert not choose_method("pipeoptim", {"precision": "float32"}).recompute
+    # What the precision has asked for goes with it, or with the policy.
+    assert not choose_method(None, {"precision": "float32"}, method).recompute
+    assert not choose_method("stash", {}, method).recompute
+    with pytest.raises(ValidationError, match="Input should be"):
+        Method.model_validate({"policy": [], "precision": precision})
 
 
 def test_a_method_says_everything_about_itself() -> None:

@@ -31,12 +31,14 @@ def _parameters(graph: OpGraph) -> Iterator[str]:
     total = graph.parameter_bytes
     if not total:
         return
-    of_module: dict[str, int] = {}
+    of_module: dict[str, list[int]] = {}
     for operator in graph.operators:
         module = operator.module.partition(".")[0] or "the model itself"
-        of_module[module] = of_module.get(module, 0) + operator.parameter_bytes
-    largest = sorted(of_module.items(), key=lambda item: -item[1])[:_LARGEST]
-    yield "parameters: " + ", ".join(
+        of_module.setdefault(module, []).append(operator.id)
+    sizes = {name: graph.held_parameter_bytes(held) for name, held in of_module.items()}
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:_LARGEST]
+    counted = ", with what they share in each" if sum(sizes.values()) > total else ""
+    yield f"parameters{counted}: " + ", ".join(
         f"{name} {decimal(size)} ({size / total:.0%})" for name, size in largest if size
     )
     large = sorted(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from drlpp.errors import InvalidInput
 from drlpp.models.task import Task
 from drlpp.models.zoo.attention import MultiHeadAttention
 from drlpp.models.zoo.tokens import continuation_task
@@ -102,6 +103,13 @@ def gpt2(
         positions: the longest sequence that the model can read.
         dropout: probability, as everywhere in GPT-2.
         tied: project on the vocabulary with the weights of its embedding, as published.
+
+    Raises:
+        InvalidInput: if a sequence is longer than the model can read.
     """
+    if sequence_length > positions:
+        raise InvalidInput(
+            f"gpt2: sequence_length is {sequence_length}, but the model has {positions} positions"
+        )
     module = GPT2(vocabulary, hidden, layers, heads, positions, dropout, tied)
     return continuation_task(module, batch_size, sequence_length, vocabulary)

@@ -36,7 +36,7 @@ class RotaryAttention(nn.Module):
         self, hidden: int, heads: int, key_heads: int, positions: int, base: float
     ) -> None:
         super().__init__()
-        if hidden % (2 * heads) or heads % key_heads:
+        if min(heads, key_heads) < 1 or hidden % (2 * heads) or heads % key_heads:
             raise InvalidInput(
                 f"{hidden} hidden units, {heads} heads and {key_heads} heads of keys do not go "
                 "together: twice the heads have to divide the units, heads of keys the heads"

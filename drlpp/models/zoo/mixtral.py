@@ -36,13 +36,15 @@ class MixtureOfExperts(nn.Module):
             ``experts / chosen`` or more none is ever left over.
 
     Raises:
-        InvalidInput: if tokens are to choose more experts than there are.
+        InvalidInput: if tokens are to choose more experts than there are, or these take none.
     """
 
     def __init__(self, hidden: int, inner: int, experts: int, chosen: int, capacity: float) -> None:
         super().__init__()
         if not 1 <= chosen <= experts:
             raise InvalidInput(f"a token cannot choose {chosen} of {experts} experts")
+        if capacity <= 0:
+            raise InvalidInput(f"capacity is {capacity}; an expert has to take tokens")
         self.router = nn.Linear(hidden, experts, bias=False)
         self.experts = nn.ModuleList(GatedFeedForward(hidden, inner) for _ in range(experts))
         self.chosen, self.capacity = chosen, capacity
@@ -80,8 +82,10 @@ def mixtral(
 ) -> Task:
     """Return Mixtral 8x7B on random text; it has 46.7 billion weights.
 
-    Nothing is added to the loss that would spread tokens evenly over the experts. A minibatch in
-    parts is not the same as a whole one: each part has its own tokens left over.
+    Nothing is added to the loss that would spread tokens evenly over the experts. Which tokens are
+    left over depends on all tokens of the minibatch, later ones included: a minibatch in parts is
+    not the same as a whole one, and with less ``capacity`` than ``experts / chosen`` the model is
+    no causal one.
 
     Args:
         batch_size: sequences in a minibatch.

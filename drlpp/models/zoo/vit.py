@@ -57,7 +57,7 @@ class ViT(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if input_size % patch:
+        if patch < 1 or input_size % patch:
             raise InvalidInput(
                 f"vit: images of {input_size} pixels cannot be cut into patches of {patch}; "
                 "choose an input_size that the patch divides"
