@@ -190,8 +190,9 @@ def build_schedule(
                 computations = with_recomputation(computations)
             lowering = Lowering(pipeline, held, microbatches, share_norm)
             lowered = lowering.lower(computations)
-            whole = through is None or pipeline.ties
-            actions[worker] = tuple(lowered if whole else _beginning(lowered, through))
+            if through is not None and not pipeline.ties:
+                lowered = _beginning(lowered, through)
+            actions[worker] = tuple(lowered)
     if pipeline.ties and chosen.trains:
         together = [
             chosen.minibatches_of_update(len(workers), accumulate, microbatches)

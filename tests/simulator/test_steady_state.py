@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.simulator.endless import endless_program, round_of
 from drlpp.simulator.events import Play
-from drlpp.simulator.program import Program
+from drlpp.simulator.program import TIED_UPDATE, Program
 from drlpp.simulator.simulation import Simulation, simulate
 from drlpp.simulator.steady_state import SteadyState
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -81,16 +83,23 @@ def test_a_run_that_begins_and_ends_has_it_in_its_window(
 
 @given(
     replicas=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    sharing=st.sets(st.integers(0, 3)),
     method=st.sampled_from(METHODS),
 )
-@settings(max_examples=40)
-def test_what_repeats_is_what_the_schedule_says(replicas: list[int], method: Method) -> None:
+@settings(max_examples=80)
+def test_what_repeats_is_what_the_schedule_says(
+    replicas: list[int], sharing: set[int], method: Method
+) -> None:
     """Each worker's computations: the program, then rounds, against a schedule of many rounds."""
     pipeline = Pipeline.straight(*replicas)
+    holders = tuple(sorted(stage for stage in sharing if stage < len(replicas)))
+    if len(holders) > 1:
+        pipeline = replace(pipeline, ties=(holders,))
     endless = endless_program(pipeline, method)
     assert endless is not None
     rounds = 3
-    whole = Program.of(method.schedule_for(pipeline, 20 * endless.minibatches))
+    played = endless.rounds_before + rounds + endless.rounds_in_flight
+    whole = Program.of(method.schedule_for(pipeline, (played + 1) * endless.minibatches))
     for before, steps, expected in zip(
         endless.before.steps, endless.rounds.steps, whole.steps, strict=True
     ):
@@ -98,6 +107,11 @@ def test_what_repeats_is_what_the_schedule_says(replicas: list[int], method: Met
         assert kinds == [kind for _, kind, _, _ in expected[: len(kinds)]]
     assert endless.before.in_flight == whole.in_flight
     assert endless.before.half_done == whole.half_done
+    for tie in method.ties(pipeline):
+        for stages, steps in zip(endless.before.stages_of, endless.rounds.steps, strict=True):
+            updates = [kind for _, kind, _, _ in steps if kind == TIED_UPDATE]
+            each = endless.minibatches // tie.together
+            assert len(updates) == (each if set(stages) <= set(tie.stages) else 0)
 
 
 def test_a_round_gives_every_replica_its_parts_as_before() -> None:
