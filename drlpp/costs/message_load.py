@@ -90,10 +90,10 @@ class MessageLoad:
                 for stage in sharing:
                     others = [holders[other] for other in sharing if other != stage]
                     seconds = each / _fastest(cluster, holders[stage], others)
-                    least = min(map(len, others)) // len(holders[stage])
                     for accelerator in holders[stage]:
                         into[accelerator] += seconds
-                        out[accelerator] += least * seconds
+                    for number in range(min(map(len, others))):
+                        out[holders[stage][number % len(holders[stage])]] += seconds
         stages = [max(max(out[a], into[a]) for a in held) for held in holders]
         return cls(numpy.array(stages), dict(shared))
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 import networkx
 
 from drlpp.costs.analytic_model import group_of, pipeline_of
+from drlpp.costs.tied_sums import TiedSums
 from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.placement.candidate import Candidate
@@ -36,8 +37,8 @@ class SharedWeights:
         names: of the parameters.
         stages: that hold a copy.
         bytes_: of each copy, which are summed for every update.
-        seconds: of the messages of the stage that they take the longest, by the rule, for a
-            minibatch.
+        seconds: that a copy's gradients, or their sum, take to a stage for a minibatch, over the
+            slowest link.
     """
 
     names: tuple[str, ...]
@@ -103,17 +104,19 @@ def shared_weights(problem: PlanningProblem, placement: Placement) -> Iterator[S
     """Yield what stages of a placement share."""
     workload, cluster = problem.workload, problem.cluster
     stage_of = placement.stage_of_operator(len(workload))
-    for stages, ties in workload.ties_between(stage_of).items():
-        bytes_ = sum(tie.bytes_ for tie in ties)
+    replicas = [len(stage.accelerators) for stage in placement.stages]
+    work = workload.stage(placement.stages[-1].operators, last=True)
+    sums = TiedSums.of(workload, work, stage_of, replicas).bytes_
+    shared = workload.ties_between(stage_of).values()
+    for ties, (stages, of_minibatch) in zip(shared, sums, strict=True):
         longest = 0.0
         for stage in stages:
             held = placement.stages[stage].accelerators
             others = [a for k in stages if k != stage for a in placement.stages[k].accelerators]
             link = group_of(cluster, held, others).link
-            rounds = -(-len(held) // workload.microbatches)
-            longest = max(longest, bytes_ / link.bandwidth_bytes_per_second / rounds)
+            longest = max(longest, of_minibatch / link.bandwidth_bytes_per_second)
         names = tuple(name for tie in ties for name in tie.names)
-        yield SharedWeights(names, stages, bytes_, longest)
+        yield SharedWeights(names, stages, sum(tie.bytes_ for tie in ties), longest)
 
 
 def plan_together(method: str, problem: PlanningProblem) -> Plan:

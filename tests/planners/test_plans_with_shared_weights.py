@@ -2,23 +2,30 @@
 
 from dataclasses import replace
 
+import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drlpp.costs.analytic_model import predict
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.profile import Profile
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
-from drlpp.planners import PLANNERS, plan
+from drlpp.planners import PLANNERS, best_simulated, exact, plan, played, sharing_of
 from drlpp.planners.problem.objective import AnalyticObjective
 from drlpp.planners.problem.problem import PlanningProblem
-from drlpp.planners.shared_weights import choose_sharing, join_sharing, plan_together
+from drlpp.planners.shared_weights import (
+    choose_sharing,
+    join_sharing,
+    plan_together,
+    shared_weights,
+)
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Link, local_cluster
 from tests.support.planning.brute_force import every_placement
-from tests.support.strategies.graphs import tied_chain
+from tests.support.strategies.graphs import cluster_of, tied_chain
 from tests.support.strategies.problems import check_placement, workloads
 
 STASH = Method(policy="stash")
@@ -158,3 +165,76 @@ def test_where_sharing_is_slower_it_is_not_done() -> None:
     assert choice.other is forced
     assert choice.seconds < choice.other_seconds
     assert choice.plan.placement.configuration == "1"
+
+
+def test_copies_are_updated_together() -> None:
+    """With 2 and 1 replicas once in two minibatches, by both: 8 bytes each way to every replica."""
+    workload = Workload.of(tied_chain([6, 6, 6], 8))
+    first, last = predict(
+        workload, cluster_of(3), Placement.from_assignment([0, 0, 1], (0, 0, 1))
+    ).stages
+    # A round of two: 24 s of passes, 2 bytes and 8 updated by each replica, all of them summed.
+    assert first.compute_seconds == (12 + 1 + 4) / 2
+    assert first.all_reduce_seconds == (2 * 2 / 2 + 2 * 8 / 2) / 2
+    # The ring of 2 bytes hides behind 4 s of a backward each; nobody computes during that of 8.
+    assert first.all_reduce_left_seconds == 8 / 2
+    assert last.compute_seconds == 6 + 4 / 2
+    # A byte for each minibatch, which replicas take in turns, and 8 for two to each.
+    assert first.message_seconds == 1 / 2 + 8 / 2
+    assert last.message_seconds == 1 + 2 * 8 / 2
+
+
+def test_of_three_copies_every_stage_sends_and_receives_one_at_least() -> None:
+    workload = Workload.of(tied_chain([6, 6, 6], 8))
+    tie = replace(workload.ties[0], operators=(0, 1, 2))
+    parameter_bytes = numpy.array([8.0, 8.0, 8.0])
+    workload = replace(workload, ties=(tie,), parameter_bytes=parameter_bytes)
+    stages = predict(workload, cluster_of(3), Placement.from_assignment([0, 1, 2], (0, 1, 2)))
+    assert [stage.message_seconds for stage in stages.stages] == [9, 10, 9]
+
+
+@given(workloads(max_operators=4), st.booleans(), st.booleans())
+@settings(max_examples=60)
+def test_the_exact_plan_against_every_placement(
+    workload: Workload, replicate: bool, flushes: bool
+) -> None:
+    """It is the optimum of the rule where a stage knows when its copies are updated."""
+    workload = replace(workload, flushes=flushes)
+    cluster = local_cluster(3, Link(bandwidth_bytes_per_second=2.0))
+    problem = PlanningProblem(workload, cluster, replicate=replicate)
+    best = min(
+        problem.predict(placement).seconds_per_minibatch
+        for placement in every_placement(workload, 3, replicate=replicate)
+    )
+    solution = exact(problem)
+    found = problem.predict(solution.placement).seconds_per_minibatch
+    assert solution.lower_bound <= best * (1 + 1e-9)
+    assert found >= best * (1 - 1e-9)
+    sent_once = all(len(transfer.members) == 2 for transfer in workload.transfers)
+    copies = any(tie.trained for tie in workload.ties)
+    if sent_once and (not copies or flushes or not replicate):
+        assert solution.proven_optimal
+        assert found == pytest.approx(best)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_the_best_of_all_planners_shares_or_does_not(method: Method) -> None:
+    """Whatever is faster; plans of both sorts are played."""
+    seen = set()
+    for bytes_, bandwidth in ((4, 16.0), (40, 0.5)):
+        profile = tied_chain([6, 9, 6, 6], bytes_)
+        problem = replace(problem_of(profile, 3, bandwidth), workload=Workload.of(profile, method))
+        problem = replace(problem, replicate=False)
+        choice = best_simulated(problem, method)
+        sharing = sharing_of(choice)
+        sorts = {
+            bool(list(shared_weights(problem, found.plan.placement)))
+            for found in (choice.best, *choice.others)
+        }
+        assert sorts == {True, False}
+        assert sharing.other is not None
+        assert sharing.seconds == choice.best.seconds_per_minibatch <= sharing.other_seconds
+        together = played(plan_together("exact", problem), method)
+        assert sharing.seconds <= together.seconds_per_minibatch * 1.011
+        seen.add(bool(sharing.shared))
+    assert seen == {True, False}
