@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drlpp.costs.workload import Array, StageWork
+from drlpp.costs.stage_work import Array, StageWork
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 

@@ -4,7 +4,7 @@ A tensor is sent once to every stage that reads it, to the worker that takes the
 and its gradient comes back from each. Replicas take turns, so of m and n replicas those meet whose
 numbers are the same modulo the greatest common divisor. Every accelerator has a port for what it
 sends and one for what it receives; between hosts and racks, messages also pass ports that all
-accelerators behind them share (:mod:`drlpp.simulator.network`).
+accelerators behind them share (:mod:`drlpp.simulator.playing.network`).
 
 Gradients of copies of weights go to every replica of the stage that sums them, and the sums to
 every replica of the others. Of three copies or more only what each stage sends and receives at
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy
 
-from drlpp.costs.workload import Array, Workload
+from drlpp.costs.stage_work import Array
+from drlpp.costs.workload import Workload
 from drlpp.specs.cluster import Cluster
 
 

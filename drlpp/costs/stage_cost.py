@@ -47,7 +47,7 @@ from typing import Literal
 
 import numpy
 
-from drlpp.costs.workload import Array, StageWork
+from drlpp.costs.stage_work import Array, StageWork
 from drlpp.specs.cluster import Link
 
 CostModel = Literal["overlapped", "serial"]

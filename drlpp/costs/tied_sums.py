@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy
 
-from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DEFAULT_METHOD, Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
-from drlpp.simulator.costs import Costs
-from drlpp.simulator.events import Played, play
-from drlpp.simulator.plan import Plan, endless_for, plan_for
-from drlpp.simulator.played_timeline import step_times, timeline_of
-from drlpp.simulator.program import Program
+from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.events import Played, play
+from drlpp.simulator.playing.plan import Plan, endless_for, plan_for
+from drlpp.simulator.playing.played_timeline import step_times, timeline_of
+from drlpp.simulator.playing.program import Program
 from drlpp.simulator.steady_state import SteadyState, find_steady_state
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster
@@ -65,7 +65,7 @@ class Simulation:
         method: the schedule and the weight policy on it.
         minibatches: the least that the window has.
         steady: its steady state; None where a round of updates is too long to look for one
-            (:func:`drlpp.simulator.endless.endless_program`).
+            (:func:`drlpp.simulator.playing.endless.endless_program`).
     """
 
     placement: Placement

@@ -6,8 +6,8 @@ few before them, only later, they will for ever: the time between is a *period*,
 minibatch over it are exact, however long one would play.
 
 A few are enough if a moment can be found at which every worker is in one of them, and all messages
-of older ones have arrived. Times are sums without rounding (:mod:`drlpp.simulator.costs`), so equal
-means equal, but where workers share cores.
+of older ones have arrived. Times are sums without rounding
+(:mod:`drlpp.simulator.playing.costs`), so equal means equal, but where workers share cores.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy
 
-from drlpp.costs.workload import Array
-from drlpp.simulator.costs import Costs
-from drlpp.simulator.endless import EndlessProgram
-from drlpp.simulator.events import Play
-from drlpp.simulator.program import Program
+from drlpp.costs.stage_work import Array
+from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.endless import EndlessProgram
+from drlpp.simulator.playing.events import Play
+from drlpp.simulator.playing.program import Program
 
 MOST_MINIBATCHES = 512
 """Played at most; a period that begins later is not found."""

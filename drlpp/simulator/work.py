@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy
 
-from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import BUCKET_BYTES, Payload
 from drlpp.schedule.method import Method

@@ -16,7 +16,7 @@ from drlpp.placement.placement import Placement, Stage
 from drlpp.schedule.actions import AllReduce, Pass
 from drlpp.schedule.method import Method
 from drlpp.simulator import SimulatedCluster, simulate
-from drlpp.simulator.cores import CoreGroup
+from drlpp.simulator.playing.cores import CoreGroup
 from drlpp.specs.cluster import Cluster, Host, Link
 from tests.support.simulated_chains import chain, fast_cluster, stages_of
 from tests.support.strategies.graphs import chain_of, cluster_of

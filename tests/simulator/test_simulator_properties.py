@@ -36,10 +36,10 @@ from drlpp.schedule.method import Method, choose_method
 from drlpp.schedule.schedule import build_schedule
 from drlpp.schedule.weight_policies import WEIGHT_POLICIES
 from drlpp.simulator import Simulation, simulate
-from drlpp.simulator.costs import Costs
-from drlpp.simulator.events import play as play_events
-from drlpp.simulator.played_timeline import timeline_of
-from drlpp.simulator.program import Program
+from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.events import play as play_events
+from drlpp.simulator.playing.played_timeline import timeline_of
+from drlpp.simulator.playing.program import Program
 from drlpp.simulator.work import PassOverhead, PlacedWork
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
 from drlpp.timeline.timeline import play

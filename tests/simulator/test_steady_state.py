@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from drlpp.costs.workload import Workload
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator.endless import endless_program, round_of
-from drlpp.simulator.events import Play
-from drlpp.simulator.program import TIED_UPDATE, Program
+from drlpp.simulator.playing.endless import endless_program, round_of
+from drlpp.simulator.playing.events import Play
+from drlpp.simulator.playing.program import TIED_UPDATE, Program
 from drlpp.simulator.simulation import Simulation, simulate
 from drlpp.simulator.steady_state import SteadyState
 from drlpp.specs.cluster import Cluster, Host, Link

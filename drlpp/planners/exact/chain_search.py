@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.stage_cost import CostModel, StageSeconds
-from drlpp.costs.workload import Array
+from drlpp.costs.stage_work import Array
 from drlpp.planners.exact.device_groups import Counts, Fleet
 from drlpp.planners.exact.stage_pairs import StagePairs
 

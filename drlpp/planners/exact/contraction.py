@@ -23,7 +23,8 @@ import networkx
 import numpy
 from networkx.utils import UnionFind
 
-from drlpp.costs.workload import Array, Transfer, Workload
+from drlpp.costs.stage_work import Array
+from drlpp.costs.workload import Transfer, Workload
 
 
 @dataclass(frozen=True)

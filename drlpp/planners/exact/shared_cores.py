@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from drlpp.costs.memory import MemoryModel
 from drlpp.costs.stage_cost import CostModel, StageSeconds
-from drlpp.costs.workload import Array
+from drlpp.costs.stage_work import Array
 from drlpp.planners.exact.chain_search import ROUNDING, Chain, ChainSearch
 from drlpp.planners.exact.device_groups import Fleet
 from drlpp.planners.exact.stage_pairs import StagePairs

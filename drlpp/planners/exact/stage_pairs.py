@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.costs.workload import Array, StageWork, Transfer, Workload
+from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.workload import Transfer, Workload
 from drlpp.planners.exact.downsets import Downsets
 
 Indices = NDArray[numpy.intp]

@@ -9,7 +9,8 @@ import networkx
 import numpy
 
 from drlpp.costs.stage_cost import CostModel
-from drlpp.costs.workload import Array, StageWork, Transfer, Workload
+from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.workload import Transfer, Workload
 from drlpp.planners.problem.problem import PlanningProblem
 
 # Costs may differ by rounding.

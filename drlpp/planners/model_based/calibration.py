@@ -32,7 +32,8 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from drlpp.costs.analytic_model import pipeline_of
 from drlpp.costs.memory import DEFAULT_MEMORY, MemoryModel
-from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.workload import Workload
 from drlpp.placement.measurement import LinkUsage, Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.schedule.method import DEFAULT_METHOD, Method

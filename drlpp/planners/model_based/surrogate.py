@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy
 from numpy.random import Generator
 
-from drlpp.costs.workload import Array
+from drlpp.costs.stage_work import Array
 from drlpp.placement.placement import Placement
 from drlpp.planners.model_based.calibration import Calibrated
 from drlpp.planners.problem.objective import AnalyticObjective

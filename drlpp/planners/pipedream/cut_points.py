@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.costs.workload import Array, StageWork, Workload
+from drlpp.costs.stage_work import Array, StageWork
+from drlpp.costs.workload import Workload
 from drlpp.errors import InvalidInput
 from drlpp.planners.pipedream.branch_compression import chain_of_layers
 from drlpp.planners.problem.operator_sets import closures, mask_of, members_of

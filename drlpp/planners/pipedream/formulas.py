@@ -16,7 +16,7 @@ import numpy
 from numpy.typing import NDArray
 
 from drlpp.costs.memory import MemoryModel
-from drlpp.costs.workload import Array
+from drlpp.costs.stage_work import Array
 from drlpp.planners.pipedream.cut_points import States
 from drlpp.planners.pipedream.levels import Level
 

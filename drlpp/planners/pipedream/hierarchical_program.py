@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from drlpp.costs.workload import Array
+from drlpp.costs.stage_work import Array
 from drlpp.planners.pipedream.formulas import Formula
 from drlpp.planners.pipedream.levels import Level
 

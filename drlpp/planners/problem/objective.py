@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from drlpp.costs.analytic_model import group_of
 from drlpp.costs.message_load import MessageLoad
 from drlpp.costs.stage_cost import Group, StageSeconds
+from drlpp.costs.stage_work import Array, StageWork
 from drlpp.costs.tied_sums import TiedSums
-from drlpp.costs.workload import Array, StageWork
 from drlpp.placement.placement import Placement
 from drlpp.planners.problem.problem import PlanningProblem
 

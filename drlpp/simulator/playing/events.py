@@ -15,16 +15,16 @@ import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from drlpp.simulator.cores import CoreGroup
-from drlpp.simulator.costs import Costs
-from drlpp.simulator.program import (
+from drlpp.simulator.playing.cores import CoreGroup
+from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.program import (
     FINISH_SUM,
     ROUTE_BITS,
     SUMMED_BACKWARD,
     Program,
     Rounds,
 )
-from drlpp.simulator.sums import Sums
+from drlpp.simulator.playing.sums import Sums
 
 _MESSAGE = (1 << ROUTE_BITS) - 1
 

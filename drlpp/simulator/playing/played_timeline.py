@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from drlpp.schedule.actions import Backward, Forward, Receive, Send
 from drlpp.schedule.schedule import Schedule
-from drlpp.simulator.costs import Costs
-from drlpp.simulator.events import Played
-from drlpp.simulator.program import ARRIVED, Program
+from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.events import Played
+from drlpp.simulator.playing.program import ARRIVED, Program
 from drlpp.timeline.timeline import TimedAction
 
 

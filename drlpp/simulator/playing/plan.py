@@ -11,8 +11,8 @@ from functools import lru_cache
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator.endless import EndlessProgram, endless_program
-from drlpp.simulator.program import Program
+from drlpp.simulator.playing.endless import EndlessProgram, endless_program
+from drlpp.simulator.playing.program import Program
 
 _CACHED_PASSES = 5_000
 """Programs of more forward passes are compiled anew each time, since they take much memory."""
@@ -69,7 +69,7 @@ def plan_for(pipeline: Pipeline, method: Method, window: Window) -> Plan:
 def endless_for(pipeline: Pipeline, method: Method) -> EndlessProgram | None:
     """Return what repeats for ever; likewise.
 
-    None is where it cannot be found (:func:`drlpp.simulator.endless.endless_program`).
+    None is where it cannot be found (:func:`drlpp.simulator.playing.endless.endless_program`).
     """
     return _cached_endless(_shape(pipeline), method)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from drlpp.simulator.program import Route
+from drlpp.simulator.playing.program import Route
 from drlpp.specs.cluster import Cluster
 
 Hop = tuple[int, float]

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator.program import ROUTE_BITS, Program, Rounds, Step
+from drlpp.simulator.playing.program import ROUTE_BITS, Program, Rounds, Step
 
 Kind = TypeVar("Kind")
 

@@ -10,8 +10,8 @@ from itertools import chain
 from drlpp.costs.workload import Workload
 from drlpp.placement.placement import Placement
 from drlpp.schedule.actions import COMPUTATIONS, Cost
-from drlpp.simulator.network import Network, Path
-from drlpp.simulator.program import Program
+from drlpp.simulator.playing.network import Network, Path
+from drlpp.simulator.playing.program import Program
 from drlpp.simulator.work import Bucket, PassOverhead, PlacedWork, buckets_of
 from drlpp.specs.cluster import Cluster
 
@@ -29,8 +29,8 @@ class Costs:
         seconds: for every worker the seconds of each kind of computing step, at its speed: of
             :data:`drlpp.schedule.actions.COMPUTATIONS`, then of a backward that is summed, then
             those of the second stage, if it holds one, then the other kinds of
-            :mod:`drlpp.simulator.program`. One update is of all that it holds, but for what other
-            stages hold copies of.
+            :mod:`drlpp.simulator.playing.program`. One update is of all that it holds, but for what
+            other stages hold copies of.
         prediction_seconds: for every worker what predicting weights takes of a forward and of a
             backward.
         ready_seconds: for every worker when its buckets are ready, from the begin of a backward.

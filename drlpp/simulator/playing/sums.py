@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from drlpp.simulator.costs import Costs
-from drlpp.simulator.program import Sum
+from drlpp.simulator.playing.costs import Costs
+from drlpp.simulator.playing.program import Sum
 
 _UNKNOWN = -1.0
 
