@@ -8,11 +8,11 @@ machine's own network, and its firewall sees none of it::
                                ║
                        [up-0]══╝══[down-0]──bridge of the core      (several racks only)
 
-Both ends of a pair (═) have the rate of what it stands for, so each direction has it for itself and
-all accelerators of a host, or hosts of a rack, share it: the ports of
+Both ends of a pair (═) have the rate of what it stands for, so each direction has it for itself
+and all accelerators of a host, or hosts of a rack, share it: the ports of
 :mod:`drlpp.simulator.playing.network`. Within a host all messages share the loopback device, with
-the rate of ``within_host``. Packets are delayed by netem or, where the kernel has none, by ``delay_line.py``
-between a port and its bridge.
+the rate of ``within_host``. Packets are delayed by netem or, where the kernel has none, by
+``delay_line.py`` between a port and its bridge.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ order. What is simpler than on real accelerators:
   for all operators with weights.
 * **Messages** take their sender and receiver no time. They queue at the ports on their way
   (:mod:`drlpp.simulator.playing.network`), first come, first served, one at a time. A receive is
-  done when its message has arrived: the runtime posts receives ahead. The switch between ports has no limit.
+  done when its message has arrived: the runtime posts receives ahead. The switch between ports has
+  no limit.
 * **All-reduces** of gradients go around a ring of the replicas, 2(m − 1) messages of bytes / m over
   the slowest of its links, in the buckets of the runtime, one after the other, each from when all
   replicas have it; so each pays the latency of the whole ring, which the formula of
