@@ -117,8 +117,8 @@ def _fitting(files: RunFiles) -> RunFiles:
     used = 1 + max((a for stage in (*stages, *named) for a in stage.accelerators), default=0)
     if files.cluster is not None and files.cluster.accelerators < used:
         files.unread["cluster.yaml"] = (
-            f"cluster.yaml: has {files.cluster.accelerators} accelerators, but placements of this "
-            f"run use {used}; put the cluster there that the run began with"
+            f"cluster.yaml: lists {files.cluster.accelerators} of the {used} accelerators that "
+            "placements of this run use; put the cluster there that the run began with"
         )
         files = replace(files, cluster=None)
     if files.profile is None:

@@ -130,6 +130,7 @@ def _race(files: RunFiles) -> Iterator[Section]:
 def _race_to_loss(files: RunFiles) -> Iterator[Section]:
     if files.race is None:
         return
+    lines: tuple[str, ...]
     try:
         end = replay(files.race)
     except RunFailure as error:

@@ -27,7 +27,7 @@ from drlpp.placement.placement import Placement
 from drlpp.reporting.page import write_report
 from drlpp.reporting.pipeline_charts import folded
 from drlpp.schedule.method import Method
-from drlpp.training_race.curves import Curve
+from drlpp.training_race.curves import Curve, Point
 from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
 from tests.support.strategies.graphs import chain_of, cluster_of
 
@@ -220,9 +220,7 @@ def test_contenders_of_one_name_are_apart_in_every_chart(run: Path) -> None:
 
 
 def test_a_timeline_has_every_worker_of_many(run: Path) -> None:
-    graph, profile = chain_of(
-        seconds=[0.003] * 8, parameter_bytes=[4] * 8, output_bytes=[8] * 8, batch_size=64
-    )
+    graph, profile = chain_of(seconds=[0.003] * 8, parameter_bytes=[4] * 8, output_bytes=[8] * 8)
     write_document(run / "profile.json", profile)
     write_document(run / "cluster.yaml", cluster_of(8, bandwidth=1e9))
     (run / "measurements.jsonl").unlink()
@@ -252,7 +250,9 @@ def test_what_was_changed_since_is_named_and_the_rest_is_shown(run: Path) -> Non
     page = Page(write_report(run))
     assert "The model, by stage" in page.headings
     assert "Who does what when" not in page.headings
-    assert "cluster.yaml: has 1 accelerators, but placements of this run use 2" in page.text
+    assert (
+        "cluster.yaml: lists 1 of the 2 accelerators that placements of this run use" in page.text
+    )
     small = chain_of(seconds=[0.003] * 2, parameter_bytes=[4] * 2, output_bytes=[8] * 2)[1]
     write_document(run / "profile.json", small)
     page = Page(write_report(run))
@@ -287,7 +287,7 @@ def test_a_race_that_plain_pytorch_failed_says_so(tmp_path: Path) -> None:
     write_document(tmp_path / "run.json", RunRecord(command="drlpp race", settings={}))
     race = every_document()["training race"]
     assert isinstance(race, TrainingRace)
-    curve = Curve(points=(), failure="it burned")
+    curve = Curve(points=(Point(minibatches=0, seconds=0, loss=2.0),), failure="it burned")
     failed = TrainingRun(candidate=0, rate=0.1, curve=curve)
     race = race.model_copy(update={"target_loss": None, "runs": (failed,)})
     write_document(tmp_path / "race.json", race)
@@ -326,14 +326,14 @@ def test_a_race_to_a_loss_and_a_training(tmp_path: Path) -> None:
             board.add_scalar("train/loss", loss, minibatch, walltime=100 + minibatch)
             if minibatch in (3, 7):
                 epoch = (minibatch + 1) // 4
-                held_out = 3.0 - epoch / 2
-                board.add_scalar("eval/loss", held_out, epoch, walltime=100.5 + minibatch)
+                board.add_scalar("eval/loss", 3.0 - epoch / 2, epoch, walltime=100.5 + minibatch)
     page = Page(write_report(tmp_path))
     assert page.headings[:2] == ["The race to a loss, on digits", "The training"]
     race, training = page.charts
     # All three orders of samples of both, each with three evaluations.
-    lines = Counter((row["candidate"], row["order of samples"]) for row in values_of(race))
-    names = {"plain PyTorch · 2 threads", "exact · 2-2, M = 4"}
+    seconds = values_of(race["hconcat"][0])
+    lines = Counter((row["candidate"], row["order of samples"]) for row in seconds)
+    names = {"plain PyTorch · 2 threads", "exact · 2-2"}
     assert lines == {(name, seed): 3 for name in names for seed in (0, 1, 2)}
     assert all(part["encoding"]["detail"] for part in race["hconcat"])
     assert training["hconcat"][0]["encoding"]["x"]["title"] == (
