@@ -112,9 +112,10 @@ def _fitting(files: RunFiles) -> RunFiles:
     contenders = () if files.comparison is None else files.comparison.contenders
     placements = {candidate.placement for candidate, _ in files.measured}
     placements |= {c.placement for c in contenders if c.placement is not None}
-    stages = [stage for placement in placements for stage in placement.stages]
-    named = () if files.placement is None else files.placement.stages
-    used = 1 + max((a for stage in (*stages, *named) for a in stage.accelerators), default=0)
+    accelerators = {number for placement in placements for number in placement.accelerators}
+    if files.placement is not None:
+        accelerators |= {a for stage in files.placement.stages for a in stage.accelerators}
+    used = 1 + max(accelerators, default=0)
     if files.cluster is not None and files.cluster.accelerators < used:
         files.unread["cluster.yaml"] = (
             f"cluster.yaml: lists {files.cluster.accelerators} of the {used} accelerators that "
