@@ -29,6 +29,9 @@ from drlpp.io.folder_lock import LOCK_NAME, locked_folder
 RECORD_NAME = "run.json"
 """The file that says what a folder holds."""
 
+REPORT_NAME = "report.html"
+"""The page about a run, which can be written again at any time."""
+
 _RENAMED = {"train_agent.py": "drlpp learn"}
 _EVENTS = "events.out.tfevents.*"
 _LONGEST_BLANK = 2**20
@@ -66,8 +69,8 @@ def open_run_folder(
     """Claim ``folder`` for a run, or resume the run that it holds, and lend it to the block.
 
     Until the end of the block no other process may claim it; all may read it. A run of the same
-    command that has kept nothing but TensorBoard's events is begun anew. Temporary files of runs
-    that were killed are removed.
+    command that has kept nothing but TensorBoard's events and a report is begun anew. Temporary
+    files of runs that were killed are removed.
 
     Args:
         folder: the folder for everything that the run writes.
@@ -101,6 +104,7 @@ def open_run_folder(
             note(f"{folder} holds nothing to resume yet: the run begins")
         for events in folder.glob(_EVENTS):
             events.unlink()
+        (folder / REPORT_NAME).unlink(missing_ok=True)
         record = RunRecord(
             command=command, settings=dict(settings), started_as=_this_command_line()
         )
@@ -180,8 +184,8 @@ def _holds_anything(folder: Path) -> bool:
 
 
 def _kept_anything(folder: Path) -> bool:
-    """Return whether there is more than the run's record and TensorBoard's events."""
-    passing = {RECORD_NAME, LOCK_NAME}
+    """Return whether there is more than the run's record, report and TensorBoard's events."""
+    passing = {RECORD_NAME, REPORT_NAME, LOCK_NAME}
     return any(
         file.name not in passing and not file.match(_EVENTS) and not is_temporary(file)
         for file in folder.iterdir()

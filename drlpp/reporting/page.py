@@ -13,10 +13,9 @@ import jinja2
 
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_atomically
+from drlpp.io.run_folder import REPORT_NAME
 from drlpp.reporting.run_files import RunFiles, read_run
 from drlpp.reporting.sections import sections_of
-
-FILE_NAME = "report.html"
 
 
 def write_report(folder: Path) -> Path:
@@ -29,7 +28,7 @@ def write_report(folder: Path) -> Path:
         StorageFailure: it cannot be written.
     """
     files = read_run(folder)
-    path = folder / FILE_NAME
+    path = folder / REPORT_NAME
     write_atomically(path, render(files).encode())
     return path
 

@@ -14,14 +14,14 @@ from drlpp.costs.workload import Workload
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.schedule.pipeline import Pipeline
-from drlpp.simulator import simulate
+from drlpp.simulator import Simulation, simulate
 from drlpp.specs.cluster import Cluster
 from drlpp.timeline.spans import KINDS, Span, spans_of
 
 _WIDTH = 680
 _MOST_NODES = 150
 _MOST_SPANS = 1500
-_SHOWN_MINIBATCHES = 6
+_MOST_MINIBATCHES = 6
 
 
 @dataclass(frozen=True)
@@ -156,25 +156,31 @@ def _places(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, f
 
 def timeline_chart(
     candidates: Iterable[tuple[str, Candidate]], profile: Profile, cluster: Cluster
-) -> alt.TopLevelMixin | None:
-    """Draw a few minibatches of each candidate in steady state, simulated, with one time axis."""
-    rows: list[dict[str, object]] = []
-    for name, candidate in candidates:
-        simulation = simulate(
-            Workload.of(profile, candidate.method), cluster, candidate.placement, candidate.method
+) -> tuple[alt.TopLevelMixin | None, int]:
+    """Draw a few minibatches of each candidate in steady state, simulated, with one time axis.
+
+    Returns:
+        The chart, and of how many minibatches: fewer where a browser could not draw all spans, but
+        always those of all workers.
+    """
+    simulated = [
+        (
+            name,
+            simulate(Workload.of(profile, c.method), cluster, c.placement, c.method),
         )
-        length = _SHOWN_MINIBATCHES * simulation.seconds_per_minibatch
-        middle = (simulation.completions[0] + simulation.completions[-1]) / 2
-        spans = [
-            span
-            for span in spans_of(simulation.timeline)
-            if span.end > middle and span.start < middle + length and span.seconds > 0
-        ]
-        rows += [
-            _bar(name, span, simulation.pipeline, middle, length) for span in spans[:_MOST_SPANS]
-        ]
+        for name, c in candidates
+    ]
+    windows = [_Window.of(simulation) for _, simulation in simulated]
+    minibatches = _MOST_MINIBATCHES
+    while minibatches > 1 and any(len(w.spans(minibatches)) > _MOST_SPANS for w in windows):
+        minibatches -= 1
+    rows = [
+        _bar(name, span, simulation.pipeline, window.begin, window.length(minibatches))
+        for (name, simulation), window in zip(simulated, windows, strict=True)
+        for span in window.spans(minibatches)
+    ]
     if not rows:
-        return None
+        return None, minibatches
     known = [kind for kind in KINDS if any(row["kind"] == kind.label for row in rows)]
     colour = alt.Scale(domain=[k.label for k in known], range=[k.colour for k in known])
     # Of interval selections on one axis, one zooms all rows.
@@ -191,7 +197,7 @@ def timeline_chart(
         )
         .add_params(zoom)
     )
-    return (
+    chart = (
         bars.facet(
             facet=alt.Facet(
                 "candidate:N", title=None, sort=None, header=alt.Header(labelAnchor="start")
@@ -201,6 +207,29 @@ def timeline_chart(
         .properties(description="Who does what when: simulated timelines")
         .resolve_scale(y="independent")
     )
+    return chart, minibatches
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A simulation's spans from its middle on."""
+
+    begin: float
+    seconds_per_minibatch: float
+    all_spans: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, simulation: Simulation) -> _Window:
+        begin = (simulation.completions[0] + simulation.completions[-1]) / 2
+        spans = tuple(s for s in spans_of(simulation.timeline) if s.end > begin and s.seconds > 0)
+        return cls(begin, simulation.seconds_per_minibatch, spans)
+
+    def length(self, minibatches: int) -> float:
+        return minibatches * self.seconds_per_minibatch
+
+    def spans(self, minibatches: int) -> list[Span]:
+        end = self.begin + self.length(minibatches)
+        return [span for span in self.all_spans if span.start < end]
 
 
 def _bar(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drlpp.comparison.comparison_file import Comparison
@@ -11,7 +11,7 @@ from drlpp.comparison.microbatches import FILE_NAME as MICROBATCHES
 from drlpp.comparison.microbatches import MicrobatchChoice
 from drlpp.costs.profile import Profile
 from drlpp.envs.measurements_file import read_measurements
-from drlpp.errors import InvalidFile
+from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import DocumentType, read_document
 from drlpp.io.run_folder import RunRecord
 from drlpp.placement.candidate import Candidate
@@ -49,7 +49,7 @@ class RunFiles:
         measured: every run of every candidate, in the order in which they were made.
         train_losses: of every minibatch of a training.
         held_out_losses: of every epoch.
-        unread: files that could not be read, and why.
+        unread: files that could not be read or do not fit the others, and why.
     """
 
     folder: Path
@@ -90,7 +90,7 @@ def read_run(folder: Path) -> RunFiles:
 
     record = read_document(folder / "run.json", RunRecord)
     losses = _losses(folder)
-    return RunFiles(
+    files = RunFiles(
         folder=folder,
         record=record,
         comparison=read(Comparison, "comparison.json"),
@@ -104,6 +104,44 @@ def read_run(folder: Path) -> RunFiles:
         held_out_losses=losses.get(_HELD_OUT_LOSS, ()),
         unread=unread,
     )
+    return _fitting(files)
+
+
+def _fitting(files: RunFiles) -> RunFiles:
+    """Return the files without those that do not fit the others, which ``unread`` then names."""
+    contenders = () if files.comparison is None else files.comparison.contenders
+    placements = {candidate.placement for candidate, _ in files.measured}
+    placements |= {c.placement for c in contenders if c.placement is not None}
+    accelerators = {number for placement in placements for number in placement.accelerators}
+    if files.placement is not None:
+        accelerators |= {a for stage in files.placement.stages for a in stage.accelerators}
+    used = 1 + max(accelerators, default=0)
+    if files.cluster is not None and files.cluster.accelerators < used:
+        files.unread["cluster.yaml"] = (
+            f"cluster.yaml: lists {files.cluster.accelerators} of the {used} accelerators that "
+            "placements of this run use; put the cluster there that the run began with"
+        )
+        files = replace(files, cluster=None)
+    if files.profile is None:
+        return files
+    try:
+        for placement in placements:
+            placement.validate_for(files.profile.graph, used)
+    except InvalidPlacement as error:
+        files.unread["profile.json"] = (
+            f"profile.json: a placement of this run does not fit its graph ({error}); put the "
+            "profile there that the run began with"
+        )
+        return replace(files, profile=None)
+    try:
+        if files.placement is not None:
+            files.placement.resolve(files.profile.graph)
+    except InvalidPlacement as error:
+        files.unread["placement.json"] = (
+            f"placement.json: does not fit the graph of profile.json ({error})"
+        )
+        return replace(files, placement=None)
+    return files
 
 
 def _measured(path: Path, unread: dict[str, str]) -> Iterator[tuple[Candidate, Outcome]]:

@@ -5,26 +5,26 @@ from __future__ import annotations
 import json
 import platform
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import islice
 from statistics import median
 from typing import Any
 
 import altair as alt
 
 from drlpp.capturing.graph import OpGraph
-from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN
 from drlpp.comparison.verdict import verdict_lines
-from drlpp.errors import DRLPPError
+from drlpp.costs.profile import Profile
+from drlpp.errors import DRLPPError, RunFailure
 from drlpp.io.formatting import seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
 from drlpp.reporting import loss_charts, pipeline_charts, speed_charts
 from drlpp.reporting.run_files import RunFiles
-from drlpp.reporting.speed_charts import name_of
 from drlpp.training_race.judging import replay
 from drlpp.training_race.judging import verdict_lines as race_lines
 
@@ -69,29 +69,42 @@ class Section:
 
 
 def sections_of(files: RunFiles) -> Iterator[Section]:
-    """Yield the sections, the one that most people ask for first."""
-    if files.comparison is not None:
-        yield _race(files.comparison)
-    if files.race is not None:
-        yield _race_to_loss(files)
-    if files.train_losses or files.held_out_losses:
-        yield _training(files)
-    if files.measured:
-        yield _search(files)
-        yield _placements(files)
-    details = list(_details(files))
-    yield from _pipelines(files, details)
-    yield from _agreement(files)
-    yield _machine(files)
+    """Yield the sections, the one that most people ask for first.
+
+    A section that cannot be made of these files is named in the last.
+    """
+    parts: dict[str, Callable[[RunFiles], Iterator[Section]]] = {
+        "the race": _race,
+        "the race to a loss": _race_to_loss,
+        "the training": _training,
+        "the search": _search,
+        "every placement that was measured": _placements,
+        "where the time goes": _usage,
+        "the model, by stage": _model,
+        "how late gradients are": _staleness,
+        "who does what when": _timelines,
+        "predicted and measured": _agreement,
+    }
+    missing = []
+    for what, make in parts.items():
+        try:
+            yield from list(make(files))
+        except (DRLPPError, ValueError, IndexError, KeyError) as error:
+            missing.append(f"not shown: {what} ({error})")
+    yield _machine(files, missing)
 
 
-def _race(comparison: Comparison) -> Section:
+def _race(files: RunFiles) -> Iterator[Section]:
+    comparison = files.comparison
+    if comparison is None:
+        return
     verdict = comparison.verdict
     lines = () if verdict is None else tuple(verdict_lines(verdict, comparison.entrants))
     plain = next((c.seconds for c in comparison.contenders if c.found_by == PLAIN), ())
     rows: list[tuple[Cell, ...]] = []
     cells: tuple[Cell, ...]
-    for contender in comparison.contenders:
+    names = speed_charts.names_of(comparison.contenders)
+    for name, contender in zip(names, comparison.contenders, strict=True):
         if contender.seconds:
             middle = median(contender.seconds)
             least, most = (seconds_text(end(contender.seconds)) for end in (min, max))
@@ -101,51 +114,58 @@ def _race(comparison: Comparison) -> Section:
         else:
             cells = (f"failed: {contender.failure}", "–", "–")
         method = "" if contender.placement is None else str(contender.method)
-        rows.append((contender.found_by, contender.configuration, method, *cells))
-    return Section(
+        rows.append((name, method, *cells))
+    yield Section(
         title="The race",
         lines=lines,
         chart=_drawn(speed_charts.race_chart(comparison)),
         table=Table(
-            ("found by", "configuration", "method", "median", "range", "over plain PyTorch"),
+            ("contender", "method", "median", "range", "over plain PyTorch"),
             tuple(rows),
         ),
         below="Everybody ran in turns; a point is a round, a bar the median.",
     )
 
 
-def _race_to_loss(files: RunFiles) -> Section:
-    assert files.race is not None
-    end = replay(files.race)
-    lines = (
-        (f"{len(files.race.runs)} trainings so far; the race has not ended",)
-        if end is None
-        else tuple(race_lines(files.race, end))
-    )
-    return Section(
+def _race_to_loss(files: RunFiles) -> Iterator[Section]:
+    if files.race is None:
+        return
+    lines: tuple[str, ...]
+    try:
+        end = replay(files.race)
+    except RunFailure as error:
+        end, lines = None, (f"the race failed: {error}",)
+    else:
+        lines = (
+            (f"{len(files.race.runs)} trainings so far; the race has not ended",)
+            if end is None
+            else tuple(race_lines(files.race, end))
+        )
+    yield Section(
         title=f"The race to a loss, on {files.race.data}",
         lines=lines,
         chart=_drawn(loss_charts.race_chart(files.race, end)),
-        below="Held-out loss; seconds are those of training, without evaluations.",
+        below="Held-out loss, a line for every training; seconds are those of training, without "
+        "evaluations.",
     )
 
 
-def _training(files: RunFiles) -> Section:
-    steps = max((scalar.step for scalar in files.train_losses), default=0)
-    epochs = max((scalar.step for scalar in files.held_out_losses), default=1)
-    chart = loss_charts.training_chart(
-        files.train_losses, files.held_out_losses, round((steps + 1) / max(epochs, 1))
-    )
+def _training(files: RunFiles) -> Iterator[Section]:
+    chart = loss_charts.training_chart(files.train_losses, files.held_out_losses)
+    if chart is None:
+        return
     lines = []
     if files.held_out_losses:
         last = files.held_out_losses[-1]
         lines.append(f"held-out loss {last.value:.4g} after epoch {last.step}")
-    return Section(title="The training", lines=tuple(lines), chart=_drawn(chart))
+    yield Section(title="The training", lines=tuple(lines), chart=_drawn(chart))
 
 
-def _search(files: RunFiles) -> Section:
+def _search(files: RunFiles) -> Iterator[Section]:
+    if not files.measured:
+        return
     lines = () if files.microbatches is None else (str(files.microbatches),)
-    return Section(
+    yield Section(
         title="The search",
         lines=lines,
         chart=_drawn(speed_charts.search_chart(files.measured)),
@@ -153,7 +173,9 @@ def _search(files: RunFiles) -> Section:
     )
 
 
-def _placements(files: RunFiles) -> Section:
+def _placements(files: RunFiles) -> Iterator[Section]:
+    if not files.measured:
+        return
     rows: list[tuple[Cell, ...]] = []
     found: tuple[Cell, ...]
     for number, (candidate, outcome) in enumerate(files.measured, start=1):
@@ -168,7 +190,7 @@ def _placements(files: RunFiles) -> Section:
             found = (f"failed: {outcome.reason}", "–")
         method = str(candidate.method)
         rows.append(((number, str(number)), candidate.configuration, stages, method, *found))
-    return Section(
+    yield Section(
         title="Every placement that was measured",
         table=Table(
             ("measured as", "configuration", "stages", "method", "a minibatch", "deviation"),
@@ -181,56 +203,60 @@ def _placements(files: RunFiles) -> Section:
 def _details(files: RunFiles) -> Iterator[tuple[str, Candidate]]:
     """Yield who is drawn in detail: of a race the fastest, else the placement of the folder."""
     if files.comparison is not None:
-        ran = [c for c in files.comparison.contenders if c.seconds and c.candidate is not None]
-        rounds = max((len(c.seconds) for c in ran), default=0)
-        ran.sort(key=lambda c: (len(c.seconds) < rounds, median(c.seconds)))
+        contenders = files.comparison.contenders
+        ran = [
+            (name, contender.seconds, contender.candidate)
+            for name, contender in zip(speed_charts.names_of(contenders), contenders, strict=True)
+            if contender.seconds and contender.candidate is not None
+        ]
+        rounds = max((len(seconds) for _, seconds, _ in ran), default=0)
+        ran.sort(key=lambda one: (len(one[1]) < rounds, median(one[1])))
         known: set[Candidate] = set()
-        for contender in ran:
-            candidate = contender.candidate
-            if candidate is not None and candidate not in known and len(known) < _FASTEST:
+        for name, _, candidate in ran:
+            if candidate not in known and len(known) < _FASTEST:
                 known.add(candidate)
-                yield name_of(contender), candidate
+                yield name, candidate
     elif files.placement is not None and files.profile is not None:
-        by_name = {op.name: op.id for op in files.profile.graph.operators}
-        stages = files.placement.stages
-        if all(name in by_name for stage in stages for name in stage.operators):
-            placement = Placement.model_validate(
-                {
-                    "stages": [
-                        {
-                            "operators": [by_name[name] for name in stage.operators],
-                            "accelerators": stage.accelerators,
-                        }
-                        for stage in stages
-                    ]
-                }
-            )
-            yield files.placement.configuration, Candidate(placement, files.placement.method)
+        placement = files.placement.resolve(files.profile.graph)
+        yield files.placement.configuration, Candidate(placement, files.placement.method)
 
 
-def _pipelines(files: RunFiles, details: Sequence[tuple[str, Candidate]]) -> Iterator[Section]:
+def _usage(files: RunFiles) -> Iterator[Section]:
     contenders = () if files.comparison is None else files.comparison.contenders
-    drawn = {name for name, _ in details}
-    usage = speed_charts.usage_chart(c for c in contenders if name_of(c) in drawn)
+    drawn = {name for name, _ in _details(files)}
+    named = zip(speed_charts.names_of(contenders), contenders, strict=True)
+    usage = speed_charts.usage_chart((name, c) for name, c in named if name in drawn)
     if usage is not None:
         yield Section(
             title="Where the time goes",
             chart=_drawn(usage),
             below="Measured, in the last round of each; a worker that waits has nothing to do yet.",
         )
-    if files.profile is None or not details:
+
+
+def _model(files: RunFiles) -> Iterator[Section]:
+    if files.profile is None:
         return
     graph = files.profile.graph
-    name, candidate = details[0]
-    yield Section(
-        title="The model, by stage",
-        lines=(f"{name}: {len(graph)} operators in {len(candidate.placement.stages)} stages",),
-        chart=_drawn(pipeline_charts.graph_chart(graph, candidate.placement, files.profile)),
-        table=_stages(graph, candidate.placement, files),
-        below="Scroll to zoom, drag to move. Many operators are drawn as the module they are in.",
-    )
+    for name, candidate in islice(_details(files), 1):
+        placement = candidate.placement
+        yield Section(
+            title="The model, by stage",
+            lines=(f"{name}: {len(graph)} operators in {len(placement.stages)} stages",),
+            chart=_drawn(pipeline_charts.graph_chart(graph, placement, files.profile)),
+            table=_stages(graph, placement, files.profile),
+            below="Scroll to zoom, drag to move. Many operators are drawn as the module they are "
+            "in.",
+        )
+
+
+def _staleness(files: RunFiles) -> Iterator[Section]:
+    if files.profile is None:
+        return
+    graph = files.profile.graph
     late = pipeline_charts.staleness_chart(
-        (name, candidate, candidate.placement.pipeline(graph)) for name, candidate in details
+        (name, candidate, candidate.placement.pipeline(graph))
+        for name, candidate in _details(files)
     )
     if late is not None:
         yield Section(
@@ -239,26 +265,29 @@ def _pipelines(files: RunFiles, details: Sequence[tuple[str, Candidate]]) -> Ite
             below="Updates between the forward and the backward of a minibatch, in the mean; none "
             "where the schedule flushes.",
         )
-    if files.cluster is not None:
-        try:
-            timelines = pipeline_charts.timeline_chart(details, files.profile, files.cluster)
-        except DRLPPError:
-            # Of a cluster that somebody has changed.
-            return
+
+
+def _timelines(files: RunFiles) -> Iterator[Section]:
+    if files.profile is None or files.cluster is None:
+        return
+    timelines, minibatches = pipeline_charts.timeline_chart(
+        _details(files), files.profile, files.cluster
+    )
+    if timelines is not None:
+        shown = "a minibatch" if minibatches == 1 else f"{minibatches} minibatches"
         yield Section(
             title="Who does what when",
             chart=_drawn(timelines),
-            below="Simulated with the profile of this run: a few minibatches in steady state. "
-            "Scroll to zoom all of them.",
+            below=f"Simulated with the profile of this run: {shown} in steady state. Scroll to "
+            "zoom all of them.",
         )
 
 
-def _stages(graph: OpGraph, placement: Placement, files: RunFiles) -> Table:
-    assert files.profile is not None
+def _stages(graph: OpGraph, placement: Placement, profile: Profile) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for number, stage in enumerate(placement.stages):
         size = sum(graph.operators[op].parameter_bytes for op in stage.operators)
-        seconds = sum(files.profile.seconds[op] for op in stage.operators)
+        seconds = sum(profile.seconds[op] for op in stage.operators)
         first, last = (graph.operators[op].name for op in (stage.operators[0], stage.operators[-1]))
         rows.append(
             (
@@ -292,7 +321,7 @@ def _agreement(files: RunFiles) -> Iterator[Section]:
     )
 
 
-def _machine(files: RunFiles) -> Section:
+def _machine(files: RunFiles, missing: Sequence[str]) -> Section:
     settings = tuple(
         (name, json.dumps(value, ensure_ascii=False))
         for name, value in sorted(files.record.settings.items())
@@ -312,6 +341,7 @@ def _machine(files: RunFiles) -> Section:
         )
         lines.append(f"accelerators: {hosts}")
     lines += [f"not read: {why}" for why in files.unread.values()]
+    lines += missing
     commands = [files.record.started_as] if files.record.started_as else []
     if files.placement is not None and (files.folder / "placement.json").is_file():
         commands.append(f"drlpp train {shlex.quote(str(files.folder / 'placement.json'))}")

@@ -10,7 +10,6 @@ import altair as alt
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import Contender
 from drlpp.costs.workload import Workload
-from drlpp.errors import DRLPPError
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement, Outcome
 from drlpp.reporting.run_files import RunFiles
@@ -23,21 +22,31 @@ _COMPUTING, _WAITING = "#0072B2", "#D9D9D9"
 Measured = Sequence[tuple[Candidate, Outcome]]
 
 
-def name_of(contender: Contender) -> str:
-    """Return what charts call a contender."""
-    return f"{contender.found_by} · {contender.configuration}"
+def names_of(contenders: Iterable[Contender]) -> tuple[str, ...]:
+    """Return what charts and tables call contenders, in their order; no two have the same name."""
+    names: dict[str, None] = {}
+    for contender in contenders:
+        name = usual = f"{contender.found_by} · {contender.configuration}"
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{usual} ({number})"
+        names[name] = None
+    return tuple(names)
 
 
 def race_chart(comparison: Comparison) -> alt.TopLevelMixin | None:
     """Draw every round of every contender, and their medians; None if nothing was measured."""
     rows = [
         {
-            "contender": name_of(contender),
+            "contender": name,
             "round": number + 1,
             "ms": 1e3 * seconds,
             "median": 1e3 * median(contender.seconds),
         }
-        for contender in comparison.contenders
+        for name, contender in zip(
+            names_of(comparison.contenders), comparison.contenders, strict=True
+        )
         for number, seconds in enumerate(contender.seconds)
     ]
     if not rows:
@@ -93,10 +102,13 @@ def search_chart(measured: Measured) -> alt.TopLevelMixin | None:
     ).interactive()
 
 
-def usage_chart(contenders: Iterable[Contender]) -> alt.TopLevelMixin | None:
-    """Draw what part of its time every worker computed, in the last round of each contender."""
+def usage_chart(contenders: Iterable[tuple[str, Contender]]) -> alt.TopLevelMixin | None:
+    """Draw what part of its time every worker computed, in the last round of each contender.
+
+    Contenders come with their names.
+    """
     rows: list[dict[str, object]] = []
-    for contender in contenders:
+    for name, contender in contenders:
         if contender.placement is None or not contender.measurements or contender.failure:
             continue
         last = contender.measurements[-1]
@@ -106,7 +118,7 @@ def usage_chart(contenders: Iterable[Contender]) -> alt.TopLevelMixin | None:
             for what, share in (("computing", busy), ("waiting", max(0.0, 1 - busy))):
                 rows.append(
                     {
-                        "contender": name_of(contender),
+                        "contender": name,
                         "worker": f"worker {usage.worker} · stage {usage.stage}",
                         "what": what,
                         "share": share,
@@ -147,11 +159,7 @@ def predictions(files: RunFiles) -> list[dict[str, object]]:
             measured.setdefault(candidate, []).append(outcome.seconds_per_minibatch)
     for candidate, seconds in measured.items():
         workload = Workload.of(files.profile, candidate.method)
-        try:
-            simulation = simulate(workload, files.cluster, candidate.placement, candidate.method)
-        except DRLPPError:
-            # Of a profile or a cluster that somebody has changed.
-            continue
+        simulation = simulate(workload, files.cluster, candidate.placement, candidate.method)
         rows.append(
             {
                 "placement": candidate.configuration,

@@ -88,6 +88,7 @@ def _a_killed_claim(folder: Path) -> None:
 def _a_run_before_its_first_checkpoint(folder: Path) -> None:
     run(folder, "train", {**SETTINGS, "seed": 1}, resume=False)
     (folder / "events.out.tfevents.1").touch()
+    (folder / "report.html").touch()
     (folder / LOCK_NAME).touch()
 
 
