@@ -222,7 +222,7 @@ def test_maskable_ppo_trains_on_the_registered_environment_unchanged() -> None:
         device="cpu",
         seed=0,
     )
-    agent.learn(1024)
+    agent.learn(2048)
     observation, _ = env.reset()
     terminated = False
     while not terminated:
