@@ -1,5 +1,6 @@
 """What a walk records is what the rule says of its partitions."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy
@@ -23,6 +24,8 @@ def ideal_seconds(problem: PlanningProblem) -> float:
 @settings(max_examples=60)
 @given(problem=problems(), seed=st.integers(0, 9))
 def test_finished_partitions_cost_what_the_rule_says(problem: PlanningProblem, seed: int) -> None:
+    """Without replicas: the policy's weights were trained with sums that hide behind all work."""
+    problem = replace(problem, replicate=False)
     draw = Random(seed)
     placement = random_placement(problem, draw)
     context = context_of(problem)
