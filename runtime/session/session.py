@@ -123,7 +123,7 @@ class ClusterSession(WorkerSession):
                 break
             window = window.later()
         links = time_ways(self._workers, plan.pipeline, results)
-        self.timeline = timeline_of(schedule, results)
+        self.timeline, self.window = timeline_of(schedule, results), window
         return found.model_copy(update={"links": links})
 
     def _run_unstopped(

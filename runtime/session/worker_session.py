@@ -45,6 +45,7 @@ from drlpp.runtime.loading.loaders import suspended_sigchld_handler
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer, chunk_minibatches
 from drlpp.runtime.session.worker_group import TimeSpent, WorkerGroup
 from drlpp.schedule.actions import Action
+from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
@@ -88,6 +89,7 @@ class WorkerSession:
         # Patterns that match no parameter are found before any worker starts.
         settled(self.optimizer, self.captured.trained, self.captured.aliases)
         self.timeline: tuple[TimedAction, ...] = ()
+        self.window: Window | None = None
         self.seed = seed
         self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self._note = note

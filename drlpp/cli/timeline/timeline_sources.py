@@ -150,7 +150,9 @@ def from_run(
         if isinstance(outcome, FailedMeasurement):
             raise RunFailure(f"the placement failed when it ran: {outcome.reason}")
         timeline, hosts = session.timeline, session.host_of
-    window = plan.window(minibatches)
+        # It is a later one than was asked for where the pipeline was not steady yet.
+        window = session.window
+    assert window is not None
     return TimelineRun(
         source="as it ran",
         unit="s",
