@@ -9,6 +9,7 @@ from drlpp.models.task import Task
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns
 from tests.support.models.forked import largest_difference
 from tests.support.training.pipelines import assert_state, draw, in_a_row, train
 
@@ -58,8 +59,7 @@ def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
     check_against_plain_training(captured, 0, 1)
 
 
-@pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("name", TIED)
+@pytest.mark.parametrize(("name", "stages"), in_turns(TIED, [2, 4]))
 def test_tied_embeddings_in_stages_equal_a_plain_loop(name: str, stages: int) -> None:
     reference = ModelReference.named(f"examples.huggingface:{name}", tied=True)
     captured = capture(reference, in_float64(reference))
@@ -68,9 +68,9 @@ def test_tied_embeddings_in_stages_equal_a_plain_loop(name: str, stages: int) ->
     check_against_plain_training(captured, *range(stages))
 
 
-@pytest.mark.parametrize("policy", ["pipeoptim", "stash"])
-@pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("name", TIED)
+@pytest.mark.parametrize(
+    ("name", "stages", "policy"), in_turns(TIED, [2, 4], ["pipeoptim", "stash"], one_of=3)
+)
 def test_tied_embeddings_in_stages_equal_the_reference(name: str, stages: int, policy: str) -> None:
     reference = ModelReference.named(f"examples.huggingface:{name}", tied=True, layers=2)
     captured = capture(reference, in_float64(reference))
