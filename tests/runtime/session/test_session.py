@@ -47,6 +47,7 @@ def straight(captured: CapturedModel, *accelerators: int) -> Placement:
     )
 
 
+@pytest.mark.usefixtures("steady_at_once")
 def test_placements_one_after_another_on_the_same_workers(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
