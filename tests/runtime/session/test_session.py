@@ -47,7 +47,6 @@ def straight(captured: CapturedModel, *accelerators: int) -> Placement:
     )
 
 
-@pytest.mark.usefixtures("steady_at_once")
 def test_placements_one_after_another_on_the_same_workers(
     captured: CapturedModel, session: ClusterSession
 ) -> None:
@@ -74,9 +73,8 @@ def test_placements_one_after_another_on_the_same_workers(
 
 
 def test_timeline_is_the_schedule_as_it_ran(
-    captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
+    captured: CapturedModel, session: ClusterSession
 ) -> None:
-    monkeypatch.setattr("drlpp.runtime.session.session._MOST_RUNS", 1)
     placement = straight(captured, 0, 1)
     outcome = session.measure(placement, minibatches=5)
     assert {timed.worker for timed in session.timeline} == {0, 1}
@@ -107,6 +105,7 @@ def test_a_pipeline_is_measured_once_it_is_steady(
     captured: CapturedModel, session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it seems to be steady from the second or third run on, or never."""
+    monkeypatch.setattr("drlpp.runtime.session.session.is_steady", is_steady)
     warm_ups: list[int] = []
     looks: list[float] = []
 

@@ -122,7 +122,6 @@ def test_nobody_waits_while_the_controller_is_stopped(monkeypatch: pytest.Monkey
         group.close()
 
 
-@pytest.mark.usefixtures("steady_at_once")
 def test_what_was_measured_over_a_stop_is_measured_again(
     captured: CapturedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
