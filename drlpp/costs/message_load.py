@@ -22,6 +22,7 @@ import numpy
 
 from drlpp.costs.stage_work import Array
 from drlpp.costs.workload import Workload
+from drlpp.schedule.pipeline import senders_to_all
 from drlpp.specs.cluster import Cluster
 
 
@@ -84,9 +85,8 @@ class MessageLoad:
             if len(sharing) == 2:
                 # Whichever of them is the root: every replica gets the gradients, or the sum.
                 for source, target in (sharing, sharing[::-1]):
-                    senders = holders[source]
-                    for number, receiver in enumerate(holders[target]):
-                        send(senders[number % len(senders)], receiver, each)
+                    for sender, receiver in senders_to_all(holders[source], holders[target]):
+                        send(sender, receiver, each)
             elif apart:
                 for stage in sharing:
                     others = [holders[other] for other in sharing if other != stage]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
@@ -30,6 +30,17 @@ def are_folded(holders: Sequence[tuple[int, ...]]) -> bool:
         and all(len(workers) == 1 for workers in there)
         and len(set(there)) == len(there)
     )
+
+
+def senders_to_all(senders: Sequence[int], receivers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield (sender, receiver) for what all ``senders`` have alike and each of ``receivers`` gets.
+
+    Senders take turns. What is on the worker already is not sent.
+    """
+    for number, receiver in enumerate(receivers):
+        sender = senders[number % len(senders)]
+        if sender != receiver:
+            yield sender, receiver
 
 
 @dataclass(frozen=True)
@@ -103,11 +114,7 @@ class Pipeline:
         """
         found = set()
         for source, target in self._tied_pairs():
-            senders = self.stages[source]
-            for number, receiver in enumerate(self.stages[target]):
-                sender = senders[number % len(senders)]
-                if sender != receiver:
-                    found.add((sender, receiver))
+            found.update(senders_to_all(self.stages[source], self.stages[target]))
         for edge in self.edges:
             sources, targets = self.stages[edge.source], self.stages[edge.target]
             for part in range(math.lcm(len(sources), len(targets))):

@@ -37,7 +37,7 @@ from drlpp.schedule.actions import (
     TiedUpdate,
     Update,
 )
-from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.pipeline import Pipeline, senders_to_all
 
 
 @dataclass(frozen=True)
@@ -209,18 +209,19 @@ class _Copy:
 
     def _send(self, payload: Payload, target: int, update: TiedUpdate) -> Iterator[Action]:
         """Yield a send to every replica of a stage that this one serves."""
-        replicas = self.pipeline.stages[self.stage]
         message = self._message(payload, self.stage, target, update)
-        for number, worker in enumerate(self.pipeline.stages[target]):
-            if replicas[number % len(replicas)] == self.worker != worker:
-                yield Send(message, worker)
+        for sender, receiver in self._messages(self.stage, target):
+            if sender == self.worker:
+                yield Send(message, receiver)
 
     def _receive(self, payload: Payload, source: int, update: TiedUpdate) -> Iterator[Action]:
-        number = self.pipeline.stages[self.stage].index(self.worker)
-        senders = self.pipeline.stages[source]
-        sender = senders[number % len(senders)]
-        if sender != self.worker:
-            yield Receive(self._message(payload, source, self.stage, update), sender)
+        message = self._message(payload, source, self.stage, update)
+        for sender, receiver in self._messages(source, self.stage):
+            if receiver == self.worker:
+                yield Receive(message, sender)
+
+    def _messages(self, source: int, target: int) -> Iterator[tuple[int, int]]:
+        return senders_to_all(self.pipeline.stages[source], self.pipeline.stages[target])
 
     def _message(self, payload: Payload, source: int, target: int, update: TiedUpdate) -> Message:
         return Message(payload, source, target, update.through - 1, self.tie.number)

@@ -16,7 +16,7 @@ from drlpp.placement.measurement import WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.schedule.analysis.window import Window
 from drlpp.schedule.method import DEFAULT_METHOD, Method
-from drlpp.schedule.pipeline import Pipeline
+from drlpp.schedule.pipeline import Pipeline, senders_to_all
 from drlpp.schedule.schedule import Schedule
 from drlpp.simulator.playing.costs import Costs
 from drlpp.simulator.playing.events import Played, play
@@ -278,11 +278,9 @@ class Simulation:
             updates = -(-self.window.minibatches // tie.together)
             for other in tie.others:
                 for source, target in ((other, tie.root), (tie.root, other)):
-                    senders = self.pipeline.stages[source]
-                    for number, receiver in enumerate(self.pipeline.stages[target]):
-                        sender = senders[number % len(senders)]
-                        if sender != receiver:
-                            sent[self.accelerators.index(sender)] += of_tie.bytes_ * updates
+                    senders, receivers = self.pipeline.stages[source], self.pipeline.stages[target]
+                    for sender, _ in senders_to_all(senders, receivers):
+                        sent[self.accelerators.index(sender)] += of_tie.bytes_ * updates
         return sent
 
 
