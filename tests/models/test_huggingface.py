@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from benchmarks.models_today.models import in_float64
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
-from drlpp.models.task import Task
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
@@ -17,17 +17,6 @@ SPEC = OptimizerSpec(name="sgd", options={"lr": 0.1, "momentum": 0.9})
 ADAMW = OptimizerSpec(name="adamw", options={"lr": 0.01, "eps": 1e-4})
 MODELS = ["bert", "gpt2", "t5", "resnet"]
 TIED = ["bert", "gpt2", "t5"]
-
-
-def in_float64(reference: ModelReference) -> Task:
-    """The model without dropout, since a plain loop draws other random numbers."""
-    task = reference.build()
-    inputs = {k: x.double() if x.is_floating_point() else x for k, x in task.inputs.items()}
-    for module in task.module.modules():
-        for attribute in ("p", "dropout", "attention_dropout"):
-            if isinstance(getattr(module, attribute, None), float):
-                setattr(module, attribute, 0.0)
-    return task._replace(module=task.module.double(), inputs=inputs)
 
 
 def check_against_plain_training(captured: CapturedModel, *accelerators: int) -> None:
@@ -53,7 +42,7 @@ def check_against_plain_training(captured: CapturedModel, *accelerators: int) ->
 @pytest.mark.parametrize("name", MODELS)
 def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
     reference = ModelReference.named(f"examples.huggingface:{name}")
-    captured = capture(reference, in_float64(reference))
+    captured = capture(reference, in_float64(reference.build()))
     assert len(captured.graph) > 50
     assert captured.aliases == {}
     check_against_plain_training(captured, 0, 1)
@@ -62,7 +51,7 @@ def test_two_minibatches_in_two_stages_equal_a_plain_loop(name: str) -> None:
 @pytest.mark.parametrize(("name", "stages"), in_turns(TIED, [2, 4]))
 def test_tied_embeddings_in_stages_equal_a_plain_loop(name: str, stages: int) -> None:
     reference = ModelReference.named(f"examples.huggingface:{name}", tied=True)
-    captured = capture(reference, in_float64(reference))
+    captured = capture(reference, in_float64(reference.build()))
     assert captured.aliases
     assert in_a_row(captured.graph, *range(stages)).ties(captured.graph)
     check_against_plain_training(captured, *range(stages))
@@ -73,7 +62,7 @@ def test_tied_embeddings_in_stages_equal_a_plain_loop(name: str, stages: int) ->
 )
 def test_tied_embeddings_in_stages_equal_the_reference(name: str, stages: int, policy: str) -> None:
     reference = ModelReference.named(f"examples.huggingface:{name}", tied=True, layers=2)
-    captured = capture(reference, in_float64(reference))
+    captured = capture(reference, in_float64(reference.build()))
     task, method = captured.task, Method(policy=policy)
     assert task.targets is not None
     placement = in_a_row(captured.graph, *range(stages))

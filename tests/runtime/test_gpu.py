@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.comm.transport import build_nccl_group, build_sum_group
@@ -18,6 +19,7 @@ from drlpp.runtime.ipc.transport_choice import Backend, Transport
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.models.forked import SHAPES, largest_difference, order, placements, samples
+from tests.support.training.against_reference import train_twice
 from tests.support.training.pipelines import in_a_row
 
 pytestmark = pytest.mark.skipif(
@@ -53,24 +55,15 @@ def test_four_workers_train_to_the_weights_of_the_reference(
     method = Method.model_validate({"policy": policy, "correction_decay": decay})
     placement = placements(captured)[shape]
     options = RunOptions(order=order(MINIBATCHES))
-    reference = run_reference(
-        captured,
-        placement,
-        Minibatches(*samples()),
-        MINIBATCHES,
-        method=method,
-        optimizer=SPEC,
-        options=options,
-    )
-    deployment = session.deploy(placement, method, SPEC)
-    session.run(deployment, MINIBATCHES, options)
-    scores = session.evaluate(deployment, 3, RunOptions(order=order(3))).scores
+    candidate, minibatches = Candidate(placement, method), Minibatches(*samples())
+    found = train_twice(session, candidate, SPEC, MINIBATCHES, minibatches, options)
+    scores = session.evaluate(found.deployment, 3, RunOptions(order=order(3))).scores
     assert scores is not None
     assert all(score.device.type == "cpu" for score in scores)
-    state, optimizer = session.collect(deployment)
+    state, optimizer = session.collect(found.deployment)
     assert all(value.device.type == "cpu" for value in state.values())
     assert optimizer
-    assert largest_difference(state, reference.state) < 1e-6
+    assert found.difference < 1e-6
     assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"
 
 

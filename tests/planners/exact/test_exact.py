@@ -18,24 +18,10 @@ from drlpp.planners.exact.exact import exact, tractability
 from drlpp.planners.milp.partitioning_instance import PartitioningInstance
 from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
-from tests.support.planning.brute_force import every_placement
+from tests.support.planning.brute_force import check_against_optimum, optimum
 from tests.support.planning.public_data import CONTIGUOUS_OPTIMA, INSTANCES
 from tests.support.strategies.graphs import chain_of, cluster_of, graphs, profiles
 from tests.support.strategies.problems import check_placement, problems, workloads
-
-
-def optimum(problem: PlanningProblem) -> float:
-    predictions = (
-        problem.predict(placement)
-        for placement in every_placement(
-            problem.workload, problem.cluster.accelerators, problem.replicate
-        )
-    )
-    return min(
-        prediction.seconds_per_minibatch
-        for prediction in predictions
-        if not prediction.missing_bytes
-    )
 
 
 def without_limits(problem: PlanningProblem) -> PlanningProblem:
@@ -54,18 +40,7 @@ def test_it_is_the_optimum_of_all_placements(problem: PlanningProblem) -> None:
     problem = without_limits(problem)
     solution = exact(problem)
     check_placement(problem, solution.placement)
-    best = optimum(problem)
-    found = problem.predict(solution.placement).seconds_per_minibatch
-    if solution.proven_optimal:
-        assert found == solution.lower_bound == pytest.approx(best)
-    else:
-        # A tensor with several readers may be sent more than once, and with replicas copies of
-        # weights are summed less often, which no stage knows alone.
-        workload = problem.workload
-        tied = problem.replicate and any(tie.trained for tie in workload.ties)
-        assert tied or any(len(transfer.members) > 2 for transfer in workload.transfers)
-        assert solution.lower_bound <= best * (1 + 1e-9)
-        assert found >= best * (1 - 1e-9)
+    check_against_optimum(problem, solution)
 
 
 @given(
@@ -83,8 +58,7 @@ def test_unequal_accelerators_are_handed_out_in_the_best_way(
     problem = PlanningProblem(workload, cluster, replicate=replicate)
     solution = exact(problem)
     check_placement(problem, solution.placement)
-    found = problem.predict(solution.placement).seconds_per_minibatch
-    assert found == pytest.approx(optimum(problem))
+    check_against_optimum(problem, solution)
 
 
 @given(

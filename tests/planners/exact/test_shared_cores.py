@@ -17,7 +17,7 @@ from drlpp.planners.problem.problem import PlanningProblem
 from drlpp.schedule.method import Method
 from drlpp.simulator import simulate
 from drlpp.specs.cluster import Cluster, Host, Link, local_cluster
-from tests.support.planning.brute_force import every_placement
+from tests.support.planning.brute_force import check_against_optimum, optimum
 from tests.support.strategies.graphs import chain_of
 from tests.support.strategies.problems import check_placement, workloads
 
@@ -37,16 +37,6 @@ def chain(overhead: float = 0.0) -> Workload:
 
 def straight(stages: int) -> Placement:
     return Placement.from_assignment([stages * i // 8 for i in range(8)], list(range(stages)))
-
-
-def optimum(problem: PlanningProblem) -> float:
-    predictions = (
-        problem.predict(placement)
-        for placement in every_placement(
-            problem.workload, problem.cluster.accelerators, problem.replicate
-        )
-    )
-    return min(p.seconds_per_minibatch for p in predictions if not p.missing_bytes)
 
 
 def test_workers_that_share_cores_take_what_they_compute_together() -> None:
@@ -100,10 +90,7 @@ def test_it_is_the_optimum_of_all_placements_on_fewer_cores(
     problem = PlanningProblem(workload, cluster, costs, replicate)  # type: ignore[arg-type]
     solution = exact(problem)
     check_placement(problem, solution.placement)
-    best = optimum(problem)
-    assert problem.predict(solution.placement).seconds_per_minibatch == pytest.approx(best)
-    assert solution.proven_optimal
-    assert solution.lower_bound == pytest.approx(best)
+    check_against_optimum(problem, solution)
 
 
 @given(

@@ -8,6 +8,7 @@ import torch
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.reference.reference import ReferenceExecutor
@@ -24,6 +25,7 @@ from tests.support.models.forked import (
     placements,
     samples,
 )
+from tests.support.training.against_reference import train_twice
 
 MINIBATCHES = 15
 FLUSHED = 6
@@ -373,24 +375,14 @@ def _check(
     ignored: frozenset[str] | set[str] = frozenset(),
     precision: float = 1e-9,
 ) -> None:
-    placement = placements(captured)[shape]
+    candidate = Candidate(placements(captured)[shape], method)
     minibatches = FLUSHED if method.schedule_kind.flushes else MINIBATCHES
     options = options or RunOptions(order=order(minibatches))
-    reference = run_reference(
-        captured,
-        placement,
-        Minibatches(*samples()),
-        minibatches,
-        method=method,
-        optimizer=optimizer,
-        options=options,
+    found = train_twice(
+        session, candidate, optimizer, minibatches, Minibatches(*samples()), options
     )
-    deployment = session.deploy(placement, method, optimizer)
-    _, results = session.run(deployment, minibatches, options)
-    state, _ = session.collect(deployment)
-    wanted = {name: value for name, value in reference.state.items() if name not in ignored}
-    found = {name: value for name, value in state.items() if name not in ignored}
-    assert largest_difference(found, wanted) < precision
-    losses = {part: loss for result in results.values() for part, loss in result.losses.items()}
-    assert losses == pytest.approx(reference.losses, rel=precision)
-    assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"
+    wanted = {name: value for name, value in found.reference.state.items() if name not in ignored}
+    state = {name: value for name, value in found.state.items() if name not in ignored}
+    assert largest_difference(state, wanted) < precision
+    assert found.losses == pytest.approx(found.reference.losses, rel=precision)
+    assert largest_difference(found.state, captured.state) > 1e-3, "training changed nothing"

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.placement.candidate import Candidate
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec, ParameterGroup
 from tests.support.in_turns import in_turns
@@ -24,6 +25,7 @@ from tests.support.models.forked import (
     placements,
     samples,
 )
+from tests.support.training.against_reference import train_twice
 
 MINIBATCHES = 15
 MODEL = ModelReference.named("tests.support.models.small:forked")
@@ -103,21 +105,18 @@ def test_groups_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
 ) -> None:
     """Under a schedule of learning rates, that each group follows from its own."""
-    placement, options = placements(captured)[shape], RunOptions(order(MINIBATCHES), rates=RATES)
-    reference = run_reference(
-        captured,
-        placement,
-        Minibatches(*samples()),
+    candidate = Candidate(placements(captured)[shape], METHODS[method])
+    options = RunOptions(order(MINIBATCHES), rates=RATES)
+    found = train_twice(
+        session,
+        candidate,
+        OPTIMIZERS[optimizer],
         MINIBATCHES,
-        method=METHODS[method],
-        optimizer=OPTIMIZERS[optimizer],
-        options=options,
+        Minibatches(*samples()),
+        options,
     )
-    deployment = session.deploy(placement, METHODS[method], OPTIMIZERS[optimizer])
-    session.run(deployment, MINIBATCHES, options)
-    state, _ = session.collect(deployment)
-    assert largest_difference(state, reference.state) < 1e-9
-    assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"
+    assert found.difference < 1e-9
+    assert largest_difference(found.state, captured.state) > 1e-3, "training changed nothing"
 
 
 def test_a_profile_has_updates_and_predictions_of_all_groups(captured: CapturedModel) -> None:
@@ -243,18 +242,8 @@ def test_tied_parameters_have_their_groups_on_every_stage(policy: str, shape: st
     placement = tied.placements(captured)[shape]
     assert placement.ties(captured.graph)
     options = RunOptions(tied.order(MINIBATCHES), rates=RATES)
-    reference = run_reference(
-        captured,
-        placement,
-        Minibatches(*tied.samples()),
-        MINIBATCHES,
-        method=METHODS[policy],
-        optimizer=TIED,
-        options=options,
-    )
+    minibatches, candidate = Minibatches(*tied.samples()), Candidate(placement, METHODS[policy])
     with ClusterSession(captured, workers=4) as session:
         session.use_samples(*tied.samples())
-        deployment = session.deploy(placement, METHODS[policy], TIED)
-        session.run(deployment, MINIBATCHES, options)
-        state, _ = session.collect(deployment)
-    assert largest_difference(state, reference.state) < 1e-9
+        found = train_twice(session, candidate, TIED, MINIBATCHES, minibatches, options)
+    assert found.difference < 1e-9

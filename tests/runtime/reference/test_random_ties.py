@@ -10,12 +10,12 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
-from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
+from drlpp.runtime import ClusterSession, Minibatches, RunOptions
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
-from tests.support.models.forked import largest_difference
 from tests.support.models.tied import order, samples
 from tests.support.strategies.graphs import placements
+from tests.support.training.against_reference import train_twice
 
 WORKERS, MINIBATCHES = 4, 11
 ADAMW = OptimizerSpec(name="adamw", options={"lr": 0.005, "eps": 1e-4})
@@ -54,15 +54,7 @@ def test_workers_equal_the_reference(session: ClusterSession, data: st.DataObjec
     pipeline = candidate.placement.pipeline(session.graph)
     event(f"{len(pipeline.stages)} stages, {len(pipeline.ties)} ties")
     options = RunOptions(order=order(MINIBATCHES))
-    reference = run_reference(
-        session.captured,
-        candidate.placement,
-        Minibatches(*samples()),
-        MINIBATCHES,
-        method=candidate.method,
-        optimizer=ADAMW,
-        options=options,
+    minibatches = Minibatches(*samples())
+    assert (
+        train_twice(session, candidate, ADAMW, MINIBATCHES, minibatches, options).difference < 1e-8
     )
-    deployment = session.deploy(candidate, optimizer=ADAMW)
-    session.run(deployment, MINIBATCHES, options)
-    assert largest_difference(session.collect(deployment)[0], reference.state) < 1e-8

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidInput
 from drlpp.models.model_reference import ModelReference
+from drlpp.placement.candidate import Candidate
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.commands import RunResult
@@ -26,6 +27,7 @@ from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import in_turns
 from tests.support.models.forked import POLICIES, largest_difference
 from tests.support.models.tied import order, placements, samples
+from tests.support.training.against_reference import train_twice
 
 MINIBATCHES, FLUSHED = 15, 6
 SHAPES = ("straight", "replicated", "replicated-last", "branching")
@@ -325,23 +327,13 @@ def _check(
     optimizer: OptimizerSpec,
     options: RunOptions | None = None,
 ) -> None:
-    placement = placements(captured)[shape]
+    candidate = Candidate(placements(captured)[shape], method)
     minibatches = FLUSHED if method.flushes else MINIBATCHES
     options = options or RunOptions(order=order(minibatches))
-    reference = run_reference(
-        captured,
-        placement,
-        Minibatches(*samples()),
-        minibatches,
-        method=method,
-        optimizer=optimizer,
-        options=options,
+    found = train_twice(
+        session, candidate, optimizer, minibatches, Minibatches(*samples()), options
     )
-    deployment = session.deploy(placement, method, optimizer)
-    _, results = session.run(deployment, minibatches, options)
-    state, _ = session.collect(deployment)
-    assert largest_difference(state, reference.state) < 1e-8
-    losses = {part: loss for result in results.values() for part, loss in result.losses.items()}
-    assert losses == pytest.approx(reference.losses, rel=1e-8)
-    assert largest_difference(state, captured.state) > 1e-3, "training changed nothing"
-    _check_copies(session, deployment)
+    assert found.difference < 1e-8
+    assert found.losses == pytest.approx(found.reference.losses, rel=1e-8)
+    assert largest_difference(found.state, captured.state) > 1e-3, "training changed nothing"
+    _check_copies(session, found.deployment)

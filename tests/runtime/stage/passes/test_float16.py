@@ -16,6 +16,7 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import NotFinite
 from drlpp.models.model_reference import ModelReference
 from drlpp.models.task import Task
+from drlpp.placement.candidate import Candidate
 from drlpp.placement.placement import Placement
 from drlpp.runtime import (
     ClusterSession,
@@ -23,7 +24,6 @@ from drlpp.runtime import (
     PipelineTrainer,
     RunOptions,
     TrainerCallbacks,
-    run_reference,
 )
 from drlpp.runtime.ipc.commands import RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint
@@ -32,7 +32,7 @@ from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.in_turns import in_turns
 from tests.support.models import gathering
-from tests.support.models.forked import largest_difference
+from tests.support.training.against_reference import train_twice
 from tests.support.training.pipelines import (
     assert_state,
     draw,
@@ -107,25 +107,16 @@ def _both(
 ) -> ReferenceResult:
     """Train on the workers and with the reference, which has to come to the same."""
     options = RunOptions(order=_order(), rates=rates)
-    reference = run_reference(
-        captured,
-        placement,
-        Minibatches(*_samples()),
-        MINIBATCHES,
-        method=method,
-        optimizer=optimizer,
-        options=options,
-    )
-    deployment = session.deploy(placement, method, optimizer)
-    _, results = session.run(deployment, MINIBATCHES, options)
-    state, _ = session.collect(deployment)
+    candidate, minibatches = Candidate(placement, method), Minibatches(*_samples())
+    found = train_twice(session, candidate, optimizer, MINIBATCHES, minibatches, options)
     # Where predictions differ in their last bit, casting to float16 may round the other way.
     tolerance = 1e-3 if method.moves_weights else 1e-5
-    assert largest_difference(state, reference.state) < tolerance
-    for stage, workers in enumerate(deployment.pipeline.stages):
+    assert found.difference < tolerance
+    for stage, workers in enumerate(found.deployment.pipeline.stages):
         for worker in workers:
-            assert results[worker].skipped_updates == reference.skipped_updates[stage]
-    return reference
+            skipped = found.results[worker].skipped_updates
+            assert skipped == found.reference.skipped_updates[stage]
+    return found.reference
 
 
 FLUSHING = [
