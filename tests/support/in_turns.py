@@ -14,16 +14,28 @@ def words(value: object) -> str:
     return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def fast_are(fast: Iterable[Any], values: Iterable[Any]) -> list[Any]:
+    """Return all values, of which only some are fast and the others are slow tests."""
+    chosen = list(fast)
+    return [
+        value if value in chosen else pytest.param(value, marks=pytest.mark.slow)
+        for value in values
+    ]
+
+
 def in_turns(*values: Iterable[Any], one_of: int = 2) -> list[Any]:
     """Return every combination, of which one in ``one_of`` is fast and the others are slow tests.
 
-    Every value of every parameter is in a fast one.
+    Every value of every parameter is in a fast one; more are fast where that needs more.
     """
     parameters = [list(of_parameter) for of_parameter in values]
     indices = list(product(*(range(len(of_parameter)) for of_parameter in parameters)))
     fast = [chosen for chosen in indices if sum(chosen) % one_of == 0]
-    for place, of_parameter in enumerate(parameters):
-        assert len({chosen[place] for chosen in fast}) == len(of_parameter), "too few are fast"
+    missing = {value for chosen in indices for value in enumerate(chosen)}
+    missing -= {value for chosen in fast for value in enumerate(chosen)}
+    while missing:
+        fast.append(max(indices, key=lambda chosen: len(missing & set(enumerate(chosen)))))
+        missing -= set(enumerate(fast[-1]))
     return [
         pytest.param(
             *(of_parameter[index] for of_parameter, index in zip(parameters, chosen, strict=True)),

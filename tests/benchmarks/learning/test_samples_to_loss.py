@@ -47,7 +47,14 @@ def captured() -> CapturedModel:
     return capture(ModelReference.named("tests.support.models.small:forked", dropout=0.0))
 
 
-@pytest.mark.parametrize(("method", "optimizer"), REPLAYED, ids=str)
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        pytest.param(*replayed, marks=pytest.mark.slow if number % 3 else ())
+        for number, replayed in enumerate(REPLAYED)
+    ],
+    ids=str,
+)
 def test_replay_is_the_reference_executor(
     captured: CapturedModel, method: Method, optimizer: OptimizerSpec
 ) -> None:

@@ -72,7 +72,7 @@ def test_every_placement_has_stages_that_share_parameters(
 
 
 @pytest.mark.parametrize(
-    ("method", "shape", "optimizer"), in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=3)
+    ("method", "shape", "optimizer"), in_turns(ASYNCHRONOUS, SHAPES, OPTIMIZERS, one_of=5)
 )
 def test_asynchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
@@ -81,7 +81,7 @@ def test_asynchronous_weights_equal_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("method", "shape", "optimizer"), in_turns(FLUSHING, SHAPES, OPTIMIZERS, one_of=3)
+    ("method", "shape", "optimizer"), in_turns(FLUSHING, SHAPES, OPTIMIZERS, one_of=4)
 )
 def test_synchronous_weights_equal_the_reference(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str, optimizer: str
@@ -89,8 +89,7 @@ def test_synchronous_weights_equal_the_reference(
     _check(captured, session, shape, FLUSHING[method], OPTIMIZERS[optimizer])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("method", FLUSHING)
+@pytest.mark.parametrize(("method", "shape"), in_turns(FLUSHING, SHAPES))
 def test_synchronous_weights_equal_plain_training(
     captured: CapturedModel, session: ClusterSession, method: str, shape: str
 ) -> None:

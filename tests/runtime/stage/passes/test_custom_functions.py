@@ -16,6 +16,7 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime import ClusterSession, Minibatches, RunOptions, run_reference
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns, words
 from tests.support.models.forked import POLICIES, largest_difference
 from tests.support.training.pipelines import assert_state, draw, in_a_row, random_order, train
 
@@ -150,9 +151,11 @@ def test_synchronous_methods_equal_a_plain_loop(
     assert_state(found, task.module)
 
 
-@pytest.mark.parametrize("accelerators", [(0, 1, 2), (0, 0, 1)])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    ("accelerators", "policy", "recompute"),
+    in_turns([(0, 1, 2), (0, 0, 1)], POLICIES, [False, True], one_of=3),
+    ids=words,
+)
 def test_asynchronous_methods_equal_the_reference(
     session: ClusterSession, policy: str, accelerators: tuple[int, ...], recompute: bool
 ) -> None:

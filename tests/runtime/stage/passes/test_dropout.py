@@ -12,6 +12,7 @@ from drlpp.runtime import ClusterSession, RunOptions
 from drlpp.runtime.stage.passes.randomness import begin_pass, seeded
 from drlpp.schedule.method import Method
 from drlpp.specs.optimizer_spec import OptimizerSpec
+from tests.support.in_turns import in_turns
 from tests.support.models.regularized import BATCH, REFERENCE, SAMPLES, branching, samples
 from tests.support.training.pipelines import in_a_row, random_order
 
@@ -74,8 +75,10 @@ def test_numbers_do_not_depend_on_how_a_tensor_lies_in_memory() -> None:
     assert torch.equal(*dropped)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("shape", ["1", "2", "3", "permuted", "branching", "branching permuted"])
+@pytest.mark.parametrize(
+    ("shape", "recompute"),
+    in_turns(["1", "2", "3", "permuted", "branching", "branching permuted"], [False, True]),
+)
 def test_weights_do_not_depend_on_the_placement(
     session: ClusterSession, on_one_worker: dict[str, Tensor], shape: str, *, recompute: bool
 ) -> None:
