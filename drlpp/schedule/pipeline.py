@@ -112,7 +112,7 @@ class Pipeline:
         modulo the greatest common divisor of m and n. Of stages that hold copies of the same
         weights, each replica of one gets the gradients of one replica of another.
         """
-        found = set()
+        found: set[tuple[int, int]] = set()
         for source, target in self._tied_pairs():
             found.update(senders_to_all(self.stages[source], self.stages[target]))
         for edge in self.edges:

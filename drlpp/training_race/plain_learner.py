@@ -18,7 +18,6 @@ from drlpp.errors import NotFinite, OutOfMemory
 from drlpp.io.documents import replacing
 from drlpp.runtime.device.devices import accelerator_of, is_out_of_memory, to_device
 from drlpp.runtime.device.emulation import computing_on
-from drlpp.runtime.loading.held_out import mean_loss, mean_score
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.training.training_data import LoaderState, TrainingData, epoch_seed, primed
 from drlpp.runtime.training.training_reports import Stint
@@ -193,6 +192,5 @@ def held_out(
                 if task.score is not None:
                     scores.append(task.score(outputs, targets).cpu())
     module.train()
-    samples = data.held_out_samples
-    score = mean_score(scores, samples) if scores else None
-    return mean_loss(losses, samples, data.batch_size), score
+    count = data.held_out_count
+    return count.mean_loss(losses), count.mean_score(scores) if scores else None

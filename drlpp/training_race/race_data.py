@@ -64,7 +64,7 @@ class RaceData:
         return LoadedData(
             self.name,
             loaders,
-            Unpacker(None, self._inputs, self._targets, self._note),
+            Unpacker(None, self._inputs, self._targets, self._note, self._task.buckets),
             minibatches=None,
             seed=self._seed + seed,
             note=self._note,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import islice
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from drlpp.runtime.comm.agreement import contents_of
 from drlpp.runtime.comm.transport import Links, Transfer
 from drlpp.runtime.stage.stages import StageProgram
-from drlpp.schedule.actions import Action, Message, Receive, Send
+from drlpp.schedule.actions import TIED_PAYLOADS, Action, Message, Receive, Send
 
 # With a name of its source file before it, and advice behind.
 _OF_GLOO = re.compile(r"gloo/transport/\S+\] (.*?)(?:\. This is typically|$)")
@@ -54,7 +54,9 @@ class Mailbox:
 
     Args:
         links: the ways to the other workers.
-        programs: the stages of this worker; they say what the messages contain.
+        programs: the stages of this worker, for minibatches in each shape of the task; they say
+            what the messages contain.
+        bucket_of: says which of these shapes a minibatch has.
         actions: all that this worker will do.
         posted: how many receives are posted ahead.
 
@@ -66,12 +68,14 @@ class Mailbox:
     def __init__(
         self,
         links: Links,
-        programs: Sequence[StageProgram],
+        programs: Sequence[Sequence[StageProgram]],
+        bucket_of: Callable[[int], int],
         actions: Sequence[Action],
         posted: int,
     ) -> None:
         self._links = links
         self._programs = programs
+        self._bucket_of = bucket_of
         self._expected = iter([a for a in actions if isinstance(a, Receive)])
         self._posted: deque[tuple[Message, Transfer]] = deque()
         # More messages than these are not on their way to one worker: it has received the oldest,
@@ -84,7 +88,11 @@ class Mailbox:
             self._post(action)
 
     def _post(self, action: Receive) -> None:
-        specs = contents_of(self._programs, action.message)
+        message, bucket = action.message, 0
+        if len(self._programs) > 1 and message.payload not in TIED_PAYLOADS:
+            # The memory for a message is made before it comes, and has to have its shape.
+            bucket = self._bucket_of(message.minibatch)
+        specs = contents_of(self._programs[bucket], message)
         self._posted.append((action.message, self._links.receive(specs, action.sender)))
 
     def receive(self, action: Receive) -> list[Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from drlpp.capturing.capture import CapturedModel
 from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
-from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
+from drlpp.runtime.deploying.stage_cutting import stages_in_shapes
 from drlpp.runtime.ipc.commands import Deploy
 from drlpp.runtime.ipc.run_plan import TiedSpec
 from drlpp.runtime.ipc.transport_choice import Transport
@@ -100,14 +100,13 @@ def deployment_commands(
     """
     pipeline = plan.pipeline
     optimizer = settled(optimizer, captured.trained, captured.aliases)
-    programs = cut_stages(captured, plan.placement)
+    stages = stages_in_shapes(captured, plan.placement)
     commands: dict[int, Deploy] = {}
-    losses = [None] * (len(programs) - 1) + [portable(captured.loss)]
     for stage, workers in enumerate(pipeline.stages):
         held = pipeline.stages_of(workers[0])
         if stage != held[0]:
             continue
-        payload = pickle.dumps([(programs[k], losses[k]) for k in held])
+        payload = pickle.dumps([stages[k] for k in held])
         for worker in workers:
             commands[worker] = Deploy(
                 name=name,

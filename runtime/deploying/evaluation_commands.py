@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drlpp.capturing.capture import CapturedModel
 from drlpp.runtime.deploying.deployment import Deployment
-from drlpp.runtime.deploying.stage_cutting import cut_stages, portable
+from drlpp.runtime.deploying.stage_cutting import stages_in_shapes
 from drlpp.runtime.ipc.commands import Run, RunResult, Stream
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.schedule.actions import MicrobatchId
@@ -58,9 +58,7 @@ def evaluation_commands(
         stream: where minibatches come from instead.
     """
     schedule = build_schedule(deployment.pipeline, minibatches, FORWARD_ONLY.name)
-    programs = cut_stages(captured, deployment.placement, captured.evaluation)
-    score = portable(captured.score) if captured.score else None
-    ends = [(None, None)] * (len(programs) - 1) + [(portable(captured.loss), score)]
+    stages = stages_in_shapes(captured, deployment.placement, evaluation=True)
     pipeline = deployment.pipeline
     in_flight = deployment.plan.in_flight
     commands: dict[int, Run] = {}
@@ -68,7 +66,7 @@ def evaluation_commands(
         held = pipeline.stages_of(workers[0])
         if stage != held[0]:
             continue
-        evaluation = pickle.dumps([(programs[k], *ends[k]) for k in held])
+        evaluation = pickle.dumps([stages[k] for k in held])
         for worker in workers:
             commands[worker] = Run(
                 actions=schedule.actions[worker],

@@ -24,6 +24,7 @@ from drlpp.runtime.stage.stages import (
     Argument,
     Buffer,
     ModelInput,
+    StageInShape,
     StageOutput,
     StageProgram,
     Weight,
@@ -102,6 +103,31 @@ def cut_stages(
     # A copy that nobody ties would be trained apart.
     assert all(count == 1 or name in tied for name, count in holders.items())
     return programs
+
+
+def stages_in_shapes(
+    captured: CapturedModel, placement: Placement, *, evaluation: bool = False
+) -> tuple[tuple[StageInShape, ...], ...]:
+    """Return every stage of a placement for minibatches in each shape of the model's task.
+
+    Args:
+        captured: the model.
+        placement: valid for its graph.
+        evaluation: cut the graphs that evaluate, and give the last stage the score, too.
+    """
+    shapes = []
+    for model in captured.in_all_shapes:
+        programs = cut_stages(model, placement, model.evaluation if evaluation else None)
+        score = portable(model.score) if evaluation and model.score else None
+        last = StageInShape(programs[-1], portable(model.loss), score)
+        shapes.append([*map(StageInShape, programs[:-1]), last])
+    stages = tuple(zip(*shapes, strict=True))
+    for one, *others in stages:
+        for other in others:
+            # Operators are the same. Only constants may be others, for another shape.
+            assert set(one.program.weight_names) == set(other.program.weight_names)
+            assert one.program.sends.keys() == other.program.sends.keys()
+    return stages
 
 
 def portable(module: nn.Module) -> fx.GraphModule:

@@ -48,7 +48,7 @@ class Deploy:
         name: of this deployment; names its communication groups, never used twice.
         workers: of the whole placement, in the order of their ranks.
         replicas: the workers that hold this stage.
-        stages: pickled, for every stage held its program, for the last stage with the loss.
+        stages: pickled, for every stage held a ``StageInShape`` for each shape of the task.
         method, optimizer, delay, seed: as in ``StageRunner``.
         checkpoint_file: a file with weights, buffers and optimizer state to continue from.
         transport: how the workers exchange tensors.
@@ -109,8 +109,7 @@ class Run:
         microbatches: parts of a minibatch.
         posted: how many receives to post ahead.
         goes_on: with the parts in flight of the run before, or of the checkpoint.
-        evaluation: pickled, for every stage held its program in evaluation mode, for the last
-            stage with loss and score, for forward schedules.
+        evaluation: the same in evaluation mode, for forward schedules.
     """
 
     actions: tuple[Action, ...]

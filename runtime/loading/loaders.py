@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,7 @@ class Unpacker:
         inputs: of one minibatch, as captured.
         targets: of one minibatch, as captured.
         note: called with a sentence about what is left out.
+        buckets: inputs and targets of minibatches in other shapes that the model is captured for.
     """
 
     def __init__(
@@ -170,12 +171,14 @@ class Unpacker:
         inputs: Batch,
         targets: Batch,
         note: Callable[[str], None] = lambda note: None,
+        buckets: Iterable[tuple[Batch, Batch]] = (),
     ) -> None:
         self._unpack = unpack
         self._inputs, self._targets = inputs, targets
         self._note = note
         self._noted = False
         self.batch_size = len(tensors_in(inputs)[0])
+        self._kinds = [kinds_of(shape) for shape in ((inputs, targets), *buckets)]
 
     def __call__(self, batch: object) -> Samples:
         """Return the samples of a batch, however many, in memory that the loader does not reuse.
@@ -184,11 +187,12 @@ class Unpacker:
             InvalidInput: they do not suit the model.
         """
         samples = self._taken_apart(batch)
-        found, wanted = kinds_of(samples), kinds_of((self._inputs, self._targets))
-        if found != wanted:
+        found = kinds_of(samples)
+        if found not in self._kinds:
             raise InvalidInput(
                 f"the loader gives samples of shapes and types {found}, but the model's inputs and "
-                f"targets have {wanted}{_hint(samples, (self._inputs, self._targets))}"
+                f"targets have {' or '.join(map(str, self._kinds))}"
+                f"{_hint(samples, (self._inputs, self._targets))}"
             )
         lengths = {len(value) for value in tensors_in(samples)}
         if len(lengths) > 1:
@@ -197,6 +201,15 @@ class Unpacker:
                 "have to be equally many"
             )
         return pytree.tree_map(torch.clone, samples)
+
+    @property
+    def shapes(self) -> int:
+        """How many shapes samples may have."""
+        return len(self._kinds)
+
+    def shape_of(self, samples: Samples) -> int:
+        """Return which shape samples have, 0 for that of the first examples."""
+        return self._kinds.index(kinds_of(samples)) if self.shapes > 1 else 0
 
     @property
     def keeps_count(self) -> bool:
@@ -296,7 +309,8 @@ def _hint(found: object, wanted: object) -> str:
         return ""
     return (
         "; a pipeline's shapes are fixed, so bring every sample to the size of the examples: pad "
-        "and cut sentences (a tokenizer's padding='max_length', truncation=True), scale images"
+        "and cut sentences (a tokenizer's padding='max_length', truncation=True), scale images; or "
+        "give the model examples of several sizes (Task.buckets)"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +23,7 @@ from drlpp.runtime.stage.stages import (
     Argument,
     Buffer,
     ModelInput,
+    StageInShape,
     StageOutput,
     StageProgram,
     Weight,
@@ -60,7 +61,7 @@ class ReferenceStage:
     """A stage between two runs.
 
     Attributes:
-        program: computes it.
+        shapes: what computes it, for minibatches in each shape of the task.
         history: its weights, and what makes them.
         delay: s in steady state.
         arriving: its gradients under way, if they are delayed at random.
@@ -69,12 +70,17 @@ class ReferenceStage:
         skipped_updates: so far, whose gradients were not finite in float16.
     """
 
-    program: StageProgram
+    shapes: Sequence[StageInShape]
     history: GroupedHistory
     delay: int
     arriving: DelayedGradients | None
     tied: Mapping[int, Mapping[int, GroupedHistory]] = field(default_factory=dict)
     skipped_updates: int = 0
+
+    @property
+    def program(self) -> StageProgram:
+        """The stage in the first shape."""
+        return self.shapes[0].program
 
     @property
     def histories(self) -> list[GroupedHistory]:
@@ -89,7 +95,6 @@ class ReferencePipeline:
     Attributes:
         stages: in order.
         buffers: of every worker, by name.
-        loss: of the model.
         rate: the optimizer's learning rate.
         seed: of dropout.
         round_trip: minibatches in flight, and one more.
@@ -97,7 +102,6 @@ class ReferencePipeline:
 
     stages: Sequence[ReferenceStage]
     buffers: Mapping[int, Weights]
-    loss: Callable[..., Tensor]
     rate: float
     seed: int
     round_trip: int
@@ -222,7 +226,8 @@ class Replay:
         self._passed[worker, stage, part] = self._call(stage, part, _private(weights), buffers)
 
     def _call(self, stage: int, part: MicrobatchId, weights: Weights, buffers: Weights) -> _Passed:
-        program = self._pipeline.stages[stage].program
+        shape = self._pipeline.stages[stage].shapes[self._minibatches.bucket_of(part[0])]
+        program = shape.program
         inputs = self._minibatches.inputs(part)
         received: dict[StageOutput, Tensor] = {}
 
@@ -249,10 +254,10 @@ class Replay:
         lost = None
         with passes_in(self._method.precision):
             outputs = program.function(*(value(argument) for argument in program.arguments))
-            if stage == len(self._pipeline.stages) - 1:
+            if shape.loss is not None:
                 results = [value(result) for result in program.results]
                 targets = self._minibatches.targets(part)
-                lost = self._pipeline.loss(*results, *targets)
+                lost = shape.loss(*results, *targets)
         return _Passed(weights, received, as_sent(program, outputs), lost)
 
     def _backward(self, worker: int, stage: int, part: MicrobatchId) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING
 
 from drlpp.errors import DataError
@@ -35,6 +35,7 @@ class MinibatchStreamer:
         count: how many of them make the run.
         workers: that take part in the run.
         files: of the session.
+        bucket_of: says which of the task's shapes a minibatch has.
 
     Attributes:
         files: of the session.
@@ -47,12 +48,14 @@ class MinibatchStreamer:
         count: int,
         workers: Iterable[int],
         files: SessionFiles,
+        bucket_of: Callable[[Samples], int],
     ) -> None:
         self.stream = stream
         self._minibatches = minibatches
         self._count = count
         self.files = files
-        self._pending: list[Samples] = []
+        self._bucket_of = bucket_of
+        self._pending: list[tuple[Samples, int]] = []
         self._read = 0
         self._written = 0
         self._removed = 0
@@ -72,7 +75,7 @@ class MinibatchStreamer:
             raise DataError(
                 f"the data ended after {self._read} minibatches of a run of {self._count}"
             )
-        self._pending.append(minibatch)
+        self._pending.append((minibatch, self._bucket_of(minibatch)))
         self._read += 1
         if len(self._pending) == self.stream.chunk_minibatches or self._read == self._count:
             file = self.stream.file_of(self._written)

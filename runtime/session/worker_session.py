@@ -50,6 +50,7 @@ from drlpp.schedule.method import DeviceChoice, Method
 from drlpp.schedule.pipeline import Pipeline
 from drlpp.schedule.schedule import Schedule
 from drlpp.specs.batches import Batch, tensors_in
+from drlpp.specs.data import Samples, kinds_of
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction
@@ -318,9 +319,18 @@ class WorkerSession:
             minibatches - first,
             pipeline.workers,
             self._workers.files,
+            self._bucket_of,
         )
         with suspended_sigchld_handler(), closing(feed):
             yield feed
+
+    def _bucket_of(self, minibatch: Samples) -> int:
+        """Return which shape of the model's task a minibatch has, 0 for the first."""
+        shapes = [model.task for model in self.captured.in_all_shapes]
+        if len(shapes) == 1:
+            return 0
+        kinds = [kinds_of((task.inputs, task.targets)) for task in shapes]
+        return kinds.index(kinds_of(tuple(minibatch)))
 
     def use_samples(self, inputs: Batch, targets: Batch) -> None:
         """Work on these samples from now on; ``order`` in :meth:`run` refers to them.

@@ -13,7 +13,7 @@ from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes.passes import Loss, Received, StageValues, as_sent
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.stage.stages import StageProgram
+from drlpp.runtime.stage.stages import StageInShape, StageProgram
 from drlpp.schedule.actions import MicrobatchId
 
 
@@ -22,29 +22,40 @@ class EvaluationRunner:
     """Forward passes of a stage in evaluation mode, on the weights of the runner that trains it.
 
     Attributes:
-        program: the stage, cut from the evaluation graph.
+        shapes: the stage, cut from the evaluation graph, for minibatches in each shape of the task.
         trained: the same stage in training.
-        loss: gives the loss from the model's flat outputs and the targets (last stage).
-        score: gives one number for each sample from the same, where the task has a score.
         minibatches: where inputs and targets come from.
         passes_last: whether no other stage of the worker needs a minibatch after this one.
         losses: of every part.
         scores: of every part, one number for each sample.
     """
 
-    program: StageProgram
+    shapes: Sequence[StageInShape]
     trained: StageRunner
-    loss: Loss | None
-    score: Loss | None
     minibatches: MinibatchSource
     passes_last: bool = True
     losses: Losses = field(default_factory=Losses)
     scores: dict[MicrobatchId, Tensor] = field(default_factory=dict)
 
     @property
+    def program(self) -> StageProgram:
+        """The stage in the first shape."""
+        return self.shapes[0].program
+
+    @property
+    def loss(self) -> Loss | None:
+        """The loss in the first shape, on the last stage."""
+        return self.shapes[0].loss
+
+    @property
+    def buckets(self) -> Sequence[StageInShape]:
+        """The stage in the other shapes."""
+        return self.shapes[1:]
+
+    @property
     def reads_data(self) -> bool:
-        """Whether this stage needs inputs of the model or targets."""
-        return bool(self.program.input_indices) or self.loss is not None
+        """Whether this stage needs inputs of the model or targets, or their shape."""
+        return bool(self.program.input_indices or self.buckets) or self.loss is not None
 
     def wait_for(self, minibatch: int) -> None:
         """Return when what this stage needs of a minibatch is there."""
@@ -55,15 +66,17 @@ class EvaluationRunner:
 
     def forward(self, part: MicrobatchId, received: Received) -> Sequence[Tensor]:
         """Perform the forward pass of ``part``; nothing is kept for a backward."""
+        shape = self.shapes[self.minibatches.bucket_of(part[0]) if self.buckets else 0]
+        program = shape.program
         with torch.no_grad(), passes_in(self.trained.method.precision, self.trained.device):
             state = self.trained.weights_and_buffers()
-            inputs = {i: self.minibatches.input(i, part) for i in self.program.input_indices}
+            inputs = {i: self.minibatches.input(i, part) for i in program.input_indices}
             values = StageValues(inputs, received, state, state)
-            outputs = values.call(self.program)
-            if self.loss is not None:
-                results = values.results(self.program, outputs)
+            outputs = values.call(program)
+            if shape.loss is not None:
+                results = values.results(program, outputs)
                 targets = self.minibatches.targets(part)
-                self.losses.add(part, self.loss(*results, *targets))
-                if self.score is not None:
-                    self.scores[part] = self.score(*results, *targets)
-        return as_sent(self.program, outputs)
+                self.losses.add(part, shape.loss(*results, *targets))
+                if shape.score is not None:
+                    self.scores[part] = shape.score(*results, *targets)
+        return as_sent(program, outputs)

@@ -19,7 +19,7 @@ from drlpp.runtime.stage.passes.passes import InFlight, Loss, Received, StageVal
 from drlpp.runtime.stage.passes.precision import passes_in
 from drlpp.runtime.stage.passes.randomness import begin_pass
 from drlpp.runtime.stage.stage_weights import StageWeights, kept_state, kept_weights
-from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.runtime.stage.stages import StageInShape, StageOutput, StageProgram
 from drlpp.runtime.stage.weight_group import WeightGroup
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.schedule.actions import MicrobatchId
@@ -52,6 +52,7 @@ class StageRunner:
         losses: of the parts, on the last stage.
         skipped_updates: of this run, since their gradients were not finite.
         optimizer_state: of an earlier run, by parameter name.
+        buckets: the stage for minibatches in the task's other shapes.
         device: that everything is on; ``program`` and ``loss`` are for it, ``minibatches`` give
             inputs and targets on it.
     """
@@ -69,6 +70,7 @@ class StageRunner:
     seed: int = 0
     first_minibatch: int = 0
     optimizer_state: OptimizerState = field(default_factory=dict)
+    buckets: Sequence[StageInShape] = ()
     device: torch.device = CPU
 
     def __post_init__(self) -> None:
@@ -78,7 +80,9 @@ class StageRunner:
             own=WeightGroup(alone, **self._of_group(alone, self.optimizer, self.delay)),
             tied={number: self._tied(number, spec) for number, spec in self.ties.items()},
         )
-        self.buffers = {name: self._copy(name) for name in self.program.buffer_names}
+        programs = [self.program, *(bucket.program for bucket in self.buckets)]
+        buffers = dict.fromkeys(name for program in programs for name in program.buffer_names)
+        self.buffers = {name: self._copy(name) for name in buffers}
         self.squared_norm: float | None = None
         self._in_flight: dict[MicrobatchId, InFlight] = {}
         self._plan = RunPlan(WeightPlan({}, ()))
@@ -127,8 +131,8 @@ class StageRunner:
 
     @property
     def reads_data(self) -> bool:
-        """Whether this stage needs inputs of the model or targets."""
-        return bool(self.program.input_indices) or self.loss is not None
+        """Whether this stage needs inputs of the model or targets, or their shape."""
+        return bool(self.program.input_indices or self.buckets) or self.loss is not None
 
     def wait_for(self, minibatch: int) -> None:
         """Return when what this stage needs of a minibatch is there."""
@@ -186,24 +190,28 @@ class StageRunner:
         buffers: Mapping[str, Tensor],
     ) -> tuple[Sequence[Tensor], Tensor | None]:
         minibatch, microbatch = part
+        program, loss_of = self.program, self.loss
+        if self.buckets and (bucket := self.minibatches.bucket_of(minibatch)):
+            in_shape = self.buckets[bucket - 1]
+            program, loss_of = in_shape.program, in_shape.loss
         begin_pass(self.seed, (self.first_minibatch + minibatch, microbatch))
         leaves = {
             key: value.requires_grad_(value.is_floating_point() or value.is_complex())
             for key, value in received.items()
         }
         values = StageValues(
-            {index: self.minibatches.input(index, part) for index in self.program.input_indices},
+            {index: self.minibatches.input(index, part) for index in program.input_indices},
             leaves,
             dict(zip(self.weights.names, weights, strict=True)),
             buffers,
         )
         with passes_in(self.method.precision, self.device):
-            outputs = values.call(self.program)
+            outputs = values.call(program)
             loss = None
-            if self.loss is not None:
-                results = values.results(self.program, outputs)
-                loss = self.loss(*results, *self.minibatches.targets(part))
-        return as_sent(self.program, outputs), loss
+            if loss_of is not None:
+                results = values.results(program, outputs)
+                loss = loss_of(*results, *self.minibatches.targets(part))
+        return as_sent(program, outputs), loss
 
     def backward(
         self, part: MicrobatchId, gradients: Mapping[int, Tensor], *, last: bool = False

@@ -84,3 +84,23 @@ class StageProgram:
     def buffer_names(self) -> tuple[str, ...]:
         """Names of the buffers of this stage."""
         return tuple(dict.fromkeys(arg.name for arg in self.arguments if isinstance(arg, Buffer)))
+
+
+@dataclass(frozen=True)
+class StageInShape:
+    """A stage for minibatches in one shape; loss and score on the last stage alone.
+
+    Attributes:
+        program: computes it.
+        loss: of what the model returns, and the targets.
+        score: of the same, for evaluation.
+    """
+
+    program: StageProgram
+    loss: fx.GraphModule | None = None
+    score: fx.GraphModule | None = None
+
+    @property
+    def graphs(self) -> tuple[fx.GraphModule | None, ...]:
+        """Everything that computes."""
+        return self.program.function, self.loss, self.score

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch, bad_samples, named_tensors
-from drlpp.runtime.loading.held_out import evaluation_order
+from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.training_data import TrainingData, bytes_of, epoch_seed
 from drlpp.specs.batches import chosen, joined, tensors_in
@@ -34,7 +34,7 @@ class SamplesInMemory(TrainingData):
         self.fingerprint = None if name else _fingerprint_of(data.train)
         self.batch_size = batch_size
         self.minibatches = len(data.train) // batch_size
-        self.held_out_samples = len(data.test)
+        self.held_out_count = HeldOutCount.of([len(data.test)], batch_size)
         self._data = data
         self._seed = seed
 

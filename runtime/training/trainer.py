@@ -17,7 +17,6 @@ from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.commands import Progress, RunResult
 from drlpp.runtime.ipc.tensor_file import write_checkpoint, write_state_dict
-from drlpp.runtime.loading.held_out import mean_loss, mean_score
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.checkpoint import (
     TrainingCheckpoint,
@@ -376,14 +375,12 @@ class Trainer:
 
     def _evaluate(self, deployment: Deployment) -> tuple[float | None, float | None]:
         """Return loss and score on held-out data, None where there are none."""
-        samples, batch_size = self.data.held_out_samples, self.data.batch_size
-        if not samples:
+        count = self.data.held_out_count
+        if not count.samples:
             return None, None
-        found = self.session.evaluate(
-            deployment, self.data.held_out_minibatches, self.data.evaluation()
-        )
-        score = None if found.scores is None else mean_score(found.scores, samples)
-        return mean_loss(found.losses, samples, batch_size), score
+        found = self.session.evaluate(deployment, count.minibatches, self.data.evaluation())
+        score = None if found.scores is None else count.mean_score(found.scores)
+        return count.mean_loss(found.losses), score
 
 
 def _identity(plan: ExecutionPlan) -> str:

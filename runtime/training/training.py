@@ -23,7 +23,6 @@ from drlpp.placement.placement_file import PlacementFile, read_placement
 from drlpp.runtime.hosts.launch import restarted, time_limits_of
 from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.ipc.time_limits import TimeLimits
-from drlpp.runtime.loading.held_out import mean_score
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.early_stopping import EarlyStopping
@@ -325,7 +324,7 @@ class PipelineTrainer:
         return LoadedData(
             name or "DataLoader",
             found,
-            Unpacker(unpack, task.inputs, task.targets, self.observer.on_note),
+            Unpacker(unpack, task.inputs, task.targets, self.observer.on_note, task.buckets),
             minibatches=minibatches,
             seed=self.seed,
             note=self.observer.on_note,
@@ -352,7 +351,7 @@ class PipelineTrainer:
                 task.score(call(task.module, minibatch.inputs), minibatch.targets)
                 for minibatch in data.held_out()
             ]
-        return mean_score(scores, data.held_out_samples)
+        return data.held_out_count.mean_score(scores)
 
 
 def training_settings(

@@ -14,7 +14,7 @@ from torch import Tensor
 from drlpp.errors import InvalidInput
 from drlpp.runtime.deploying.run_commands import RunOptions
 from drlpp.runtime.loading.finite_data import NotFiniteValues, Watch
-from drlpp.runtime.loading.held_out import evaluation_order
+from drlpp.runtime.loading.held_out import HeldOutCount, evaluation_order
 from drlpp.runtime.loading.loader_state import generators_of, preserve_rng_state
 from drlpp.runtime.loading.loaders import Loader, Unpacker, iterate, known_samples
 from drlpp.runtime.session.session import ClusterSession
@@ -45,7 +45,7 @@ class TrainingData(ABC):
         name: for the record of a run.
         batch_size: of the model as it was captured.
         minibatches: of an epoch.
-        held_out_samples: to evaluate on; 0 for none.
+        held_out_count: of samples to evaluate on.
         fingerprint: of the samples to train on, which resuming compares; None where the name, or
             the epoch's first minibatch, has to do.
     """
@@ -54,12 +54,12 @@ class TrainingData(ABC):
     name: str
     batch_size: int
     minibatches: int
-    held_out_samples: int
+    held_out_count: HeldOutCount
 
     @property
-    def held_out_minibatches(self) -> int:
-        """Minibatches of an evaluation."""
-        return len(evaluation_order(self.held_out_samples, self.batch_size))
+    def held_out_samples(self) -> int:
+        """Samples to evaluate on; 0 for none."""
+        return self.held_out_count.samples
 
     def lend_to(self, session: ClusterSession) -> None:
         """Give the workers what they hold all the time."""
@@ -178,7 +178,7 @@ class LoadedData(TrainingData):
                 f"{self.batch_size} samples in an epoch"
             )
         self.minibatches = minibatches
-        self.held_out_samples = self._count_held_out()
+        self.held_out_count = HeldOutCount.of(self._count_held_out(), self.batch_size)
 
     def training(self, epoch: int, first: int, begin: int) -> RunOptions:
         """Return the minibatches from ``begin`` on, without those smaller than the model's."""
@@ -200,20 +200,22 @@ class LoadedData(TrainingData):
 
     def _whole_held_out(self) -> Generator[Samples]:
         assert self._held_out is not None
-        waiting: list[Samples] = []
+        waiting: list[list[Samples]] = [[] for _ in range(self._unpack.shapes)]
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
-                waiting.append(self._unpack(batch))
-                if sum(map(len, waiting)) >= self.batch_size:
-                    together = joined(waiting)
+                samples = self._unpack(batch)
+                alike = waiting[self._unpack.shape_of(samples)]
+                alike.append(samples)
+                if sum(map(len, alike)) >= self.batch_size:
+                    together = joined(alike)
                     whole = len(together) // self.batch_size * self.batch_size
                     for begin in range(0, whole, self.batch_size):
                         yield chosen(together, slice(begin, begin + self.batch_size))
-                    waiting = [chosen(together, slice(whole, None))]
-        rest = joined(waiting) if waiting else None
-        if rest is not None and len(rest):
-            for indices in evaluation_order(len(rest), self.batch_size):
-                yield chosen(rest, indices)
+                    alike[:] = [chosen(together, slice(whole, None))]
+        for rest in (joined(alike) for alike in waiting if alike):
+            if len(rest):
+                for indices in evaluation_order(len(rest), self.batch_size):
+                    yield chosen(rest, indices)
 
     def not_finite(self, through: int) -> list[NotFiniteValues]:
         """Return the first bad values in the minibatches that this process has loaded."""
@@ -332,18 +334,20 @@ class LoadedData(TrainingData):
             )
         return count
 
-    def _count_held_out(self) -> int:
+    def _count_held_out(self) -> list[int]:
+        """Return the number of samples in every shape."""
+        count = [0] * self._unpack.shapes
         if self._held_out is None:
-            return 0
+            return count
         known = self._known_samples(self._held_out)
-        if known is not None:
-            return known
+        if known is not None and len(count) == 1:
+            return [known]
         self._note("the held-out loader is read once to count its samples")
-        count = 0
         with preserve_rng_state(self._held_out):
             for batch in iterate(self._held_out, epoch_seed(self._seed, 0), name=_HELD_OUT):
-                count += len(self._unpack(batch))
-                if count > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
+                samples = self._unpack(batch)
+                count[self._unpack.shape_of(samples)] += len(samples)
+                if sum(count) > _MOST_HELD_OUT_SAMPLES and not _has_length(self._held_out):
                     raise InvalidInput(
                         f"the held-out loader gave more than {_MOST_HELD_OUT_SAMPLES} samples and "
                         "has no length, so it may never end; give a data set with __len__, or "

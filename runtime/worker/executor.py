@@ -17,7 +17,7 @@ from drlpp.runtime.stage.losses import Losses
 from drlpp.runtime.stage.minibatches import MinibatchSource
 from drlpp.runtime.stage.passes.passes import Loss, Received
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.stage.stages import StageOutput, StageProgram
+from drlpp.runtime.stage.stages import StageInShape, StageOutput, StageProgram
 from drlpp.schedule.actions import (
     TIED_PAYLOADS,
     Action,
@@ -42,10 +42,20 @@ if TYPE_CHECKING:
 class Runner(Protocol):
     """A stage whose forwards are performed, in training or in evaluation mode."""
 
-    program: StageProgram
-    loss: Loss | None
     losses: Losses
     minibatches: MinibatchSource
+
+    @property
+    def program(self) -> StageProgram:
+        """The stage, for minibatches in the first shape of the task."""
+
+    @property
+    def loss(self) -> Loss | None:
+        """The loss in that shape, on the last stage."""
+
+    @property
+    def buckets(self) -> Sequence[StageInShape]:
+        """The stage for minibatches in the other shapes."""
 
     def wait_for(self, minibatch: int) -> None:
         """Return when what the stage needs of a minibatch is there."""

@@ -68,7 +68,6 @@ from drlpp.runtime.ipc.worker_spec import WorkerSpec
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.stage_runner import StageRunner
-from drlpp.runtime.stage.stages import StageProgram
 from drlpp.runtime.stage.streaming import StreamedMinibatches
 from drlpp.runtime.weights.optimizers import OptimizerState
 from drlpp.runtime.worker.executor import Executor, Runner, TrainingExecutor
@@ -198,9 +197,8 @@ class Worker:
         device = self._accelerator.device
         with discarded_fx_sources():
             stages = pickle.loads(command.stages)
-            for program, loss in stages:
-                move_graph_to_device(program.function, device)
-                move_graph_to_device(loss, device)
+            for graph in (graph for stage in stages for shape in stage for graph in shape.graphs):
+                move_graph_to_device(graph, device)
         state, optimizer_state = self._state, {}
         if command.checkpoint_file:
             checkpoint = self._load(command.checkpoint_file)
@@ -211,20 +209,21 @@ class Worker:
             state = checkpoint["model"] | (self._restored["buffers"] if self._restored else {})
         loaded = time.perf_counter()
         build = self._group_builder(self._limits.group_seconds)
-        first, _ = stages[0]
+        first = stages[0][0].program
         connections = Connections.build(command, first.stage, self._worker, device, build)
         self._connections = connections
         connected = time.perf_counter()
         held = [self._held_state(name, state, optimizer_state) for name in _STAGES[: len(stages)]]
         self._runners = [
             StageRunner(
-                program=program,
+                program=shape.program,
                 state=state,
                 ties=ties,
                 method=command.method,
                 optimizer=command.optimizer,
                 delay=command.delay,
-                loss=loss,
+                loss=shape.loss,
+                buckets=buckets,
                 minibatches=Minibatches(self._samples, self._labels),
                 sum_over_replicas=connections.start_sum if connections.replicas else None,
                 counts_for_norm=self._worker == command.replicas[0],
@@ -232,7 +231,7 @@ class Worker:
                 optimizer_state=optimizer_state,
                 device=device,
             )
-            for (program, loss), ties, (state, optimizer_state) in zip(
+            for (shape, *buckets), ties, (state, optimizer_state) in zip(
                 stages, command.ties, held, strict=True
             )
         ]
@@ -268,7 +267,7 @@ class Worker:
         self._begin(command)
         executor = TrainingExecutor(
             runners=self._runners,
-            mailbox=self._mailbox(command, [runner.program for runner in self._runners]),
+            mailbox=self._mailbox(command, self._runners, minibatches),
             everyone=self._connections.everyone,
             clock=self._accelerator.new_clock(),
             on_progress=self._progress_of(self._runners),
@@ -297,21 +296,18 @@ class Worker:
         assert command.evaluation is not None
         with discarded_fx_sources():
             stages = pickle.loads(command.evaluation)
-            for program, loss, score in stages:
-                for graph in (program.function, loss, score):
-                    move_graph_to_device(graph, self._accelerator.device)
+            for graph in (graph for stage in stages for shape in stage for graph in shape.graphs):
+                move_graph_to_device(graph, self._accelerator.device)
         for trained in self._runners:
             self._connections.share_buffers(trained.buffers.values())
         minibatches = self._minibatches(command)
         runners = [
-            EvaluationRunner(
-                program, trained, loss, score, minibatches, passes_last=trained is self._runners[-1]
-            )
-            for (program, loss, score), trained in zip(stages, self._runners, strict=True)
+            EvaluationRunner(stage, trained, minibatches, passes_last=trained is self._runners[-1])
+            for stage, trained in zip(stages, self._runners, strict=True)
         ]
         executor = Executor(
             runners=runners,
-            mailbox=self._mailbox(command, [runner.program for runner in runners]),
+            mailbox=self._mailbox(command, runners, minibatches),
             clock=self._accelerator.new_clock(),
             on_progress=self._progress_of(runners),
             speed=self._speed,
@@ -320,13 +316,19 @@ class Worker:
         # The last of the stages is the model's last, if any is.
         return replace(found, scores=to_device(runners[-1].scores, CPU))
 
-    def _mailbox(self, command: Run, programs: Sequence[StageProgram]) -> Mailbox:
+    def _mailbox(
+        self, command: Run, runners: Sequence[Runner], minibatches: MinibatchSource
+    ) -> Mailbox:
         """Build the mailbox of a run that all workers agree on."""
         assert self._connections is not None
         assert self._deployed is not None
         workers, everyone = self._deployed.workers, self._connections.everyone
+        programs = [[runner.program for runner in runners]]
+        others = zip(*(runner.buckets for runner in runners), strict=True)
+        programs += [[bucket.program for bucket in of_shape] for of_shape in others]
         verify_message_plan(everyone, workers, self._worker, programs, command.actions)
-        return Mailbox(self._connections.links, programs, command.actions, command.posted)
+        links, bucket_of = self._connections.links, minibatches.bucket_of
+        return Mailbox(links, programs, bucket_of, command.actions, command.posted)
 
     def _executed(self, executor: Executor, actions: Sequence[Action]) -> RunResult:
         assert self._connections is not None

@@ -297,6 +297,48 @@ def test_a_pickle_of_weights_is_refused(tmp_path: Path) -> None:
         from_huggingface(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name", fast_are(["bert"], [name for name in MODELS if name not in ("vit", "classifier")])
+)
+def test_batches_of_several_lengths_train_as_in_transformers(name: str, tmp_path: Path) -> None:
+    """The collator pads to the longest of a batch, rounded up to a bucket."""
+    model, plain = build(name).double(), build(name).double().train()
+    if name == "mixtral":
+        plain.set_experts_implementation("eager")
+    captured = capture(from_huggingface(model, _doubled(example(name)), buckets=[6, 8]))
+    batches = [
+        {
+            key: value[:, :length].contiguous()
+            for key, value in torch.utils.data.default_collate(items(name, BATCH, seed=n)).items()
+        }
+        for n, length in enumerate([8, 10, 6, 6, 10, 8, 8])
+    ]
+    method, spec = Method(schedule="1f1b-flush", policy="sync"), OPTIMIZERS["sgd"]
+    document = file_of(captured, in_a_row(captured.graph, 0, 1), method, spec)
+    trainer = PipelineTrainer(document, model=captured, out=tmp_path)
+    result = trainer.fit(DataLoader(batches, batch_size=None), epochs=1)
+
+    optimizing = spec.find()(plain.parameters(), **spec.complete)
+    for batch in batches:
+        optimizing.zero_grad()
+        plain(**batch).loss.backward()
+        optimizing.step()
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(result.state_dict[key], value, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "message"),
+    [
+        (LENGTH, "a bucket of 10 tokens; the example has 10, and buckets have fewer"),
+        ({"input_ids": torch.zeros(BATCH, 6, dtype=torch.int64)}, "has no 'attention_mask' and"),
+    ],
+)
+def test_buckets_that_are_none_are_refused(bucket: Any, message: str) -> None:
+    with pytest.raises(InvalidModel, match=message):
+        from_huggingface(build("gpt2"), example("gpt2"), buckets=[bucket])
+
+
 def test_a_batch_of_another_length_is_refused_with_the_way_out(tmp_path: Path) -> None:
     captured: CapturedModel = capture(from_huggingface(build("gpt2"), example("gpt2")))
     document = file_of(captured, in_a_row(captured.graph, 0))

@@ -42,9 +42,9 @@ def test_a_deployment_keeps_no_sources() -> None:
     )
     assert kept() == before
     with discarded_fx_sources():
-        ((program, _),) = pickle.loads(commands[0].stages)
+        ((shape,),) = pickle.loads(commands[0].stages)
     assert kept() == before
-    assert program.function.graph.nodes
+    assert shape.program.function.graph.nodes
 
 
 class Doubling(nn.Module):
