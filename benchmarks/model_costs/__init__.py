@@ -1,0 +1,1 @@
+"""What tied weights, weight policies and bfloat16 cost, in time and memory."""
