@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -151,6 +151,25 @@ class WorkerSession:
         """End the workers and remove the session's temporary files."""
         self._workers.close()
 
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The numbers of the workers that there are: all but those that were given up."""
+        return self._workers.present.workers
+
+    def give_up(self, workers: Collection[int]) -> None:
+        """Do without these workers from now on, and without their host if it has no others."""
+        self._workers.give_up(workers)
+
+    def take_back(self) -> tuple[int, ...]:
+        """Count on the workers again that were given up and have returned; return their numbers.
+
+        All workers are replaced then, so that a placement has to be deployed again.
+
+        Raises:
+            HostLost: the host of one does not answer after all.
+        """
+        return self._workers.take_back()
+
     def plan(
         self, placement: Placement | Candidate | ExecutionPlan, method: Method | None = None
     ) -> ExecutionPlan:
@@ -190,6 +209,11 @@ class WorkerSession:
         optimizer = optimizer or self.optimizer
         optimizer.check()
         plan = self.plan(placement, method)
+        if absent := set(plan.pipeline.workers) - set(self.present):
+            raise InvalidInput(
+                f"the placement is on worker {min(absent)}, which was given up; there are workers "
+                f"{', '.join(map(str, self.present))}"
+            )
         self._workers.prepare()
         lent = self._workers.files.lend(checkpoint) if checkpoint else None
         cutting = time.perf_counter()
