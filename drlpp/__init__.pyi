@@ -20,6 +20,8 @@ from .placement.placement_file import read_placement as read_placement
 from .planners.plan import plan as plan
 from .planners.problem.problem import PlanningProblem as PlanningProblem
 from .planners.registry import PLANNERS as PLANNERS
+from .planners.replanning import Elastic as Elastic
+from .planners.replanning import replanned as replanned
 from .runtime.session.session import ClusterSession as ClusterSession
 from .runtime.training.early_stopping import EarlyStopping as EarlyStopping
 from .runtime.training.training import PipelineTrainer as PipelineTrainer

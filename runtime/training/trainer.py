@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -89,6 +89,14 @@ class Trainer:
         observer: TrainerCallbacks,
         optimizer: OptimizerSpec | None = None,
     ) -> None:
+        """Begin where the checkpoint in ``folder`` ends, if there is one.
+
+        Attributes:
+            replan: is asked after every checkpoint but the last for a plan to continue with, None
+                for the same.
+            saved: the epochs, and the minibatches of the next, that the last checkpoint has.
+        """
+        self.replan: Callable[[], ExecutionPlan | None] | None = None
         self.session = session
         self.optimizer = optimizer or session.optimizer
         self.data = data
@@ -100,7 +108,9 @@ class Trainer:
         self.best = folder / "best.pt"
         self._count = data.minibatches
         self._progress = _Progress()
-        self._saved = 0, 0
+        self.saved = 0, 0
+        self._next: ExecutionPlan | None = None
+        self._first_samples = data.state()
         self._rates = plan.rates(self.optimizer, self._count)
         self._seconds = 0.0
         data.lend_to(session)
@@ -123,6 +133,8 @@ class Trainer:
                     break
                 self._whole_epoch(deployment, log, goes_on=goes_on)
                 goes_on = False
+                if self._next:
+                    deployment, goes_on = self._deploy(self._next)
         if stopping:
             return self._read_best()
         return self.session.collect(deployment)[0]
@@ -159,15 +171,27 @@ class Trainer:
         return len(self.reports) * self._count + self._progress.position
 
     def _whole_epoch(self, deployment: Deployment, log: TrainingLog, *, goes_on: bool) -> None:
-        """Train to the end of the epoch, keep a checkpoint, and evaluate."""
+        """Train to the end of the epoch, keep a checkpoint, and evaluate.
+
+        If there is another plan to continue with, from a checkpoint on the way, end there.
+        """
         with self._telling_why_and_the_way_on(deployment):
             self._epoch(deployment, log, goes_on=goes_on)
+            if self._next:
+                return
             self._save(deployment)
         self._end_epoch(deployment, log)
+        if len(self.reports) < self.plan.epochs:
+            self._ask_for_another_plan()
+
+    def _ask_for_another_plan(self) -> bool:
+        self._next = self.replan() if self.replan else None
+        return self._next is not None
 
     def _deploy(self, placement: Placement | Candidate | ExecutionPlan) -> tuple[Deployment, bool]:
         """Deploy the checkpoint, if any; true if the pipeline continues what it has in flight."""
         plan = self.session.plan(placement)
+        self._next = None
         saved = self._restore()
         same = saved is not None and saved.deployed == _identity(plan)
         workers = plan.pipeline.workers
@@ -182,7 +206,7 @@ class Trainer:
             checkpoint=self.checkpoint if saved else None,
             in_flight=same,
         )
-        if saved is not None and not same:
+        if saved is not None and not same and not self.replan:
             self.observer.on_other_placement()
         return deployment, same and self._progress.position > 0
 
@@ -225,6 +249,8 @@ class Trainer:
                     f"{older}: a checkpoint of an older drlpp, which this one cannot read; "
                     "continue with that version, or begin in another folder"
                 )
+            self._progress, self.saved = _Progress(), (0, 0)
+            self.data.load_state(self._first_samples)
             return None
         state = self.session.captured.state
         saved = read_training_checkpoint(self.checkpoint, state, self._count)
@@ -236,7 +262,7 @@ class Trainer:
             saved.losses,
             evaluated=saved.evaluated or found is not None,
         )
-        self._saved = len(saved.epochs), saved.position
+        self.saved = len(saved.epochs), saved.position
         self.data.load_state(LoaderState(*saved.data))
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training continues.
@@ -253,18 +279,18 @@ class Trainer:
         except NotFinite as error:
             raise self._why_not_finite(error, deployment) from None
         except RunFailure as error:
-            raise with_way_on(error, self.checkpoint, *self._saved) from error
+            raise with_way_on(error, self.checkpoint, *self.saved) from error
 
     def _why_not_finite(self, error: NotFinite, deployment: Deployment) -> RunFailure:
         last, reach = error.minibatch, reach_of(deployment.pipeline, deployment.method)
         if last is None:
             # Of the weights it is known that they were finite at the last checkpoint.
             last = len(self.reports) * self._count + self._progress.position - 1
-            reach += last + 1 - self._saved[0] * self._count - self._saved[1]
+            reach += last + 1 - self.saved[0] * self._count - self.saved[1]
         found = why_not_finite(error, self.data.not_finite(last), last, reach, self._count)
         if isinstance(found, NotFinite):
             return with_finite_weights(found, self.checkpoint)
-        return with_way_on(found, self.checkpoint, *self._saved)
+        return with_way_on(found, self.checkpoint, *self.saved)
 
     def _save(self, deployment: Deployment) -> None:
         saved = self.session.checkpoint(deployment)
@@ -277,7 +303,7 @@ class Trainer:
         saved["data"] = self.data.state()
         saved["evaluated"] = self._progress.evaluated
         write_checkpoint(self.checkpoint, saved)
-        self._saved = len(self.reports), self._progress.position
+        self.saved = len(self.reports), self._progress.position
 
     def _epoch(
         self, deployment: Deployment, log: TrainingLog, *, goes_on: bool, stop: int | None = None
@@ -311,7 +337,7 @@ class Trainer:
             self._progress = _Progress(self._progress.reports, began, began + cut, losses)
             self._save(deployment)
             saving += time.perf_counter() - paused
-            return began + cut == stop
+            return began + cut == stop or self._ask_for_another_plan()
 
         live: dict[MicrobatchId, float] = {}
 
@@ -336,7 +362,7 @@ class Trainer:
         )
         seconds = time.perf_counter() - begin
         self._seconds += seconds - saving
-        if stop is not None:
+        if stop is not None or self._next:
             return
         of_parts = before | losses_of(results, began)
         self._log(log, epoch, of_parts)

@@ -27,6 +27,7 @@ from drlpp.runtime.loading.held_out import mean_score
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
 from drlpp.runtime.training.early_stopping import EarlyStopping
+from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_data import LoadedData, TrainingData
@@ -82,6 +83,10 @@ class PipelineTrainer:
             rounded up to whole updates of all stages. Weights of minibatches in flight are kept
             around a checkpoint, which takes memory that the method itself does not need.
         workers: how many; has to be the number that the placement knows, which is the default.
+            :func:`drlpp.replanned` makes a placement for another number.
+        elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
+            :class:`~drlpp.runtime.training.elastic_training.ElasticTraining`. What changes is in
+            ``changes.jsonl`` and is a note to ``observer``.
         device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
             any; a checkpoint can be resumed on any of them.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
@@ -113,6 +118,7 @@ class PipelineTrainer:
         early_stopping: EarlyStopping | None = None,
         checkpoint_every: int = 0,
         workers: int | None = None,
+        elastic: Elasticity | None = None,
         device: str = DeviceChoice.AUTO,
         timeout_seconds: float | None = None,
         time_limits: TimeLimits | None = None,
@@ -131,6 +137,8 @@ class PipelineTrainer:
             'LearningRateSchedule.parse("cosine"); a rate is an option of the optimizer',
         )
         _check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
+        if elastic is not None and not hasattr(elastic, "planner"):
+            raise InvalidInput(f"elastic is {elastic!r}; expected such as drlpp.Elastic(2, 4)")
         _check_kind("observer", observer, TrainerCallbacks, "TrainerCallbacks(on_epoch=print)")
         _check_count("synchronous_epochs", synchronous_epochs, least=0)
         _check_count("checkpoint_every", checkpoint_every, least=0)
@@ -153,7 +161,7 @@ class PipelineTrainer:
         if workers is not None and workers != known:
             raise InvalidPlacement(
                 f"{workers} workers were asked for, but the placement is for {known}; leave out "
-                "--workers, or learn a placement for that number"
+                "workers, or plan it for that number (drlpp train --workers, drlpp.replanned)"
             )
         self.method = method or self.document.method
         self.optimizer = trusting(optimizer or self.document.optimizer, trusted)
@@ -182,6 +190,14 @@ class PipelineTrainer:
                 "(module, inputs, targets, loss)"
             )
         microbatch_size(self.captured.task, self.method.microbatches)
+        self._elastic = elastic
+        self._planner = None
+        if elastic is not None:
+            chosen = self.document.model_copy(
+                update={"method": self.method, "optimizer": self.optimizer}
+            )
+            path = None if given is None else Path(given)
+            self._planner = elastic.planner(chosen, self.captured.graph, path)
 
     @property
     def staleness(self) -> str | None:
@@ -265,9 +281,10 @@ class PipelineTrainer:
             return self._train(source, plan, folder)
 
     def _train(self, source: TrainingData, plan: TrainingPlan, folder: Path) -> TrainingResult:
+        elastic, planner = self._elastic, self._planner
         with ClusterSession(
             self.captured,
-            self.document.cluster.accelerators,
+            self.document.cluster.accelerators if elastic is None else elastic.most,
             method=self.method,
             device=self.device,
             time_limits=self.time_limits,
@@ -276,7 +293,10 @@ class PipelineTrainer:
         ) as session:
             trainer = Trainer(session, source, folder, plan, self.observer)
             self.observer.on_begin()
-            state = trainer.train(self._plan)
+            if elastic is None or planner is None:
+                state = trainer.train(self._plan)
+            else:
+                state = ElasticTraining(trainer, elastic, planner).train()
         write_state_dict(folder / "model.pt", state)
         return TrainingResult(
             state_dict=state,

@@ -1,0 +1,49 @@
+"""What became of the workers of an elastic training, a line for every change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drlpp.io.documents import Record
+from drlpp.io.json_lines import append
+
+
+class WorkersChanged(Record):
+    """Some workers were replaced, given up, or have returned; training continues.
+
+    Attributes:
+        epochs: whole epochs that were done.
+        minibatches: of the next epoch that were done; those after them are computed again.
+        reason: what happened, in words.
+        given_up, returned: numbers of workers.
+        workers: that there are now.
+        configuration: replicas per stage of the placement that training continues with.
+    """
+
+    epochs: int
+    minibatches: int
+    reason: str
+    given_up: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
+    workers: tuple[int, ...]
+    configuration: str
+
+    @property
+    def text(self) -> str:
+        """The change in one line."""
+        place = f"epoch {self.epochs + 1}"
+        if self.minibatches:
+            place = f"minibatch {self.minibatches + 1} of {place}"
+        return (
+            f"{self.reason}; training continues at {place} on {len(self.workers)} workers, "
+            f"{self.configuration}"
+        )
+
+
+def write_change(path: Path, change: WorkersChanged) -> None:
+    """Append a change to the file of a run.
+
+    Raises:
+        StorageFailure: it cannot be written; the lines before are kept.
+    """
+    append(path, change)
