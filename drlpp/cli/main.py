@@ -192,8 +192,8 @@ def train(
     trust: TrustOption = [],  # noqa: B006
 ) -> None:
     """Train the model of a placement with that placement, and evaluate it on held-out data."""
-    from drlpp.cli.training_report import train_and_report
     from drlpp.cli.replanning import placement_for
+    from drlpp.cli.training_report import train_and_report
     from drlpp.io.trust_memory import remembered_trust
     from drlpp.placement.placement_file import read_placement
     from drlpp.planners.replanning import Elastic

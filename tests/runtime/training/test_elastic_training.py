@@ -1,4 +1,4 @@
-"""Training goes on without workers and hosts that are lost for good: nothing lost, nothing twice."""
+"""Training without workers and hosts that are lost for good: nothing lost, nothing twice."""
 
 import os
 import re
@@ -43,6 +43,7 @@ from tests.support.training.placement_files import ADAM, file_of
 
 ONE = OptimizerSpec(name="sgd", options={"lr": 1.0, "momentum": 0.0})
 EPOCHS = 3
+DOWN_TO_ONE = Elastic(1, 4)
 METHODS = {
     "stash": Method(policy="stash"),
     "flushed": Method(schedule="1f1b-flush", policy="sync", microbatches=1),
@@ -100,7 +101,7 @@ def _fit(
     folder: Path,
     *,
     method: Method = METHODS["stash"],
-    elastic: Elastic = Elastic(1, 4),
+    elastic: Elastic = DOWN_TO_ONE,
     **options: Any,
 ) -> TrainingResult:
     document = file_of(captured, in_a_row(captured.graph, 0, 1, 2, 3), method, ONE)
