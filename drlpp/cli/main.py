@@ -35,6 +35,7 @@ from drlpp.cli.race_command import race_model
 from drlpp.cli.report_command import report_run
 from drlpp.cli.schema_command import print_schema
 from drlpp.cli.timeline.timeline_command import show_timeline
+from drlpp.cli.weights_command import write_weights
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 
@@ -78,6 +79,7 @@ app.command("timeline")(show_timeline)
 app.command("export")(export_placement)
 app.command("schema")(print_schema)
 app.command("report")(report_run)
+app.command("weights")(write_weights)
 
 
 @app.command("capture")
@@ -155,6 +157,13 @@ def train(
     checkpoint_every: Annotated[
         int, typer.Option(help="Minibatches between checkpoints within an epoch; 0 for none.")
     ] = 0,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|URL",
+            help="That all hosts share, where each writes its parts; else a file in --out.",
+        ),
+    ] = None,
     early_stopping: Annotated[
         int | None,
         typer.Option(
@@ -247,6 +256,7 @@ def train(
         else None,
         synchronous_epochs=synchronous_epochs,
         checkpoint_every=checkpoint_every,
+        checkpoints=checkpoints,
         early_stopping=EarlyStopping.parse(early_stopping, **stopping_options)
         if early_stopping is not None
         else None,

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
@@ -53,6 +53,24 @@ from drlpp.specs.batches import Batch, tensors_in
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction
+
+
+class PartsWritten(NamedTuple):
+    """The files of a checkpoint that its workers have stored.
+
+    Attributes:
+        folder: that they are in.
+        workers: that have stored one each.
+        leaders: those of them with the weights of a stage.
+    """
+
+    folder: str
+    workers: tuple[int, ...]
+    leaders: tuple[int, ...]
+
+    def name_of(self, worker: int) -> str:
+        """Return the name of a worker's file."""
+        return f"{self.folder}/worker-{worker}.safetensors"
 
 
 class WorkerSession:
@@ -374,6 +392,35 @@ class WorkerSession:
         leaders = [stages[workers[0]] for workers in deployment.pipeline.stages]
         model, optimizer = merge_stages(self.captured, leaders)
         return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
+
+    def write_parts(self, deployment: Deployment, storage: str, folder: str) -> PartsWritten:
+        """Let every worker store what :meth:`checkpoint` collects, all at the same time.
+
+        Args:
+            deployment: what :meth:`deploy` returned last.
+            storage: that all hosts reach, as a folder's path or a URL.
+            folder: there, which holds nothing yet.
+
+        Raises:
+            RunFailure: if the workers fail.
+            NotFinite: weights are not finite.
+        """
+        self._check_held(deployment)
+        leaders = tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))
+        parts = PartsWritten(folder, tuple(deployment.pipeline.workers), leaders)
+        self._workers.command(
+            {
+                worker: Collect(
+                    f"stage-{worker}.safetensors",
+                    in_flight=True,
+                    storage=storage,
+                    name=parts.name_of(worker),
+                    weights=worker in leaders,
+                )
+                for worker in parts.workers
+            }
+        )
+        return parts
 
     def _collect(
         self, deployment: Deployment, workers: Sequence[int], *, in_flight: bool

@@ -16,14 +16,14 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.commands import Progress, RunResult
-from drlpp.runtime.ipc.tensor_file import write_checkpoint, write_state_dict
+from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.loading.held_out import mean_loss, mean_score
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoint import (
-    TrainingCheckpoint,
-    check_finite,
-    read_best_weights,
-    read_training_checkpoint,
+from drlpp.runtime.training.checkpoint import TrainingCheckpoint, read_best_weights
+from drlpp.runtime.training.checkpoint_store import (
+    CHECKPOINT_NAME,
+    CheckpointFile,
+    CheckpointStore,
 )
 from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
 from drlpp.runtime.training.part_losses import losses_of, mean_losses, numbered
@@ -66,7 +66,7 @@ class _Progress:
 
 
 class Trainer:
-    """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``.
+    """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``, or parts.
 
     A checkpoint of the same placement and method continues bit for bit as if nothing had happened,
     with the minibatches that were in flight. Under another placement or method, or where a stage
@@ -88,8 +88,9 @@ class Trainer:
         plan: TrainingPlan,
         observer: TrainerCallbacks,
         optimizer: OptimizerSpec | None = None,
+        store: CheckpointStore | None = None,
     ) -> None:
-        """Begin where the checkpoint in ``folder`` ends, if there is one.
+        """Begin where the checkpoint in ``folder``, or another ``store``, ends, if there is one.
 
         Attributes:
             replan: is asked after every checkpoint but the last for a plan to continue with, None
@@ -103,7 +104,7 @@ class Trainer:
         self.plan = plan
         self.observer = observer
         self.folder = folder
-        self.checkpoint = folder / "checkpoint.safetensors"
+        self.store = store or CheckpointFile(folder / CHECKPOINT_NAME)
         self.evaluation = folder / "evaluation.json"
         self.best = folder / "best.pt"
         self._count = data.minibatches
@@ -192,18 +193,18 @@ class Trainer:
         """Deploy the checkpoint, if any; true if the pipeline continues what it has in flight."""
         plan = self.session.plan(placement)
         self._next = None
-        saved = self._restore()
+        saved, file = self._restore()
         same = saved is not None and saved.deployed == _identity(plan)
         workers = plan.pipeline.workers
         if saved is not None and same and saved.in_flight.keys() != set(workers):
             raise InvalidFile(
-                f"{self.checkpoint}: has minibatches in flight of workers "
+                f"{self.store}: has minibatches in flight of workers "
                 f"{sorted(saved.in_flight)}, but its placement uses {sorted(workers)}"
             )
         deployment = self.session.deploy(
             plan,
             optimizer=self.optimizer,
-            checkpoint=self.checkpoint if saved else None,
+            checkpoint=file,
             in_flight=same,
         )
         if saved is not None and not same and not self.replan:
@@ -242,8 +243,9 @@ class Trainer:
         log.epoch(report, self.data.batch_size)
         self.observer.on_epoch(report)
 
-    def _restore(self) -> TrainingCheckpoint | None:
-        if not self.checkpoint.exists():
+    def _restore(self) -> tuple[TrainingCheckpoint | None, Path | None]:
+        """Return the last checkpoint, if any, and a file of it for the workers."""
+        if not self.store.exists():
             if (older := self.folder / "checkpoint.pt").exists():
                 raise InvalidFile(
                     f"{older}: a checkpoint of an older drlpp, which this one cannot read; "
@@ -251,9 +253,8 @@ class Trainer:
                 )
             self._progress, self.saved = _Progress(), (0, 0)
             self.data.load_state(self._first_samples)
-            return None
-        state = self.session.captured.state
-        saved = read_training_checkpoint(self.checkpoint, state, self._count)
+            return None, None
+        saved, file = self.store.read(self.session, self._count)
         found = None if saved.evaluated else evaluation_of(self.evaluation, saved.epochs)
         self._progress = _Progress(
             [*saved.epochs[:-1], found] if found else saved.epochs,
@@ -267,7 +268,7 @@ class Trainer:
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training continues.
             self._read_best()
-        return saved
+        return saved, file
 
     def _read_best(self) -> dict[str, Tensor]:
         return read_best_weights(self.best, self.session.captured.state)
@@ -279,7 +280,7 @@ class Trainer:
         except NotFinite as error:
             raise self._why_not_finite(error, deployment) from None
         except RunFailure as error:
-            raise with_way_on(error, self.checkpoint, *self.saved) from error
+            raise with_way_on(error, self.store, *self.saved) from error
 
     def _why_not_finite(self, error: NotFinite, deployment: Deployment) -> RunFailure:
         last, reach = error.minibatch, reach_of(deployment.pipeline, deployment.method)
@@ -289,20 +290,20 @@ class Trainer:
             reach += last + 1 - self.saved[0] * self._count - self.saved[1]
         found = why_not_finite(error, self.data.not_finite(last), last, reach, self._count)
         if isinstance(found, NotFinite):
-            return with_finite_weights(found, self.checkpoint)
-        return with_way_on(found, self.checkpoint, *self.saved)
+            return with_finite_weights(found, self.store)
+        return with_way_on(found, self.store, *self.saved)
 
     def _save(self, deployment: Deployment) -> None:
-        saved = self.session.checkpoint(deployment)
-        check_finite(saved["model"], self.session.captured.state)
-        saved["deployed"] = _identity(deployment.plan)
-        saved["epochs"] = [asdict(report) for report in self._progress.reports]
-        saved["began"] = self._progress.began
-        saved["position"] = self._progress.position
-        saved["losses"] = self._progress.losses
-        saved["data"] = self.data.state()
-        saved["evaluated"] = self._progress.evaluated
-        write_checkpoint(self.checkpoint, saved)
+        facts = {
+            "deployed": _identity(deployment.plan),
+            "epochs": [asdict(report) for report in self._progress.reports],
+            "began": self._progress.began,
+            "position": self._progress.position,
+            "losses": self._progress.losses,
+            "data": self.data.state(),
+            "evaluated": self._progress.evaluated,
+        }
+        self.store.save(self.session, deployment, facts)
         self.saved = len(self.reports), self._progress.position
 
     def _epoch(
