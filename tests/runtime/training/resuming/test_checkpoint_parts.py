@@ -103,7 +103,7 @@ def test_a_place_belongs_to_one_run(straight: PlacementFile, tmp_path: Path) -> 
     train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "one")
     with pytest.raises(InvalidInput, match="shared holds the checkpoint of another run; resume"):
         train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "other")
-    with pytest.raises(InvalidInput, match="checkpoints = .*shared'; it cannot be resumed with"):
+    with pytest.raises(InvalidInput, match=r"checkpoints = .*shared'; it cannot be resumed with"):
         train(straight, data=DATA, epochs=1, resume=True, out=tmp_path / "one")
     with pytest.raises(InvalidInput, match="nosuch://x: fsspec cannot open this"):
         train(straight, data=DATA, epochs=1, checkpoints="nosuch://x", out=tmp_path / "third")
