@@ -4,9 +4,9 @@
 
 Two hosts of two workers each train a decoder of 60 million parameters. At a random moment behind a
 checkpoint one host is lost: its workers end without a word, and it answers nothing. Training
-continues on the other. At its next checkpoint the host is there again, and training grows back. Then
-the same training is made by hand, without a loss, with the same placements up to the same
-minibatches. The exit code is 1 if weights differ by more than 1e-6, or a host lost costs more than
+continues on the other. At its next checkpoint the host is there again, and training grows back.
+Then the same training is made by hand, without a loss, with the same placements up to the same
+minibatches. The exit code is 1 if weights differ by more than 1e-6, or a lost host costs more than
 10 s.
 """
 

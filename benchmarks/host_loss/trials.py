@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,11 @@ from benchmarks.host_loss.losable_hosts import LosableHosts
 from drlpp import Elastic
 from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.io.documents import Record
-from drlpp.io.json_lines import read_lines
 from drlpp.io.run_folder import CHANGES_NAME
+from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement_file import PlacementFile
 from drlpp.runtime import ClusterSession, TrainerCallbacks
-from drlpp.runtime.training.changes_file import WorkersChanged
+from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
 from drlpp.runtime.training.elastic_training import ElasticTraining
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer
@@ -37,6 +37,8 @@ WORKERS = sum(HOSTS)
 _LENGTH = 32
 _OPTIMIZER = OptimizerSpec(name="adam", options={"lr": 0.0001})
 _LINK = Link(bandwidth_bytes_per_second=1e9)
+
+Replan = Callable[[], ExecutionPlan | None]
 
 
 class Trial(Record):
@@ -178,9 +180,7 @@ def run_trial(task: Task, folder: Path, seed: int) -> Trial:
         found = training.train()
     for timer in timers:
         timer.join()
-    changes = [
-        WorkersChanged.model_validate_json(line) for line in read_lines(lost / CHANGES_NAME)[0]
-    ]
+    changes = read_changes(lost / CHANGES_NAME)
     wanted = _by_hand(task, folder / "by-hand", changes)
     return Trial(
         policy=task.document.method.policy,
@@ -193,8 +193,8 @@ def run_trial(task: Task, folder: Path, seed: int) -> Trial:
     )
 
 
-def _before(first: Callable[[], None], then: Callable[[], object] | None) -> Callable[[], object]:
-    def both() -> object:
+def _before(first: Callable[[], None], then: Replan | None) -> Replan:
+    def both() -> ExecutionPlan | None:
         first()
         assert then is not None
         return then()
@@ -202,7 +202,7 @@ def _before(first: Callable[[], None], then: Callable[[], object] | None) -> Cal
     return both
 
 
-def _by_hand(task: Task, folder: Path, changes: list[WorkersChanged]) -> dict[str, Tensor]:
+def _by_hand(task: Task, folder: Path, changes: Sequence[WorkersChanged]) -> dict[str, Tensor]:
     """Train with the same placements up to the same minibatches, on workers that nobody takes."""
     folder.mkdir()
     planner = Elastic(1, WORKERS).planner(task.document, task.captured.graph, None)

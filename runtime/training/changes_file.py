@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from drlpp.io.documents import Record
-from drlpp.io.json_lines import append
+from pydantic import ValidationError
+
+from drlpp.errors import InvalidFile
+from drlpp.io.documents import Record, first_problem, parse_mapping
+from drlpp.io.json_lines import append, read_lines
 
 
 class WorkersChanged(Record):
@@ -38,6 +41,22 @@ class WorkersChanged(Record):
             f"{self.reason}; training continues at {place} on {len(self.workers)} workers, "
             f"{self.configuration}"
         )
+
+
+def read_changes(path: Path) -> tuple[WorkersChanged, ...]:
+    """Return the changes of a run, none if there is no file; a half last line is left out.
+
+    Raises:
+        InvalidFile: a line is none of them.
+    """
+    found = []
+    for number, line in enumerate(read_lines(path)[0], 1):
+        content = parse_mapping(line, f"{path}, line {number}", is_yaml=False)
+        try:
+            found.append(WorkersChanged.model_validate(content))
+        except ValidationError as error:
+            raise InvalidFile(f"{path}, line {number}: {first_problem(error)}") from None
+    return tuple(found)
 
 
 def write_change(path: Path, change: WorkersChanged) -> None:

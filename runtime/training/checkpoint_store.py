@@ -78,7 +78,7 @@ class CheckpointFile(CheckpointStore):
         """Collect what the workers hold, and write it."""
         saved = session.checkpoint(deployment)
         check_finite(saved["model"], session.captured.state)
-        write_checkpoint(self._path, saved | facts)
+        write_checkpoint(self._path, {**saved, **facts})
 
     def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
         """Return what the file has, and the file."""

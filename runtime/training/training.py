@@ -199,11 +199,11 @@ class PipelineTrainer:
         self._elastic = elastic
         self._planner = None
         if elastic is not None:
-            chosen = self.document.model_copy(
+            fitting = self.document.model_copy(
                 update={"method": self.method, "optimizer": self.optimizer}
             )
             path = None if given is None else Path(given)
-            self._planner = elastic.planner(chosen, self.captured.graph, path)
+            self._planner = elastic.planner(fitting, self.captured.graph, path)
 
     @property
     def staleness(self) -> str | None:

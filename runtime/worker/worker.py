@@ -63,10 +63,8 @@ from drlpp.runtime.ipc.commands import (
     RunResult,
     TimeLink,
 )
-from drlpp.runtime.ipc.shared_storage import storage_at
 from drlpp.runtime.ipc.tensor_file import in_memory, read_checkpoint, write_tree
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
-from drlpp.runtime.stage.finite_weights import check_finite
 from drlpp.runtime.stage.generated_sources import discarded_fx_sources
 from drlpp.runtime.stage.minibatches import Minibatches, MinibatchSource
 from drlpp.runtime.stage.stage_runner import StageRunner
@@ -427,6 +425,10 @@ class Worker:
         if not command.storage:
             write_tree(path, to_device(held, CPU))
             return
+        # Most trainings keep their checkpoints in files, and begin sooner without these.
+        from drlpp.runtime.ipc.shared_storage import storage_at
+        from drlpp.runtime.stage.finite_weights import check_finite
+
         check_finite(held["model"], self._state)
         try:
             write_tree(path, to_device(held, CPU))

@@ -31,7 +31,7 @@ from drlpp.runtime import (
 )
 from drlpp.runtime.hosts.local_host import LocalHost
 from drlpp.runtime.ipc.worker_spec import WorkerSpec
-from drlpp.runtime.training.changes_file import WorkersChanged
+from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.schedule.method import Method
@@ -59,7 +59,7 @@ class Strikes:
     """Strikes shortly after the third checkpoint, and after the third behind every change."""
 
     def __init__(self, folder: Path, *strikes: Callable[[], None]) -> None:
-        self._changes = folder / CHANGES_NAME
+        self._folder = folder
         self._left = list(strikes)
         self._struck = 0
         self._saved = 0
@@ -79,7 +79,7 @@ class Strikes:
 
         def save_and_strike(trainer: Trainer, deployment: Deployment) -> None:
             save(trainer, deployment)
-            known = len(_changes(self._changes.parent)) if self._changes.exists() else 0
+            known = len(_changes(self._folder))
             self._saved = self._saved + 1 if known >= self._struck else 0
             if self._saved == 3 and self._left:
                 self._saved, self._struck = 0, known + 1
@@ -118,9 +118,8 @@ def _fit(
         return trainer.fit(every_sample(), epochs=EPOCHS)
 
 
-def _changes(folder: Path) -> list[WorkersChanged]:
-    lines = (folder / CHANGES_NAME).read_text().splitlines()
-    return [WorkersChanged.model_validate_json(line) for line in lines]
+def _changes(folder: Path) -> tuple[WorkersChanged, ...]:
+    return read_changes(folder / CHANGES_NAME)
 
 
 def _assert_each_sample_once_an_epoch(result: TrainingResult) -> None:
