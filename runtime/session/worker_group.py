@@ -222,8 +222,11 @@ class WorkerGroup:
 
     def give_up(self, workers: Collection[int]) -> None:
         """Do without these workers, whose host may be lost, until they are taken back."""
-        self._kill()
+        before = self.present.hosts
         self.present.give_up(workers)
+        # A host that is lost answers after a long time, or never.
+        left = [host for host in before if self.present.of(host) or self._lost is None]
+        self._end(left, lambda host: host.kill())
         self._lost = None
 
     def take_back(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import Record, first_problem, parse_mapping
-from drlpp.io.json_lines import append, read_lines
+from drlpp.io.json_lines import append, cut_off, read_lines
 
 
 class WorkersChanged(Record):
@@ -65,4 +65,6 @@ def write_change(path: Path, change: WorkersChanged) -> None:
     Raises:
         StorageFailure: it cannot be written; the lines before are kept.
     """
+    # A kill may have left half a line.
+    cut_off(path, read_lines(path)[1])
     append(path, change)

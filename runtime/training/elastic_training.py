@@ -20,7 +20,7 @@ from drlpp.runtime.training.trainer import Trainer
 _MOST_LOSSES = 2
 """Of a worker without a checkpoint in between, after which it is given up."""
 
-_MOST_REPLACEMENTS = 4
+_MOST_REPLACEMENTS = 2
 """Of all workers without a checkpoint in between, where none can be named that is to blame."""
 
 
@@ -129,7 +129,13 @@ class ElasticTraining:
 
     def _grown(self) -> ExecutionPlan | None:
         """Return a plan for more workers, if any have returned."""
-        returned = self._session.take_back()
+        try:
+            returned = self._session.take_back()
+        except HostLost as error:
+            if error.workers & set(self._session.present):
+                raise
+            # It was there for a moment; the next checkpoint asks again.
+            returned = ()
         if not returned:
             return None
         self._plan = self._planner.plan(self._session.present, self._most)

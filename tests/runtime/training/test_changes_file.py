@@ -26,6 +26,8 @@ def test_changes_are_read_as_written_but_for_a_half_line(tmp_path: Path) -> None
     with path.open("a") as file:
         file.write('{"epochs"')
     assert read_changes(path) == (CHANGE, later)
+    write_change(path, CHANGE)
+    assert read_changes(path) == (CHANGE, later, CHANGE)
     assert CHANGE.text.endswith(
         "given up; training continues at minibatch 41 of epoch 2 on 2 workers, 1-1"
     )
