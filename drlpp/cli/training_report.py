@@ -81,7 +81,7 @@ def train_and_report(
         console.print(OTHER_PLACEMENT)
 
     def on_note(note: str) -> None:
-        console.print(note)
+        console.print(note, soft_wrap=True)
 
     def on_progress(report: ProgressReport) -> None:
         state = f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s"

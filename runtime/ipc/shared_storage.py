@@ -41,6 +41,10 @@ class SharedStorage(ABC):
         """Return whether there is such a file."""
 
     @abstractmethod
+    def folders(self) -> list[str]:
+        """Return the names of the folders."""
+
+    @abstractmethod
     def remove_folder(self, name: str) -> None:
         """Remove a folder, if there is one, with all in it."""
 
@@ -69,6 +73,10 @@ class _Folder(SharedStorage):
 
     def exists(self, name: str) -> bool:
         return (self._path / name).is_file()
+
+    def folders(self) -> list[str]:
+        with _told(self.location):
+            return [path.name for path in self._path.iterdir() if path.is_dir()]
 
     def remove_folder(self, name: str) -> None:
         with _told(f"{self.location}/{name}"):
@@ -105,6 +113,13 @@ class _Url(SharedStorage):
             # Another host may have written it since it was listed here.
             self._system.invalidate_cache()
             return bool(self._system.isfile(f"{self._root}/{name}"))
+
+    def folders(self) -> list[str]:
+        with _told(self.location):
+            self._system.invalidate_cache()
+            found = self._system.ls(self._root, detail=True)
+            names = [one["name"] for one in found if one["type"] == "directory"]
+            return [name.rstrip("/").rpartition("/")[2] for name in names]
 
     def remove_folder(self, name: str) -> None:
         with _told(f"{self.location}/{name}"):

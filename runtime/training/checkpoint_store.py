@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +27,8 @@ from drlpp.runtime.training.checkpoint import (
 )
 
 _INDEX, _FACTS = "checkpoint.json", "training.safetensors"
+_FOLDER = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
+_ATTEMPTS = 2**48
 CHECKPOINT_NAME = "checkpoint.safetensors"
 
 
@@ -90,7 +94,8 @@ class PartsIndex(Document):
     """Says which parts make the checkpoint.
 
     Attributes:
-        number: of the checkpoint, and the name of the folder with its parts.
+        number: of the checkpoint in its training.
+        attempt: to write it, a random number: workers of a lost host may still write for another.
         workers: that have stored a part each.
         leaders: those of them whose parts have the weights of a stage.
     """
@@ -98,20 +103,22 @@ class PartsIndex(Document):
     kind: ClassVar[str] = "checkpoint-parts"
 
     number: Count
+    attempt: Count
     workers: tuple[Count, ...]
     leaders: tuple[Count, ...]
 
     @property
     def parts(self) -> PartsWritten:
         """The names of the parts."""
-        return PartsWritten(str(self.number), self.workers, self.leaders)
+        return PartsWritten(f"{self.number}-{self.attempt}", self.workers, self.leaders)
 
 
 class CheckpointParts(CheckpointStore):
     """A file of every worker in a folder that all hosts share, or behind a URL.
 
     Workers write at the same time. The index, written last, makes the parts the checkpoint, and
-    those of the one before are removed. ``checkpoint.json`` in the run's folder is a copy of it.
+    those of others, whole or not, are removed. ``checkpoint.json`` in the run's folder is a copy of
+    the index.
 
     Args:
         location: a folder's path, or a URL that fsspec knows.
@@ -142,8 +149,9 @@ class CheckpointParts(CheckpointStore):
         self, session: ClusterSession, deployment: Deployment, facts: Mapping[str, Any]
     ) -> None:
         """Let all workers write their parts, and then the index."""
-        before, self._number = self._number, self._number + 1
-        parts = session.write_parts(deployment, self._storage.location, str(self._number))
+        number, attempt = self._number + 1, secrets.randbelow(_ATTEMPTS)
+        location, folder = self._storage.location, f"{number}-{attempt}"
+        parts = session.write_parts(deployment, location, folder)
         path = session.folder / _FACTS
         try:
             captured = session.captured
@@ -152,11 +160,15 @@ class CheckpointParts(CheckpointStore):
             self._storage.put(path, f"{parts.folder}/{_FACTS}")
         finally:
             path.unlink(missing_ok=True)
-        index = PartsIndex(number=self._number, workers=parts.workers, leaders=parts.leaders)
+        index = PartsIndex(
+            number=number, attempt=attempt, workers=parts.workers, leaders=parts.leaders
+        )
         write_document(self._copy, index)
         self._storage.put(self._copy, _INDEX)
-        if before:
-            self._storage.remove_folder(str(before))
+        self._number = number
+        for other in self._storage.folders():
+            if other != folder and _FOLDER.fullmatch(other):
+                self._storage.remove_folder(other)
 
     def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
         """Return what all parts have, and a file of it among the session's."""
@@ -166,7 +178,7 @@ class CheckpointParts(CheckpointStore):
         parts = [saved[worker] for worker in index.leaders]
         model, optimizer = merge_stages(session.captured, parts)
         in_flight = {worker: part["in_flight"] for worker, part in saved.items()}
-        facts = _read_part(str(self), f"{index.number}/{_FACTS}", session.folder)
+        facts = _read_part(str(self), f"{index.parts.folder}/{_FACTS}", session.folder)
         training = facts.get("training", {})
         whole = {"model": model, "optimizer": optimizer, "in_flight": in_flight, **training}
         found = checked_checkpoint(self, whole, session.captured.state, minibatches)
@@ -194,7 +206,7 @@ def weights_of(location: str | Path, folder: Path) -> dict[str, Tensor]:
             saved = read_checkpoint(path)
             return dict(_field(saved, "model", path))
     index, parts = _read_parts(str(location), folder)
-    facts = _read_part(str(location), f"{index.number}/{_FACTS}", folder)
+    facts = _read_part(str(location), f"{index.parts.folder}/{_FACTS}", folder)
     found: dict[str, Tensor] = {}
     for worker in index.leaders:
         found |= _field(parts[worker], "model", location)

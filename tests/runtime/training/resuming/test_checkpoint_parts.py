@@ -12,8 +12,9 @@ from drlpp.capturing.capture import CapturedModel, capture
 from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement_file import PlacementFile
-from drlpp.runtime import TrainerCallbacks
+from drlpp.runtime import ClusterSession, Deployment, TrainerCallbacks
 from drlpp.runtime.ipc.shared_storage import storage_at
+from drlpp.runtime.session.worker_session import PartsWritten
 from drlpp.runtime.training.checkpoint_store import weights_of
 from drlpp.schedule.method import Method
 from tests.support.training.killing import killed_after_saving
@@ -80,22 +81,33 @@ def test_parts_resume_bit_for_bit_and_on_another_placement_as_a_file_does(
 
 
 def test_what_cannot_be_written_leaves_the_last_checkpoint(
-    captured: CapturedModel, straight: PlacementFile, tmp_path: Path
+    captured: CapturedModel,
+    straight: PlacementFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     location = tmp_path / "shared"
     options = {"checkpoint_every": EVERY, "checkpoints": location, "data": DATA, "epochs": 1}
-    location.mkdir()
-    # Where the second checkpoint would be.
-    (location / "2").write_text("in the way")
-    with pytest.raises(StorageFailure, match=r"shared/2/worker-\d.safetensors: cannot be read or"):
+    write_parts = ClusterSession.write_parts
+
+    def in_the_way(session: ClusterSession, deployment: Deployment, *where: str) -> PartsWritten:
+        if where[1].startswith("2-"):
+            # Where worker 1 would write; worker 0 does write its part.
+            (location / where[1] / "worker-1.safetensors").mkdir(parents=True)
+        return write_parts(session, deployment, *where)
+
+    monkeypatch.setattr(ClusterSession, "write_parts", in_the_way)
+    with pytest.raises(StorageFailure, match=r"shared/2-\w+/worker-1.safetensors: cannot be read"):
         train(straight, out=tmp_path / "out", **options)
+    monkeypatch.undo()
+    (orphan,) = location.glob("2-*")
     kept = weights_of(location, tmp_path)
     assert kept.keys() == captured.state.keys()
     assert all(torch.isfinite(value).all() for value in kept.values())
-    (location / "2").unlink()
     whole = train(straight, data=DATA, epochs=1, out=tmp_path / "whole")
     found = train(straight, out=tmp_path / "out", resume=True, **options)
     assert same(found.state_dict, whole.state_dict)
+    assert not orphan.exists(), "what is no part of the checkpoint is removed"
 
 
 def test_a_place_belongs_to_one_run(straight: PlacementFile, tmp_path: Path) -> None:
@@ -118,7 +130,9 @@ def _without(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_cut, _without])
-@pytest.mark.parametrize("file", ["checkpoint.json", "1/training.safetensors", "1/worker-0.safet"])
+@pytest.mark.parametrize(
+    "file", ["checkpoint.json", "1-*/training.safetensors", "1-*/worker-0.safet"]
+)
 def test_damaged_parts_are_told(
     straight: PlacementFile, tmp_path: Path, damage: Callable[[Path], None], file: str
 ) -> None:
@@ -138,6 +152,7 @@ def test_storage_of_objects(tmp_path: Path) -> None:
     assert not storage.exists("1/part")
     storage.put(path, "1/part")
     assert storage.exists("1/part")
+    assert storage.folders() == ["1"]
     assert storage.get("1/part", tmp_path).read_text() == "content"
     storage.remove_folder("1")
     assert not storage.exists("1/part")
