@@ -20,8 +20,11 @@ from .placement.placement_file import read_placement as read_placement
 from .planners.plan import plan as plan
 from .planners.problem.problem import PlanningProblem as PlanningProblem
 from .planners.registry import PLANNERS as PLANNERS
+from .planners.replanning import Elastic as Elastic
+from .planners.replanning import replanned as replanned
 from .runtime.session.session import ClusterSession as ClusterSession
 from .runtime.training.early_stopping import EarlyStopping as EarlyStopping
+from .runtime.training.exported_weights import export_weights as export_weights
 from .runtime.training.training import PipelineTrainer as PipelineTrainer
 from .runtime.training.training import TrainingResult as TrainingResult
 from .runtime.training.training_reports import EpochReport as EpochReport

@@ -5,6 +5,8 @@ the command line prints it as one line and exits with code 2. What happened whil
 :class:`RunFailure`; an agent's run turns it into a failed measurement and continues.
 """
 
+from collections.abc import Iterable
+
 from drlpp.file_content import visible
 
 _LONGEST_LINE = 800
@@ -70,15 +72,26 @@ class OutOfMemory(RunFailure):
 
 
 class WorkerLost(RunFailure):
-    """A worker process ended without being asked to."""
+    """A worker process ended without being asked to; ``workers`` has its number, if it is known."""
 
     kind = "worker lost"
 
+    def __init__(self, message: str, workers: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.workers = frozenset(workers)
+
 
 class HostLost(RunFailure):
-    """A host of the cluster cannot be reached any more; without it nothing runs."""
+    """A host of the cluster cannot be reached any more; ``workers`` has those that it keeps.
+
+    Without it nothing runs, unless what runs is elastic.
+    """
 
     kind = "host lost"
+
+    def __init__(self, message: str, workers: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.workers = frozenset(workers)
 
 
 class TrialTimeout(RunFailure):

@@ -19,6 +19,7 @@ from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, LinkUsage, Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.training.checkpoint_store import PartsIndex
 from drlpp.runtime.training.evaluation_file import EvaluationFile
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster, Host, Link
@@ -119,6 +120,7 @@ def every_document() -> dict[str, Document]:
         ),
         _race(contender),
         EvaluationFile(epoch=1, loss=1.0, held_out_loss=1.0, score=0.5, minibatches_per_second=9.0),
+        PartsIndex(number=2, attempt=3, workers=(0, 1, 2), leaders=(0, 2)),
         TrustRecord(folder="/runs/mine", run=(1, 2), packages={"mymodels": "/mymodels.py"}),
         Hyperparameters(temperature=1.0),
         GuidedHyperparameters(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,8 +35,12 @@ from drlpp.cli.race_command import race_model
 from drlpp.cli.report_command import report_run
 from drlpp.cli.schema_command import print_schema
 from drlpp.cli.timeline.timeline_command import show_timeline
+from drlpp.cli.weights_command import write_weights
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
+
+if TYPE_CHECKING:
+    from drlpp.placement.placement_file import PlacementFile
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -75,6 +79,7 @@ app.command("timeline")(show_timeline)
 app.command("export")(export_placement)
 app.command("schema")(print_schema)
 app.command("report")(report_run)
+app.command("weights")(write_weights)
 
 
 @app.command("capture")
@@ -152,6 +157,13 @@ def train(
     checkpoint_every: Annotated[
         int, typer.Option(help="Minibatches between checkpoints within an epoch; 0 for none.")
     ] = 0,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|URL",
+            help="That all hosts share, where each writes its parts; else a file in --out.",
+        ),
+    ] = None,
     early_stopping: Annotated[
         int | None,
         typer.Option(
@@ -166,7 +178,16 @@ def train(
         ),
     ] = [],  # noqa: B006
     workers: Annotated[
-        int | None, typer.Option(help="Has to be the number that the placement is for.")
+        int | None,
+        typer.Option(help="Another number than the placement is for: planned for these instead."),
+    ] = None,
+    elastic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MIN:MAX",
+            help="Continue with as many workers as there are when some are lost for good, and with "
+            "more again when they return.",
+        ),
     ] = None,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
@@ -180,9 +201,11 @@ def train(
     trust: TrustOption = [],  # noqa: B006
 ) -> None:
     """Train the model of a placement with that placement, and evaluate it on held-out data."""
+    from drlpp.cli.replanning import placement_for
     from drlpp.cli.training_report import train_and_report
     from drlpp.io.trust_memory import remembered_trust
     from drlpp.placement.placement_file import read_placement
+    from drlpp.planners.replanning import Elastic
     from drlpp.runtime import EarlyStopping
     from drlpp.schedule.method import choose_method
     from drlpp.specs.learning_rate import LearningRateSchedule
@@ -202,27 +225,43 @@ def train(
     stopping_options = read_options(early_stopping_option, "early stopping", "min_delta=0.001")
     if stopping_options and early_stopping is None:
         raise InvalidInput("options of early stopping need its patience: --early-stopping")
+    if elastic is not None and workers is not None:
+        raise InvalidInput("--elastic MIN:MAX says how many workers there are; leave out --workers")
+    document = document.model_copy(
+        update={
+            "method": choose_method(policy, method_options, document.method),
+            "optimizer": document.optimizer.changed(
+                optimizer,
+                optimizer_options(optimizer_option, lr),
+                parameter_groups(parameter_group),
+            ),
+        }
+    )
+    given: Path | PlacementFile = placement
+    captured = None
+    if workers not in (None, document.cluster.accelerators):
+        given, captured = placement_for(workers, placement, document, seed)
+        document, workers = given, None
     train_and_report(
-        placement,
+        given,
         document,
         data=data,
         epochs=epochs,
         minibatches=minibatches,
-        method=choose_method(policy, method_options, document.method),
-        optimizer=document.optimizer.changed(
-            optimizer,
-            optimizer_options(optimizer_option, lr),
-            parameter_groups(parameter_group),
-        ),
+        model=captured,
+        method=document.method,
+        optimizer=document.optimizer,
         learning_rate=LearningRateSchedule.parse(lr_schedule, **schedule_options)
         if lr_schedule is not None
         else None,
         synchronous_epochs=synchronous_epochs,
         checkpoint_every=checkpoint_every,
+        checkpoints=checkpoints,
         early_stopping=EarlyStopping.parse(early_stopping, **stopping_options)
         if early_stopping is not None
         else None,
         workers=workers,
+        elastic=None if elastic is None else Elastic.parse(elastic),
         device=device,
         timeout_seconds=timeout,
         out=folder,

@@ -44,6 +44,7 @@ def all_schemas() -> dict[str, dict[str, Any]]:
     # Kinds are known once they are imported.
     import drlpp.agents.hyperparameters
     import drlpp.cli.showing.tables
+    import drlpp.runtime.training.checkpoint_store
     import drlpp.runtime.training.evaluation_file  # noqa: F401
     from drlpp.envs.measurements_file import Entry, Header
     from drlpp.io.documents import document_kinds

@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 def train_and_report(
-    path: Path,
+    placement: Path | PlacementFile,
     document: PlacementFile,
     *,
     method: Method,
@@ -39,10 +39,10 @@ def train_and_report(
     minibatches: int | None,
     **options: Any,
 ) -> None:
-    """Train with the placement in ``path``, and print how it goes.
+    """Train with a placement, and print how it goes.
 
     Args:
-        path: of the placement, for error messages.
+        placement: its path, which errors name, or one that was made here.
         document: what it contains.
         method, optimizer, options: as in :class:`drlpp.runtime.PipelineTrainer`.
         data, epochs, minibatches: as in :meth:`drlpp.runtime.PipelineTrainer.fit`.
@@ -81,7 +81,7 @@ def train_and_report(
         console.print(OTHER_PLACEMENT)
 
     def on_note(note: str) -> None:
-        console.print(note)
+        console.print(note, soft_wrap=True)
 
     def on_progress(report: ProgressReport) -> None:
         state = f"loss {report.loss:.4f}  {report.minibatches_per_second:.1f} minibatches/s"
@@ -119,7 +119,7 @@ def train_and_report(
     how = "the same command with --resume continues training where it was last saved"
     with resume_hint_on_interrupt(how), ExitStack() as bar_shown:
         trainer = PipelineTrainer(
-            path,
+            placement,
             method=method,
             optimizer=optimizer,
             observer=TrainerCallbacks(on_begin, on_progress, on_epoch, on_other_placement, on_note),

@@ -32,6 +32,9 @@ RECORD_NAME = "run.json"
 REPORT_NAME = "report.html"
 """The page about a run, which can be written again at any time."""
 
+CHANGES_NAME = "changes.jsonl"
+"""What became of the workers of an elastic training."""
+
 _RENAMED = {"train_agent.py": "drlpp learn"}
 _EVENTS = "events.out.tfevents.*"
 _LONGEST_BLANK = 2**20
@@ -104,7 +107,8 @@ def open_run_folder(
             note(f"{folder} holds nothing to resume yet: the run begins")
         for events in folder.glob(_EVENTS):
             events.unlink()
-        (folder / REPORT_NAME).unlink(missing_ok=True)
+        for name in (REPORT_NAME, CHANGES_NAME):
+            (folder / name).unlink(missing_ok=True)
         record = RunRecord(
             command=command, settings=dict(settings), started_as=_this_command_line()
         )
@@ -185,7 +189,7 @@ def _holds_anything(folder: Path) -> bool:
 
 def _kept_anything(folder: Path) -> bool:
     """Return whether there is more than the run's record, report and TensorBoard's events."""
-    passing = {RECORD_NAME, REPORT_NAME, LOCK_NAME}
+    passing = {RECORD_NAME, REPORT_NAME, CHANGES_NAME, LOCK_NAME}
     return any(
         file.name not in passing and not file.match(_EVENTS) and not is_temporary(file)
         for file in folder.iterdir()

@@ -13,10 +13,11 @@ from drlpp.costs.profile import Profile
 from drlpp.envs.measurements_file import read_measurements
 from drlpp.errors import InvalidFile, InvalidPlacement
 from drlpp.io.documents import DocumentType, read_document
-from drlpp.io.run_folder import RunRecord
+from drlpp.io.run_folder import CHANGES_NAME, RunRecord
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Outcome
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.training.changes_file import WorkersChanged, read_changes
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Cluster
 from drlpp.training_race.training_race_file import TrainingRace
@@ -49,6 +50,7 @@ class RunFiles:
         measured: every run of every candidate, in the order in which they were made.
         train_losses: of every minibatch of a training.
         held_out_losses: of every epoch.
+        changes: what became of the workers of an elastic training.
         unread: files that could not be read or do not fit the others, and why.
     """
 
@@ -63,6 +65,7 @@ class RunFiles:
     measured: tuple[tuple[Candidate, Outcome], ...] = ()
     train_losses: tuple[Scalar, ...] = ()
     held_out_losses: tuple[Scalar, ...] = ()
+    changes: tuple[WorkersChanged, ...] = ()
     unread: dict[str, str] = field(default_factory=dict)
 
 
@@ -102,6 +105,7 @@ def read_run(folder: Path) -> RunFiles:
         measured=tuple(_measured(folder / "measurements.jsonl", unread)),
         train_losses=losses.get(_TRAIN_LOSS, ()),
         held_out_losses=losses.get(_HELD_OUT_LOSS, ()),
+        changes=_changes(folder / CHANGES_NAME, unread),
         unread=unread,
     )
     return _fitting(files)
@@ -154,6 +158,14 @@ def _measured(path: Path, unread: dict[str, str]) -> Iterator[tuple[Candidate, O
             yield entry.candidate(usual), entry.outcome
     except InvalidFile as error:
         unread[path.name] = str(error)
+
+
+def _changes(path: Path, unread: dict[str, str]) -> tuple[WorkersChanged, ...]:
+    try:
+        return read_changes(path)
+    except InvalidFile as error:
+        unread[path.name] = str(error)
+        return ()
 
 
 def _losses(folder: Path) -> dict[str, tuple[Scalar, ...]]:

@@ -158,6 +158,7 @@ def _training(files: RunFiles) -> Iterator[Section]:
     if files.held_out_losses:
         last = files.held_out_losses[-1]
         lines.append(f"held-out loss {last.value:.4g} after epoch {last.step}")
+    lines += [change.text for change in files.changes]
     yield Section(title="The training", lines=tuple(lines), chart=_drawn(chart))
 
 

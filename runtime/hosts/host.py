@@ -78,7 +78,14 @@ class WorkerHost(ABC):
 
     @abstractmethod
     def is_whole(self) -> bool:
-        """Return whether all workers run."""
+        """Return whether all workers run that were started last; none were at first."""
+
+    def has_returned(self, worker: int) -> bool:
+        """Return whether a worker that was given up can be started again.
+
+        A kind of host that gets nothing back says no. Whoever is asked may take no time for it.
+        """
+        return False
 
     @abstractmethod
     def send(self, worker: int, command: Command) -> None:

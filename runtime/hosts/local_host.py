@@ -72,6 +72,7 @@ class LocalHost(WorkerHost):
         # Files that are ready when the process has ended, whoever else knows.
         self._ends: dict[int, int] = {}
         self._channels: dict[int, Channel] = {}
+        self._started = 0
 
     @property
     def process_ids(self) -> list[int]:
@@ -85,6 +86,7 @@ class LocalHost(WorkerHost):
             WorkerLost: the server that they are forked from has ended.
         """
         warm_up()
+        self._started = len(posts)
         for post in posts:
             ours, theirs = self._context.Pipe()
             process = self._context.Process(
@@ -105,7 +107,9 @@ class LocalHost(WorkerHost):
                         "the server that workers are forked from did not do so within "
                         f"{self.limits.fork_seconds:.0f} s, and was ended"
                     )
-                raise WorkerLost(f"worker {post.worker} could not be started: {reason}") from None
+                raise WorkerLost(
+                    f"worker {post.worker} could not be started: {reason}", [post.worker]
+                ) from None
             finally:
                 frozen.cancel()
                 theirs.close()
@@ -119,8 +123,8 @@ class LocalHost(WorkerHost):
         """Return at once: the workers have been started."""
 
     def is_whole(self) -> bool:
-        """Return whether all workers run."""
-        return len(self._processes) == len(self.workers) and all(
+        """Return whether all workers run that were started last; none were at first."""
+        return 0 < self._started == len(self._processes) and all(
             process.is_alive() for process in self._processes.values()
         )
 

@@ -127,11 +127,20 @@ class Run:
 class Collect:
     """Write weights, buffers and optimizer state of the deployed stage to ``file``.
 
-    With ``in_flight`` also everything of the parts in flight.
+    Attributes:
+        file: in the session's folder.
+        in_flight: with everything of the parts in flight.
+        storage: where the file is stored instead, as a folder's path or a URL. Weights that are not
+            finite are not.
+        name: of the file there.
+        weights: false leaves weights and the optimizer's state to another replica.
     """
 
     file: str
     in_flight: bool = False
+    storage: str = ""
+    name: str = ""
+    weights: bool = True
 
 
 @dataclass(frozen=True)

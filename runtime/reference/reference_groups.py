@@ -50,6 +50,12 @@ class GroupedHistory:
         """The newest weights by name."""
         return _merged(history.versions[history.newest] for history, _ in self._groups)
 
+    def take_over(self, other: GroupedHistory) -> None:
+        """Continue from what another history, of the same training, has of the same weights."""
+        for history, _ in self._groups:
+            for known, _ in other._groups:
+                history.take_over(known)
+
     def begin(self) -> None:
         """Begin a run with an empty pipeline."""
         for history, _ in self._groups:

@@ -8,6 +8,7 @@ from gradients and versions that are kept, where the workers read an optimizer's
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import torch
@@ -67,6 +68,35 @@ class StageHistory:
         self.versions = {0: self._copy_of_newest()}
         self.newest = 0
         self._last_direction: Weights = {}
+
+    def take_over(self, other: StageHistory) -> None:
+        """Continue from what another history, of the same training, has of the same weights."""
+        shared = self.initial.keys() & other.initial.keys()
+        for name in shared:
+            self._newest[name].data = other._newest[name].detach().clone()
+            if self._torch is not None and other._torch is not None:
+                state = other._torch.state.get(other._newest[name], {})
+                self._torch.state[self._newest[name]] = deepcopy(dict(state))
+        ours, theirs = self._averages(), other._averages()
+        for mine, known in zip(ours, theirs, strict=True):
+            mine |= {name: known[name].clone() for name in shared & known.keys()}
+        self._steps |= {name: other._steps[name] for name in shared}
+        if shared:
+            self._rate = other._rate
+        self.begin()
+
+    def _averages(self) -> tuple[Weights, ...]:
+        """Return what the formulas know of every weight from one update to the next."""
+        return (
+            self._momentum,
+            *self._moments,
+            self._largest,
+            *self._xpipe_moments,
+            self._trajectory,
+            self._applied_step,
+            self._last_step,
+            self._last_gradient,
+        )
 
     def _copy_of_newest(self) -> Weights:
         return {name: weight.detach().clone() for name, weight in self._newest.items()}

@@ -151,7 +151,8 @@ class ClusterSession(WorkerSession):
             RunFailure: if the workers fail.
         """
         self._workers.prepare()
-        measuring = measuring_workers(self.speeds, self._workers.hosts, self._workers.devices)
+        devices = [self._workers.devices[worker] for worker in range(self._workers.size)]
+        measuring = measuring_workers(self.speeds, self._workers.hosts, devices)
         transport = self._workers.transport(measuring)
         name = self._workers.new_name("profile")
         short = shorten(self.captured)
@@ -167,7 +168,7 @@ class ClusterSession(WorkerSession):
         )
         times = list(self._workers.command(dict.fromkeys(measuring, command)).values())
         links = time_hosts(self._workers, repeats)
-        cluster = session_cluster(self._workers.hosts, self._workers.devices, self.speeds, links)
+        cluster = session_cluster(self._workers.hosts, devices, self.speeds, links)
         profile = profile_of(short.captured, times)
         if short.captured is not self.captured:
             profile = profile.of_repeated_blocks(self.graph, short.alike)

@@ -8,9 +8,11 @@ from itertools import count
 from pathlib import Path
 
 from drlpp.io.disk_errors import reporting_disk_errors
+from drlpp.runtime.hosts.host import WorkerHost
 from drlpp.runtime.hosts.session_hosts import Hosts
 from drlpp.runtime.ipc.session_folder import SessionFolder
 from drlpp.runtime.ipc.tensor_file import write_tree
+from drlpp.runtime.session.present_workers import PresentWorkers, naming_workers_of
 
 
 class SessionFiles:
@@ -19,15 +21,17 @@ class SessionFiles:
     Args:
         folder: on the controller's host; removed by :meth:`close`.
         hosts: of the session.
+        present: the workers that there are, whose hosts get copies.
 
     Attributes:
         folder: its path.
     """
 
-    def __init__(self, folder: SessionFolder, hosts: Hosts) -> None:
+    def __init__(self, folder: SessionFolder, hosts: Hosts, present: PresentWorkers) -> None:
         self.folder = Path(folder.name)
         self._own = folder
         self._hosts = hosts
+        self._present = present
         self._numbers = count(1)
 
     def write(self, file: str, content: object) -> None:
@@ -62,7 +66,16 @@ class SessionFiles:
         Raises:
             HostLost: a host does not answer.
         """
-        for host in self._hosts.hosts:
+        for host in self._present.hosts:
+            self.publish_to(host, file)
+
+    def publish_to(self, host: WorkerHost, file: str) -> None:
+        """Give one host its copy.
+
+        Raises:
+            HostLost: it does not answer.
+        """
+        with naming_workers_of(host):
             host.publish(self.folder / file)
 
     def remove(self, file: str) -> None:
@@ -72,8 +85,9 @@ class SessionFiles:
             HostLost: a host does not answer.
         """
         (self.folder / file).unlink(missing_ok=True)
-        for host in self._hosts.hosts:
-            host.remove(file)
+        for host in self._present.hosts:
+            with naming_workers_of(host):
+                host.remove(file)
 
     def fetch(self, worker: int, file: str) -> Path:
         """Return the file that a worker wrote into the folder of its host.
@@ -81,8 +95,9 @@ class SessionFiles:
         Raises:
             HostLost: the host does not answer.
         """
-        with telling_of_temporary_files():
-            return self._hosts.of_worker[worker].fetch(file)
+        host = self._hosts.of_worker[worker]
+        with telling_of_temporary_files(), naming_workers_of(host):
+            return host.fetch(file)
 
     def close(self) -> None:
         """Remove the folder on this host."""

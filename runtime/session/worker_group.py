@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection as mp_connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,7 @@ from drlpp.runtime.ipc.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 from drlpp.runtime.ipc.transport_choice import Transport, transport_of
 from drlpp.runtime.ipc.worker_spec import StoreAddress, WorkerSpec
 from drlpp.runtime.session.minibatch_streamer import MinibatchStreamer
+from drlpp.runtime.session.present_workers import PresentWorkers, naming_workers_of
 from drlpp.runtime.session.session_files import SessionFiles, telling_of_temporary_files
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.pipeline import Pipeline
@@ -45,6 +46,8 @@ from drlpp.specs.batches import Batch, arranged_like, tensors_in
 _LOOK_SECONDS = 1.0
 _USUAL_SILENCES = 20
 """A trial has hung when nobody says anything for this many times the longest silence so far."""
+
+_Answer = TypeVar("_Answer")
 
 _MODEL_FILE, _SAMPLES_FILE = "model.safetensors", "samples.safetensors"
 
@@ -61,7 +64,8 @@ class WorkerGroup:
     """Workers on any number of hosts, numbered from 0, which all know the model.
 
     They are started where that is necessary. After any failure all of them are replaced, because a
-    communication group cannot be repaired. While this process is stopped (Ctrl-Z), and its workers
+    communication group cannot be repaired. A host that is lost ends everything, unless its workers
+    are given up (:meth:`give_up`). While this process is stopped (Ctrl-Z), and its workers
     with it, nobody waits: that counts as no silence, but in ``stops``.
 
     Args:
@@ -75,7 +79,8 @@ class WorkerGroup:
         size: number of workers.
         hosts: where they run.
         files: of the session.
-        devices: of every worker, once they have been prepared.
+        present: the workers that there are: all but those that were given up.
+        devices: of every worker that has been prepared.
         spent: where the time went.
         generation: how many sets of workers there have been.
         longest_silence_seconds: without a word while a command was carried out.
@@ -93,7 +98,7 @@ class WorkerGroup:
     ) -> None:
         self.size = len(speeds)
         self.limits = limits
-        self.devices: list[DeviceFacts] = []
+        self.devices: dict[int, DeviceFacts] = {}
         self.spent = TimeSpent()
         self.generation = 0
         self.longest_silence_seconds = 0.0
@@ -112,7 +117,8 @@ class WorkerGroup:
         with telling_of_temporary_files():
             folder = SessionFolder()
         self.hosts = place(self.size, Path(folder.name), limits)
-        self.files = SessionFiles(folder, self.hosts)
+        self.present = PresentWorkers(self.hosts)
+        self.files = SessionFiles(folder, self.hosts, self.present)
         self._cores = cores_for(speeds, self.hosts.machines)
         try:
             self.files.write(_MODEL_FILE, captured.state | captured.constants)
@@ -145,31 +151,30 @@ class WorkerGroup:
 
     def _start(self) -> None:
         with self._noting_lost_hosts(), telling_of_temporary_files():
-            if all(host.is_whole() for host in self.hosts.hosts):
+            if all(self._asked(host, host.is_whole) for host in self.present.hosts):
                 return
             self._kill()
             address = self.hosts.hosts[0].address
             self.store = open_store(address)
             store = StoreAddress(address, self.store.port, new_token())
-            started: Counter[str] = Counter()
+            before: Counter[str] = Counter()
+            posts: dict[int, WorkerSpec] = {}
             for host in self.hosts.hosts:
-                host.start(
-                    [
-                        WorkerSpec(
-                            worker=worker,
-                            place=started[host.name] + number,
-                            address=host.address,
-                            store=store,
-                            limits=self.limits,
-                            speed=self._speeds[worker],
-                            core=self._cores[worker],
-                        )
-                        for number, worker in enumerate(host.workers)
-                    ]
-                )
-                started[host.name] += len(host.workers)
-            for host in self.hosts.hosts:
-                host.finish_start()
+                for number, worker in enumerate(host.workers):
+                    posts[worker] = WorkerSpec(
+                        worker=worker,
+                        place=before[host.name] + number,
+                        address=host.address,
+                        store=store,
+                        limits=self.limits,
+                        speed=self._speeds[worker],
+                        core=self._cores[worker],
+                    )
+                before[host.name] += len(host.workers)
+            for host in self.present.hosts:
+                self._asked(host, host.start, [posts[worker] for worker in self.present.of(host)])
+            for host in self.present.hosts:
+                self._asked(host, host.finish_start)
             self.generation += 1
             self._stages = {}
 
@@ -178,8 +183,8 @@ class WorkerGroup:
         if self._informed_generation != self.generation:
             load = LoadModel(_MODEL_FILE, _SAMPLES_FILE, self._device)
             patience = max(self.limits.first_answer_seconds, self.limits.answer_seconds or 0)
-            answers = self._carry_out(dict.fromkeys(range(self.size), load), patience)
-            self.devices = [answers[worker].device for worker in range(self.size)]
+            answers = self._carry_out(dict.fromkeys(self.present.workers, load), patience)
+            self.devices |= {worker: answers[worker].device for worker in self.present.workers}
             self._informed_generation = self.generation
 
     def close(self) -> None:
@@ -188,25 +193,58 @@ class WorkerGroup:
             return
         self._closed = True
         try:
-            self._end(lambda host: host.close())
+            self._end(self.hosts.hosts, lambda host: host.close())
         finally:
             release_hosts()
             self.files.close()
 
     def _kill(self) -> None:
-        self._end(lambda host: host.kill())
+        self._end(self.present.hosts, lambda host: host.kill())
 
-    def _end(self, end: Callable[[WorkerHost], None]) -> None:
+    def _end(self, hosts: Sequence[WorkerHost], end: Callable[[WorkerHost], None]) -> None:
         """End the workers on every host, also if one is lost; the next start raises that."""
-        for host in self.hosts.hosts:
+        for host in hosts:
             try:
-                end(host)
+                self._asked(host, end, host)
             except HostLost as error:
                 self._lost = self._lost or error
             except RunFailure as error:
                 # What it was asked before may have failed; the others have to end as well.
-                self._lost = self._lost or HostLost(str(error))
+                self._lost = self._lost or HostLost(str(error), host.workers)
         self.store = None
+
+    def _asked(self, host: WorkerHost, what: Callable[..., _Answer], *given: Any) -> _Answer:
+        """Return what a host answers; if it is lost, that error names its workers."""
+        with naming_workers_of(host):
+            return what(*given)
+
+    # Doing without workers
+
+    def give_up(self, workers: Collection[int]) -> None:
+        """Do without these workers, whose host may be lost, until they are taken back."""
+        before = self.present.hosts
+        self.present.give_up(workers)
+        # A host that is lost answers after a long time, or never.
+        left = [host for host in before if self.present.of(host) or self._lost is None]
+        self._end(left, lambda host: host.kill())
+        self._lost = None
+
+    def take_back(self) -> tuple[int, ...]:
+        """Count on the workers again that were given up and can be started; return their numbers.
+
+        Raises:
+            HostLost: their host does not answer; they are not counted on.
+        """
+        returned = self.present.returned()
+        if not returned:
+            return ()
+        for host in dict.fromkeys(self.hosts.of_worker[worker] for worker in returned):
+            # What the others were given when they began.
+            for file in (_MODEL_FILE, _SAMPLES_FILE):
+                self.files.publish_to(host, file)
+        self._kill()
+        self.present.take_back(returned)
+        return returned
 
     @contextmanager
     def _noting_lost_hosts(self) -> Iterator[None]:
@@ -278,7 +316,8 @@ class WorkerGroup:
             with self._noting_lost_hosts():
                 self._raise_if_ended(self._events(0))
                 for worker, command in commands.items():
-                    self.hosts.of_worker[worker].send(worker, command)
+                    host = self.hosts.of_worker[worker]
+                    self._asked(host, host.send, worker, command)
                 return self._wait_for_answers(set(commands), patience, on_progress, feed)
         except BaseException as error:
             self._kill()
@@ -333,10 +372,11 @@ class WorkerGroup:
         """Return what has happened on the hosts; nothing if nothing has in time."""
         left = patience
         while True:
-            waitables = [waitable for host in self.hosts.hosts for waitable in host.waitables()]
+            hosts = self.present.hosts
+            waitables = [w for host in hosts for w in self._asked(host, host.waitables)]
             ready, seconds = self._wait(waitables, min(left, _LOOK_SECONDS))
             left -= seconds
-            events = [event for host in self.hosts.hosts for event in host.events(ready)]
+            events = [e for host in hosts for e in self._asked(host, host.events, ready)]
             for event in events:
                 if isinstance(event, Interrupted):
                     raise KeyboardInterrupt(f"on host {event.host}")
@@ -363,7 +403,9 @@ class WorkerGroup:
     def _raise_if_ended(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, Ended):
-                raise WorkerLost(f"{self._description_of(event.worker)} {event.how}")
+                raise WorkerLost(
+                    f"{self._description_of(event.worker)} {event.how}", [event.worker]
+                )
 
     def _description_of(self, worker: int) -> str:
         facts = [f"stage {self._stages[worker]}"] if worker in self._stages else []
@@ -396,7 +438,7 @@ class WorkerGroup:
         )
         self.files.write(_SAMPLES_FILE, self._samples)
         if self._informed_generation == self.generation:
-            self.command(dict.fromkeys(range(self.size), LoadSamples(_SAMPLES_FILE)))
+            self.command(dict.fromkeys(self.present.workers, LoadSamples(_SAMPLES_FILE)))
 
     @property
     def example_order(self) -> Tensor | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
@@ -54,6 +54,24 @@ from drlpp.specs.data import Samples, kinds_of
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from drlpp.specs.parameter_groups import settled
 from drlpp.timeline.timeline import TimedAction
+
+
+class PartsWritten(NamedTuple):
+    """The files of a checkpoint that its workers have stored.
+
+    Attributes:
+        folder: that they are in.
+        workers: that have stored one each.
+        leaders: those of them with the weights of a stage.
+    """
+
+    folder: str
+    workers: tuple[int, ...]
+    leaders: tuple[int, ...]
+
+    def name_of(self, worker: int) -> str:
+        """Return the name of a worker's file."""
+        return f"{self.folder}/worker-{worker}.safetensors"
 
 
 class WorkerSession:
@@ -152,6 +170,25 @@ class WorkerSession:
         """End the workers and remove the session's temporary files."""
         self._workers.close()
 
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The numbers of the workers that there are: all but those that were given up."""
+        return self._workers.present.workers
+
+    def give_up(self, workers: Collection[int]) -> None:
+        """Do without these workers from now on, and without their host if it has no others."""
+        self._workers.give_up(workers)
+
+    def take_back(self) -> tuple[int, ...]:
+        """Count on the workers again that were given up and have returned; return their numbers.
+
+        All workers are replaced then, so that a placement has to be deployed again.
+
+        Raises:
+            HostLost: the host of one does not answer after all.
+        """
+        return self._workers.take_back()
+
     def plan(
         self, placement: Placement | Candidate | ExecutionPlan, method: Method | None = None
     ) -> ExecutionPlan:
@@ -191,6 +228,11 @@ class WorkerSession:
         optimizer = optimizer or self.optimizer
         optimizer.check()
         plan = self.plan(placement, method)
+        if absent := set(plan.pipeline.workers) - set(self.present):
+            raise InvalidInput(
+                f"the placement is on worker {min(absent)}, which was given up; there are workers "
+                f"{', '.join(map(str, self.present))}"
+            )
         self._workers.prepare()
         lent = self._workers.files.lend(checkpoint) if checkpoint else None
         cutting = time.perf_counter()
@@ -360,6 +402,35 @@ class WorkerSession:
         leaders = [stages[workers[0]] for workers in deployment.pipeline.stages]
         model, optimizer = merge_stages(self.captured, leaders)
         return {"model": model, "optimizer": optimizer, "in_flight": in_flight}
+
+    def write_parts(self, deployment: Deployment, storage: str, folder: str) -> PartsWritten:
+        """Let every worker store what :meth:`checkpoint` collects, all at the same time.
+
+        Args:
+            deployment: what :meth:`deploy` returned last.
+            storage: that all hosts reach, as a folder's path or a URL.
+            folder: there, which holds nothing yet.
+
+        Raises:
+            RunFailure: if the workers fail.
+            NotFinite: weights are not finite.
+        """
+        self._check_held(deployment)
+        leaders = tuple(sorted({workers[0] for workers in deployment.pipeline.stages}))
+        parts = PartsWritten(folder, tuple(deployment.pipeline.workers), leaders)
+        self._workers.command(
+            {
+                worker: Collect(
+                    f"stage-{worker}.safetensors",
+                    in_flight=True,
+                    storage=storage,
+                    name=parts.name_of(worker),
+                    weights=worker in leaders,
+                )
+                for worker in parts.workers
+            }
+        )
+        return parts
 
     def _collect(
         self, deployment: Deployment, workers: Sequence[int], *, in_flight: bool

@@ -10,7 +10,7 @@ import torch
 from pydantic import ConfigDict, Field, Strict, ValidationError
 from torch import Tensor
 
-from drlpp.errors import InvalidFile, NotFinite
+from drlpp.errors import InvalidFile
 from drlpp.io.documents import Record
 from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.runtime.training.training_reports import EpochReport
@@ -82,7 +82,17 @@ def read_training_checkpoint(
     Raises:
         InvalidFile: it is missing, damaged, or not of such a training.
     """
-    saved = read_checkpoint(path)
+    return checked_checkpoint(path, read_checkpoint(path), state, minibatches)
+
+
+def checked_checkpoint(
+    path: object, saved: Any, state: Mapping[str, Tensor], minibatches: int
+) -> TrainingCheckpoint:
+    """Return what was read as a checkpoint for a training of a model with this state.
+
+    Raises:
+        InvalidFile: it is damaged, or not of such a training.
+    """
     try:
         found = TrainingCheckpoint.model_validate(saved)
     except ValidationError as error:
@@ -113,19 +123,6 @@ def read_best_weights(path: Path, state: Mapping[str, Tensor]) -> dict[str, Tens
             f"({' '.join(str(error).split())[:200]}); put the file back, or train in another folder"
         ) from None
     return found
-
-
-def check_finite(state: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> None:
-    """Check that training has left weights and buffers finite that were so at its beginning.
-
-    A buffer may hold infinite values on purpose, such as a mask.
-
-    Raises:
-        NotFinite: naming the first that is not.
-    """
-    for name, value in state.items():
-        if not value.isfinite().all() and initial[name].isfinite().all():
-            raise NotFinite(f"{name} has values that are not finite")
 
 
 def _kind_of(tensor: Tensor) -> tuple[object, ...]:

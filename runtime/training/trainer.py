@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,13 +16,13 @@ from drlpp.placement.execution_plan import ExecutionPlan
 from drlpp.placement.placement import Placement
 from drlpp.runtime.deploying.deployment import Deployment
 from drlpp.runtime.ipc.commands import Progress, RunResult
-from drlpp.runtime.ipc.tensor_file import write_checkpoint, write_state_dict
+from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.session.session import ClusterSession
-from drlpp.runtime.training.checkpoint import (
-    TrainingCheckpoint,
-    check_finite,
-    read_best_weights,
-    read_training_checkpoint,
+from drlpp.runtime.training.checkpoint import TrainingCheckpoint, read_best_weights
+from drlpp.runtime.training.checkpoint_store import (
+    CHECKPOINT_NAME,
+    CheckpointFile,
+    CheckpointStore,
 )
 from drlpp.runtime.training.evaluation_file import evaluation_of, write_evaluation
 from drlpp.runtime.training.part_losses import losses_of, mean_losses, numbered
@@ -65,7 +65,7 @@ class _Progress:
 
 
 class Trainer:
-    """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``.
+    """Trains on a session's workers, and keeps ``checkpoint.safetensors`` in ``folder``, or parts.
 
     A checkpoint of the same placement and method continues bit for bit as if nothing had happened,
     with the minibatches that were in flight. Under another placement or method, or where a stage
@@ -87,19 +87,30 @@ class Trainer:
         plan: TrainingPlan,
         observer: TrainerCallbacks,
         optimizer: OptimizerSpec | None = None,
+        store: CheckpointStore | None = None,
     ) -> None:
+        """Begin where the checkpoint in ``folder``, or another ``store``, ends, if there is one.
+
+        Attributes:
+            replan: is asked after every checkpoint but the last for a plan to continue with, None
+                for the same.
+            saved: the epochs, and the minibatches of the next, that the last checkpoint has.
+        """
+        self.replan: Callable[[], ExecutionPlan | None] | None = None
         self.session = session
         self.optimizer = optimizer or session.optimizer
         self.data = data
         self.plan = plan
         self.observer = observer
         self.folder = folder
-        self.checkpoint = folder / "checkpoint.safetensors"
+        self.store = store or CheckpointFile(folder / CHECKPOINT_NAME)
         self.evaluation = folder / "evaluation.json"
         self.best = folder / "best.pt"
         self._count = data.minibatches
         self._progress = _Progress()
-        self._saved = 0, 0
+        self.saved = 0, 0
+        self._next: ExecutionPlan | None = None
+        self._first_samples = data.state()
         self._rates = plan.rates(self.optimizer, self._count)
         self._seconds = 0.0
         data.lend_to(session)
@@ -122,6 +133,8 @@ class Trainer:
                     break
                 self._whole_epoch(deployment, log, goes_on=goes_on)
                 goes_on = False
+                if self._next:
+                    deployment, goes_on = self._deploy(self._next)
         if stopping:
             return self._read_best()
         return self.session.collect(deployment)[0]
@@ -158,30 +171,42 @@ class Trainer:
         return len(self.reports) * self._count + self._progress.position
 
     def _whole_epoch(self, deployment: Deployment, log: TrainingLog, *, goes_on: bool) -> None:
-        """Train to the end of the epoch, keep a checkpoint, and evaluate."""
+        """Train to the end of the epoch, keep a checkpoint, and evaluate.
+
+        If there is another plan to continue with, from a checkpoint on the way, end there.
+        """
         with self._telling_why_and_the_way_on(deployment):
             self._epoch(deployment, log, goes_on=goes_on)
+            if self._next:
+                return
             self._save(deployment)
         self._end_epoch(deployment, log)
+        if len(self.reports) < self.plan.epochs:
+            self._ask_for_another_plan()
+
+    def _ask_for_another_plan(self) -> bool:
+        self._next = self.replan() if self.replan else None
+        return self._next is not None
 
     def _deploy(self, placement: Placement | Candidate | ExecutionPlan) -> tuple[Deployment, bool]:
         """Deploy the checkpoint, if any; true if the pipeline continues what it has in flight."""
         plan = self.session.plan(placement)
-        saved = self._restore()
+        self._next = None
+        saved, file = self._restore()
         same = saved is not None and saved.deployed == _identity(plan)
         workers = plan.pipeline.workers
         if saved is not None and same and saved.in_flight.keys() != set(workers):
             raise InvalidFile(
-                f"{self.checkpoint}: has minibatches in flight of workers "
+                f"{self.store}: has minibatches in flight of workers "
                 f"{sorted(saved.in_flight)}, but its placement uses {sorted(workers)}"
             )
         deployment = self.session.deploy(
             plan,
             optimizer=self.optimizer,
-            checkpoint=self.checkpoint if saved else None,
+            checkpoint=file,
             in_flight=same,
         )
-        if saved is not None and not same:
+        if saved is not None and not same and not self.replan:
             self.observer.on_other_placement()
         return deployment, same and self._progress.position > 0
 
@@ -217,16 +242,18 @@ class Trainer:
         log.epoch(report, self.data.batch_size)
         self.observer.on_epoch(report)
 
-    def _restore(self) -> TrainingCheckpoint | None:
-        if not self.checkpoint.exists():
+    def _restore(self) -> tuple[TrainingCheckpoint | None, Path | None]:
+        """Return the last checkpoint, if any, and a file of it for the workers."""
+        if not self.store.exists():
             if (older := self.folder / "checkpoint.pt").exists():
                 raise InvalidFile(
                     f"{older}: a checkpoint of an older drlpp, which this one cannot read; "
                     "continue with that version, or begin in another folder"
                 )
-            return None
-        state = self.session.captured.state
-        saved = read_training_checkpoint(self.checkpoint, state, self._count)
+            self._progress, self.saved = _Progress(), (0, 0)
+            self.data.load_state(self._first_samples)
+            return None, None
+        saved, file = self.store.read(self.session, self._count)
         found = None if saved.evaluated else evaluation_of(self.evaluation, saved.epochs)
         self._progress = _Progress(
             [*saved.epochs[:-1], found] if found else saved.epochs,
@@ -235,12 +262,12 @@ class Trainer:
             saved.losses,
             evaluated=saved.evaluated or found is not None,
         )
-        self._saved = len(saved.epochs), saved.position
+        self.saved = len(saved.epochs), saved.position
         self.data.load_state(LoaderState(*saved.data))
         if self.plan.early_stopping and len(saved.epochs) > (not self._progress.evaluated):
             # That it can be read is found out before training continues.
             self._read_best()
-        return saved
+        return saved, file
 
     def _read_best(self) -> dict[str, Tensor]:
         return read_best_weights(self.best, self.session.captured.state)
@@ -252,31 +279,31 @@ class Trainer:
         except NotFinite as error:
             raise self._why_not_finite(error, deployment) from None
         except RunFailure as error:
-            raise with_way_on(error, self.checkpoint, *self._saved) from error
+            raise with_way_on(error, self.store, *self.saved) from error
 
     def _why_not_finite(self, error: NotFinite, deployment: Deployment) -> RunFailure:
         last, reach = error.minibatch, reach_of(deployment.pipeline, deployment.method)
         if last is None:
             # Of the weights it is known that they were finite at the last checkpoint.
             last = len(self.reports) * self._count + self._progress.position - 1
-            reach += last + 1 - self._saved[0] * self._count - self._saved[1]
+            reach += last + 1 - self.saved[0] * self._count - self.saved[1]
         found = why_not_finite(error, self.data.not_finite(last), last, reach, self._count)
         if isinstance(found, NotFinite):
-            return with_finite_weights(found, self.checkpoint)
-        return with_way_on(found, self.checkpoint, *self._saved)
+            return with_finite_weights(found, self.store)
+        return with_way_on(found, self.store, *self.saved)
 
     def _save(self, deployment: Deployment) -> None:
-        saved = self.session.checkpoint(deployment)
-        check_finite(saved["model"], self.session.captured.state)
-        saved["deployed"] = _identity(deployment.plan)
-        saved["epochs"] = [asdict(report) for report in self._progress.reports]
-        saved["began"] = self._progress.began
-        saved["position"] = self._progress.position
-        saved["losses"] = self._progress.losses
-        saved["data"] = self.data.state()
-        saved["evaluated"] = self._progress.evaluated
-        write_checkpoint(self.checkpoint, saved)
-        self._saved = len(self.reports), self._progress.position
+        facts = {
+            "deployed": _identity(deployment.plan),
+            "epochs": [asdict(report) for report in self._progress.reports],
+            "began": self._progress.began,
+            "position": self._progress.position,
+            "losses": self._progress.losses,
+            "data": self.data.state(),
+            "evaluated": self._progress.evaluated,
+        }
+        self.store.save(self.session, deployment, facts)
+        self.saved = len(self.reports), self._progress.position
 
     def _epoch(
         self, deployment: Deployment, log: TrainingLog, *, goes_on: bool, stop: int | None = None
@@ -310,7 +337,7 @@ class Trainer:
             self._progress = _Progress(self._progress.reports, began, began + cut, losses)
             self._save(deployment)
             saving += time.perf_counter() - paused
-            return began + cut == stop
+            return began + cut == stop or self._ask_for_another_plan()
 
         live: dict[MicrobatchId, float] = {}
 
@@ -335,7 +362,7 @@ class Trainer:
         )
         seconds = time.perf_counter() - begin
         self._seconds += seconds - saving
-        if stop is not None:
+        if stop is not None or self._next:
             return
         of_parts = before | losses_of(results, began)
         self._log(log, epoch, of_parts)

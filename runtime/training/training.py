@@ -25,7 +25,10 @@ from drlpp.runtime.ipc.tensor_file import write_state_dict
 from drlpp.runtime.ipc.time_limits import TimeLimits
 from drlpp.runtime.loading.loaders import Loader, Unpack, Unpacker
 from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.training.argument_checks import check_count, check_kind, check_seed
+from drlpp.runtime.training.checkpoint_store import CheckpointParts
 from drlpp.runtime.training.early_stopping import EarlyStopping
+from drlpp.runtime.training.elastic_training import Elasticity, ElasticTraining
 from drlpp.runtime.training.samples_in_memory import SamplesInMemory
 from drlpp.runtime.training.trainer import Trainer
 from drlpp.runtime.training.training_data import LoadedData, TrainingData
@@ -80,7 +83,13 @@ class PipelineTrainer:
         checkpoint_every: minibatches between two checkpoints within an epoch; 0 for none. It is
             rounded up to whole updates of all stages. Weights of minibatches in flight are kept
             around a checkpoint, which takes memory that the method itself does not need.
+        checkpoints: a folder that all hosts share, or a URL that fsspec knows, where every host
+            writes its own parts of a checkpoint, instead of ``checkpoint.safetensors`` in ``out``.
         workers: how many; has to be the number that the placement knows, which is the default.
+            :func:`drlpp.replanned` makes a placement for another number.
+        elastic: ``Elastic(2, 4)`` continues with two to four workers, as many as there are: see
+            :class:`~drlpp.runtime.training.elastic_training.ElasticTraining`. What changes is in
+            ``changes.jsonl`` and is a note to ``observer``.
         device: that workers compute on: ``cpu``, ``cuda``, or ``auto`` for GPUs where there are
             any; a checkpoint can be resumed on any of them.
         timeout_seconds: without a word from any worker, after which it counts as hung; None to go
@@ -111,7 +120,9 @@ class PipelineTrainer:
         synchronous_epochs: int = 0,
         early_stopping: EarlyStopping | None = None,
         checkpoint_every: int = 0,
+        checkpoints: str | Path | None = None,
         workers: int | None = None,
+        elastic: Elasticity | None = None,
         device: str = DeviceChoice.AUTO,
         timeout_seconds: float | None = None,
         time_limits: TimeLimits | None = None,
@@ -121,21 +132,23 @@ class PipelineTrainer:
         trust: str | Iterable[str] = (),
         observer: TrainerCallbacks | None = None,
     ) -> None:
-        _check_kind("method", method, Method, 'drlpp.schedule.method.choose_method("stash")')
-        _check_kind("optimizer", optimizer, OptimizerSpec, 'OptimizerSpec.parse("adam", lr=0.001)')
-        _check_kind(
+        check_kind("method", method, Method, 'drlpp.schedule.method.choose_method("stash")')
+        check_kind("optimizer", optimizer, OptimizerSpec, 'OptimizerSpec.parse("adam", lr=0.001)')
+        check_kind(
             "learning_rate",
             learning_rate,
             LearningRateSchedule,
             'LearningRateSchedule.parse("cosine"); a rate is an option of the optimizer',
         )
-        _check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
-        _check_kind("observer", observer, TrainerCallbacks, "TrainerCallbacks(on_epoch=print)")
-        _check_count("synchronous_epochs", synchronous_epochs, least=0)
-        _check_count("checkpoint_every", checkpoint_every, least=0)
+        check_kind("early_stopping", early_stopping, EarlyStopping, "EarlyStopping(patience=3)")
+        if elastic is not None and not hasattr(elastic, "planner"):
+            raise InvalidInput(f"elastic is {elastic!r}; expected such as drlpp.Elastic(2, 4)")
+        check_kind("observer", observer, TrainerCallbacks, "TrainerCallbacks(on_epoch=print)")
+        check_count("synchronous_epochs", synchronous_epochs, least=0)
+        check_count("checkpoint_every", checkpoint_every, least=0)
         if workers is not None:
-            _check_count("workers", workers, least=1)
-        _check_seed(seed)
+            check_count("workers", workers, least=1)
+        check_seed(seed)
         given = None if isinstance(placement, PlacementFile) else placement
         self.out = Path(out)
         trusted = trusted_packages(trust) | remembered_trust(self.out)
@@ -152,7 +165,7 @@ class PipelineTrainer:
         if workers is not None and workers != known:
             raise InvalidPlacement(
                 f"{workers} workers were asked for, but the placement is for {known}; leave out "
-                "--workers, or learn a placement for that number"
+                "workers, or plan it for that number (drlpp train --workers, drlpp.replanned)"
             )
         self.method = method or self.document.method
         self.optimizer = trusting(optimizer or self.document.optimizer, trusted)
@@ -165,6 +178,7 @@ class PipelineTrainer:
         self.synchronous_epochs = synchronous_epochs
         self.early_stopping = early_stopping
         self.checkpoint_every = checkpoint_every
+        self.checkpoints = None if checkpoints is None else str(checkpoints)
         self.device = device
         self.time_limits = time_limits_of(time_limits, timeout_seconds)
         self.resume = resume
@@ -181,6 +195,14 @@ class PipelineTrainer:
                 "(module, inputs, targets, loss)"
             )
         microbatch_size(self.captured.task, self.method.microbatches)
+        self._elastic = elastic
+        self._planner = None
+        if elastic is not None:
+            fitting = self.document.model_copy(
+                update={"method": self.method, "optimizer": self.optimizer}
+            )
+            path = None if given is None else Path(given)
+            self._planner = elastic.planner(fitting, self.captured.graph, path)
 
     @property
     def staleness(self) -> str | None:
@@ -226,9 +248,9 @@ class PipelineTrainer:
             InvalidInput: anything given does not fit.
             RunFailure: the workers or the loader failed; ``out`` holds the last checkpoint.
         """
-        _check_count("epochs", epochs, least=1)
+        check_count("epochs", epochs, least=1)
         if minibatches is not None:
-            _check_count("minibatches", minibatches, least=1)
+            check_count("minibatches", minibatches, least=1)
         plan = TrainingPlan(
             epochs,
             self.learning_rate,
@@ -250,6 +272,7 @@ class PipelineTrainer:
         check_length(self._plan.pipeline, source.minibatches, self.method.microbatches)
         plan.rates(self.optimizer, source.minibatches)
         settings = training_settings(self.document, self.optimizer, source, plan, self.seed)
+        settings["checkpoints"] = self.checkpoints
         again = restarted()
         with open_run_folder(
             self.out,
@@ -261,21 +284,35 @@ class PipelineTrainer:
         ) as folder:
             if reason := remember_trust(folder, self._named):
                 self.observer.on_note(reason)
-            return self._train(source, plan, folder)
+            store = None
+            if self.checkpoints is not None:
+                store = CheckpointParts(self.checkpoints, folder)
+                if store.exists() and not (self.resume or again):
+                    raise InvalidInput(
+                        f"{store} holds the checkpoint of another run; resume that (--resume, in "
+                        "Python resume=True), or give another place for checkpoints"
+                    )
+            return self._train(source, plan, folder, store)
 
-    def _train(self, source: TrainingData, plan: TrainingPlan, folder: Path) -> TrainingResult:
+    def _train(
+        self, source: TrainingData, plan: TrainingPlan, folder: Path, store: CheckpointParts | None
+    ) -> TrainingResult:
+        elastic, planner = self._elastic, self._planner
         with ClusterSession(
             self.captured,
-            self.document.cluster.accelerators,
+            self.document.cluster.accelerators if elastic is None else elastic.most,
             method=self.method,
             device=self.device,
             time_limits=self.time_limits,
             optimizer=self.optimizer,
             seed=self.seed,
         ) as session:
-            trainer = Trainer(session, source, folder, plan, self.observer)
+            trainer = Trainer(session, source, folder, plan, self.observer, store=store)
             self.observer.on_begin()
-            state = trainer.train(self._plan)
+            if elastic is None or planner is None:
+                state = trainer.train(self._plan)
+            else:
+                state = ElasticTraining(trainer, elastic, planner).train()
         write_state_dict(folder / "model.pt", state)
         return TrainingResult(
             state_dict=state,
@@ -374,24 +411,6 @@ def training_settings(
         "early_stopping": plan.early_stopping.model_dump() if plan.early_stopping else None,
         "seed": seed,
     }
-
-
-def _check_kind(name: str, value: object, kind: type, example: str) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise InvalidInput(f"{name} is {value!r}; expected such as {example}")
-
-
-def _check_count(name: str, value: object, *, least: int) -> None:
-    if not isinstance(value, int):
-        raise InvalidInput(f"{name} is {value!r}; a whole number is expected")
-    if value < least:
-        raise InvalidInput(f"{name} is {value}; at least {least} is needed")
-
-
-def _check_seed(seed: object) -> None:
-    """Check the seed before anything is drawn with it: torch's generators take 64 bits."""
-    if not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
-        raise InvalidInput(f"seed is {seed!r}; a whole number from -2^63 to 2^64 - 1 is expected")
 
 
 def _planned(

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from drlpp.errors import DataError, DRLPPError, NotFinite, RunFailure
 from drlpp.runtime.loading.finite_data import NotFiniteValues
+from drlpp.runtime.training.checkpoint_store import CheckpointStore
 from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.method import Method
 from drlpp.schedule.pipeline import Pipeline
 
 
-def with_way_on(failure: RunFailure, checkpoint: Path, epochs: int, position: int) -> RunFailure:
+def with_way_on(
+    failure: RunFailure, checkpoint: CheckpointStore, epochs: int, position: int
+) -> RunFailure:
     """Return the same failure, with how to resume in its message.
 
     Args:
         failure: of the workers or the data.
-        checkpoint: the file, which need not be there.
+        checkpoint: the last, which need not be there.
         epochs: that it has, if it is there.
         position: minibatches of the next epoch that it has.
     """
@@ -38,7 +40,7 @@ def with_way_on(failure: RunFailure, checkpoint: Path, epochs: int, position: in
     return type(failure)(f"{failure}; {kept}")
 
 
-def with_finite_weights(failure: NotFinite, checkpoint: Path) -> NotFinite:
+def with_finite_weights(failure: NotFinite, checkpoint: CheckpointStore) -> NotFinite:
     """Return the same, with what is kept of a training that has diverged, if anything is."""
     if not checkpoint.exists():
         return failure

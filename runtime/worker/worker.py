@@ -142,8 +142,8 @@ class Worker:
                 return self._train(command)
             case Run():
                 return self._evaluate(command)
-            case Collect(file, in_flight):
-                self._collect(file, in_flight=in_flight)
+            case Collect():
+                self._collect(command)
             case Release():
                 self._release()
             case ProfileOperators():
@@ -407,19 +407,33 @@ class Worker:
 
         return report
 
-    def _collect(self, file: str, *, in_flight: bool) -> None:
+    def _collect(self, command: Collect) -> None:
         held: dict[str, Any] = {"model": {}, "optimizer": {}}
         buffers: dict[str, Tensor] = {}
         for runner in self._runners:
-            model, optimizer = runner.saved()
-            held["model"] |= model
-            held["optimizer"] |= optimizer
+            if command.weights:
+                model, optimizer = runner.saved()
+                held["model"] |= model
+                held["optimizer"] |= optimizer
             buffers |= runner.buffers
-        if in_flight:
+        if command.in_flight:
             held["in_flight"] = {
                 "inbox": [(astuple(message), tensors) for message, tensors in self._inbox.items()],
                 "buffers": buffers,
             }
             for name, runner in zip(_STAGES, self._runners, strict=False):
                 held["in_flight"][name] = runner.in_flight_state()
-        write_tree(self._folder / file, to_device(held, CPU))
+        path = self._folder / command.file
+        if not command.storage:
+            write_tree(path, to_device(held, CPU))
+            return
+        # Most trainings keep their checkpoints in files, and begin sooner without these.
+        from drlpp.runtime.ipc.shared_storage import storage_at
+        from drlpp.runtime.stage.finite_weights import check_finite
+
+        check_finite(held["model"], self._state)
+        try:
+            write_tree(path, to_device(held, CPU))
+            storage_at(command.storage).put(path, command.name)
+        finally:
+            path.unlink(missing_ok=True)

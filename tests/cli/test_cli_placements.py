@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from drlpp.capturing.capture import capture
 from drlpp.cli.main import main
@@ -17,10 +18,12 @@ from drlpp.io.documents import write_document
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.placement import Placement
 from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.ipc.tensor_file import read_checkpoint
 from drlpp.schedule.method import Method
 from drlpp.specs.cluster import Link, local_cluster
 from drlpp.specs.optimizer_spec import OptimizerSpec
 from tests.support.training.killing import killed_after_saving
+from tests.support.training.loading import same
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +146,10 @@ def test_a_truncated_placement_is_told(train: Train, path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--workers", "6"], "6 workers were asked for, but the placement is for 2"),
+        (["--workers", "0"], "0 workers were asked for; 1 to 16384 are possible"),
+        (["--elastic", "2"], "--elastic 2: expected MIN:MAX, such as 2:4"),
+        (["--elastic", "3:2"], "elastic from 3 to 2 workers: expected 1 or more"),
+        (["--elastic", "1:2", "--workers", "1"], "says how many workers there are; leave out"),
         (["--minibatches", "0"], "minibatches is 0; at least 1 is needed"),
         (
             ["--minibatches", "3"],
@@ -235,6 +241,31 @@ def test_parameters_in_groups(train: Train, path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
+def test_it_resumes_on_fewer_workers_and_on_more(train: Train, path: Path) -> None:
+    assert train("--epochs", "1")[0] == 0
+    for workers, configuration in (("1", "1"), ("3", "1-1-1")):
+        status, told = train("--epochs", "3", "--workers", workers, "--resume")
+        assert status == 0
+        line = f"{path} is for 2 workers; for {workers} it is {configuration} (even cut)"
+        assert line in told.out
+    assert "the checkpoint is of another placement" in told.out
+    assert "epoch   3" not in told.out, "all epochs were done on one worker"
+
+
+def test_an_elastic_training_without_a_loss_is_as_any(train: Train, path: Path) -> None:
+    plain, elastic = (
+        torch.load(path.parent / out / "model.pt", weights_only=True)
+        for out, more in (("plain", ()), ("elastic", ("--elastic", "1:2")))
+        if train("--epochs", "2", "--out", str(path.parent / out), *more)[0] == 0
+    )
+    assert same(plain, elastic)
+    # With more workers than the placement has, it is planned for them.
+    status, _ = train("--epochs", "1", "--out", str(path.parent / "more"), "--elastic", "1:3")
+    assert status == 0
+    deployed = read_checkpoint(path.parent / "more" / "checkpoint.safetensors")["deployed"]
+    assert '"accelerators":[2]' in deployed
+
+
 def test_loaders_of_a_factory_are_trained_with(train: Train, path: Path) -> None:
     options = ["--data", "tests.support.models.small:separable_loaders", "--epochs", "2"]
     status, told = train(*options, "--early-stopping", "2")

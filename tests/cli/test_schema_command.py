@@ -71,5 +71,5 @@ def test_a_schema_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out) == SCHEMAS["placement"]
     print_schema(None, tmp_path)
     assert len(list(tmp_path.glob("*.schema.json"))) == len(SCHEMAS)
-    with pytest.raises(InvalidInput, match="no files of the kind 'plaecment'; there are cluster,"):
+    with pytest.raises(InvalidInput, match="no files of the kind 'plaecment'; there are check"):
         print_schema("plaecment", None)

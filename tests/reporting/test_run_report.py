@@ -20,12 +20,13 @@ from drlpp.comparison.contenders import Contender
 from drlpp.envs.measurements_file import Entry, Header, append
 from drlpp.errors import InvalidFile
 from drlpp.io.documents import write_document
-from drlpp.io.run_folder import RunRecord
+from drlpp.io.run_folder import CHANGES_NAME, RunRecord
 from drlpp.models.model_reference import ModelReference
 from drlpp.placement.measurement import FailedMeasurement, Measurement, WorkerUsage
 from drlpp.placement.placement import Placement
 from drlpp.reporting.page import write_report
 from drlpp.reporting.pipeline_charts import folded
+from drlpp.runtime.training.changes_file import WorkersChanged, write_change
 from drlpp.schedule.method import Method
 from drlpp.training_race.curves import Curve, Point
 from drlpp.training_race.training_race_file import TrainingRace, TrainingRun
@@ -327,7 +328,13 @@ def test_a_race_to_a_loss_and_a_training(tmp_path: Path) -> None:
             if minibatch in (3, 7):
                 epoch = (minibatch + 1) // 4
                 board.add_scalar("eval/loss", 3.0 - epoch / 2, epoch, walltime=100.5 + minibatch)
-    page = Page(write_report(tmp_path))
+    change = WorkersChanged(
+        epochs=0, minibatches=3, reason="host far is lost", workers=(0, 1), configuration="1-1"
+    )
+    write_change(tmp_path / CHANGES_NAME, change)
+    path = write_report(tmp_path)
+    assert change.text in path.read_text()
+    page = Page(path)
     assert page.headings[:2] == ["The race to a loss, on digits", "The training"]
     race, training = page.charts
     # All three orders of samples of both, each with three evaluations.

@@ -35,7 +35,7 @@ def killed_after_savings(folders: Mapping[int, Path]) -> Iterator[None]:
         if saved in folders:
             # Whoever is killed holds no lock any more.
             left_out = shutil.ignore_patterns(LOCK_NAME)
-            shutil.copytree(trainer.checkpoint.parent, folders[saved], ignore=left_out)
+            shutil.copytree(trainer.folder, folders[saved], ignore=left_out)
 
     with _ended_after_saving(max(folders), copy):
         yield

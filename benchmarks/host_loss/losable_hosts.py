@@ -1,0 +1,124 @@
+"""Hosts of this machine that can be lost and come back, as far as a session can tell.
+
+Each forks its workers here, so nothing of a network is in it: what is timed on them is what a
+session does once it knows.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from drlpp.errors import HostLost
+from drlpp.runtime.device.emulation import available_cores
+from drlpp.runtime.hosts.host import Event, WorkerHost
+from drlpp.runtime.hosts.local_host import LocalHost
+from drlpp.runtime.hosts.session_hosts import Hosts
+from drlpp.runtime.ipc.commands import Command
+from drlpp.runtime.ipc.time_limits import TimeLimits
+from drlpp.runtime.ipc.worker_spec import WorkerSpec
+from drlpp.runtime.session import worker_session
+from drlpp.runtime.session.worker_group import WorkerGroup
+
+
+class LosableHost(LocalHost):
+    """Its workers end and it answers nothing between :meth:`lose` and :meth:`return_`."""
+
+    is_lost = False
+
+    def lose(self) -> None:
+        """End all workers without a word, and answer nothing from now on; from any thread."""
+        self.is_lost = True
+        for process_id in self.process_ids:
+            with suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
+
+    def return_(self) -> None:
+        """Be there again, without any worker."""
+        self.is_lost = False
+
+    def _check(self) -> None:
+        if self.is_lost:
+            raise HostLost(f"host {self.name} cannot be reached")
+
+    def has_returned(self, worker: int) -> bool:
+        """Return whether it answers."""
+        return not self.is_lost
+
+    def is_whole(self) -> bool:
+        """Return whether its workers run."""
+        self._check()
+        return super().is_whole()
+
+    def start(self, posts: Sequence[WorkerSpec]) -> None:
+        """Start its workers."""
+        self._check()
+        super().start(posts)
+
+    def send(self, worker: int, command: Command) -> None:
+        """Give a worker a command."""
+        self._check()
+        super().send(worker, command)
+
+    def events(self, ready: Container[Any]) -> list[Event]:
+        """Return what its workers have answered."""
+        self._check()
+        return super().events(ready)
+
+    def publish(self, path: Path) -> None:
+        """Take a file."""
+        self._check()
+        super().publish(path)
+
+    def fetch(self, file: str) -> Path:
+        """Return a file of its workers."""
+        self._check()
+        return super().fetch(file)
+
+    def kill(self) -> None:
+        """End its workers."""
+        super().kill()
+        self._check()
+
+
+class LosableHosts:
+    """The hosts of the sessions that begin in :meth:`used`.
+
+    Args:
+        workers: how many each host has.
+        kind: makes a host.
+
+    Attributes:
+        hosts: of the last session.
+    """
+
+    def __init__(
+        self, workers: Sequence[int], kind: Callable[..., WorkerHost] = LosableHost
+    ) -> None:
+        self._workers = workers
+        self._kind = kind
+        self.hosts: tuple[Any, ...] = ()
+
+    def _place(self, workers: int, folder: Path, limits: TimeLimits) -> Hosts:
+        assert workers == sum(self._workers)
+        first, hosts = 0, []
+        for number, count in enumerate(self._workers):
+            own = range(first, first + count)
+            hosts.append(self._kind(own, folder, f"host-{number}", limits=limits))
+            first += count
+        self.hosts = tuple(hosts)
+        here = tuple(available_cores())
+        return Hosts(self.hosts, (("localhost", here),) * workers)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Let sessions that begin in the block run their workers here."""
+        group = partial(WorkerGroup, place=self._place)
+        with mock.patch.object(worker_session, "WorkerGroup", group):
+            yield

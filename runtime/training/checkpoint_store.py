@@ -1,0 +1,250 @@
+"""Where a training keeps its last checkpoint: in one file, or in parts that every host writes."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.io.documents import Document, read_document, write_document
+from drlpp.io.quantities import Count
+from drlpp.runtime.deploying.deployment import Deployment, merge_stages
+from drlpp.runtime.ipc.shared_storage import storage_at
+from drlpp.runtime.ipc.tensor_file import read_checkpoint, write_checkpoint, write_tree
+from drlpp.runtime.session.session import ClusterSession
+from drlpp.runtime.session.worker_session import PartsWritten
+from drlpp.runtime.stage.finite_weights import check_finite
+from drlpp.runtime.training.checkpoint import (
+    TrainingCheckpoint,
+    checked_checkpoint,
+    read_training_checkpoint,
+)
+
+_INDEX, _FACTS = "checkpoint.json", "training.safetensors"
+_FOLDER = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
+_ATTEMPTS = 2**48
+CHECKPOINT_NAME = "checkpoint.safetensors"
+
+
+class CheckpointStore(ABC):
+    """Keeps the last checkpoint of a training, by the names of parameters; its text says where."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Return whether there is one."""
+
+    @abstractmethod
+    def save(
+        self, session: ClusterSession, deployment: Deployment, facts: Mapping[str, Any]
+    ) -> None:
+        """Replace it, whole or not at all, by what the workers hold and what is known beyond that.
+
+        Raises:
+            NotFinite: weights are not finite.
+            StorageFailure: it cannot be written; the last one is as it was.
+        """
+
+    @abstractmethod
+    def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
+        """Return it, checked against a session's model, and a file of it for the workers.
+
+        Raises:
+            InvalidFile: it is damaged, or of another training.
+        """
+
+
+class CheckpointFile(CheckpointStore):
+    """One file, which the controller writes.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def exists(self) -> bool:
+        """Return whether the file is there."""
+        return self._path.exists()
+
+    def save(
+        self, session: ClusterSession, deployment: Deployment, facts: Mapping[str, Any]
+    ) -> None:
+        """Collect what the workers hold, and write it."""
+        saved = session.checkpoint(deployment)
+        check_finite(saved["model"], session.captured.state)
+        write_checkpoint(self._path, {**saved, **facts})
+
+    def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
+        """Return what the file has, and the file."""
+        state = session.captured.state
+        return read_training_checkpoint(self._path, state, minibatches), self._path
+
+
+class PartsIndex(Document):
+    """Says which parts make the checkpoint.
+
+    Attributes:
+        number: of the checkpoint in its training.
+        attempt: to write it, a random number: workers of a lost host may still write for another.
+        workers: that have stored a part each.
+        leaders: those of them whose parts have the weights of a stage.
+    """
+
+    kind: ClassVar[str] = "checkpoint-parts"
+
+    number: Count
+    attempt: Count
+    workers: tuple[Count, ...]
+    leaders: tuple[Count, ...]
+
+    @property
+    def parts(self) -> PartsWritten:
+        """The names of the parts."""
+        return PartsWritten(f"{self.number}-{self.attempt}", self.workers, self.leaders)
+
+
+class CheckpointParts(CheckpointStore):
+    """A file of every worker in a folder that all hosts share, or behind a URL.
+
+    Workers write at the same time. The index, written last, makes the parts the checkpoint, and
+    those of others, whole or not, are removed. ``checkpoint.json`` in the run's folder is a copy of
+    the index.
+
+    Args:
+        location: a folder's path, or a URL that fsspec knows.
+        folder: of the run.
+
+    Raises:
+        InvalidInput: it cannot be opened, or the run keeps its checkpoint elsewhere.
+    """
+
+    def __init__(self, location: str, folder: Path) -> None:
+        self._storage = storage_at(location)
+        self._copy = folder / _INDEX
+        self._number = 0
+        if (folder / CHECKPOINT_NAME).exists():
+            raise InvalidInput(
+                f"{folder / CHECKPOINT_NAME} is the checkpoint of this run; leave out checkpoints "
+                f"({location}), or begin in another folder"
+            )
+
+    def __str__(self) -> str:
+        return self._storage.location
+
+    def exists(self) -> bool:
+        """Return whether there is an index."""
+        return self._storage.exists(_INDEX)
+
+    def save(
+        self, session: ClusterSession, deployment: Deployment, facts: Mapping[str, Any]
+    ) -> None:
+        """Let all workers write their parts, and then the index."""
+        number, attempt = self._number + 1, secrets.randbelow(_ATTEMPTS)
+        location, folder = self._storage.location, f"{number}-{attempt}"
+        parts = session.write_parts(deployment, location, folder)
+        path = session.folder / _FACTS
+        try:
+            captured = session.captured
+            names = {"names": list(captured.state), "aliases": dict(captured.aliases)}
+            write_tree(path, {"training": dict(facts), **names})
+            self._storage.put(path, f"{parts.folder}/{_FACTS}")
+        finally:
+            path.unlink(missing_ok=True)
+        index = PartsIndex(
+            number=number, attempt=attempt, workers=parts.workers, leaders=parts.leaders
+        )
+        write_document(self._copy, index)
+        self._storage.put(self._copy, _INDEX)
+        self._number = number
+        for other in self._storage.folders():
+            if other != folder and _FOLDER.fullmatch(other):
+                self._storage.remove_folder(other)
+
+    def read(self, session: ClusterSession, minibatches: int) -> tuple[TrainingCheckpoint, Path]:
+        """Return what all parts have, and a file of it among the session's."""
+        index, saved = _read_parts(str(self), session.folder)
+        self._number = index.number
+        merged = session.folder / CHECKPOINT_NAME
+        parts = [saved[worker] for worker in index.leaders]
+        model, optimizer = merge_stages(session.captured, parts)
+        in_flight = {worker: part["in_flight"] for worker, part in saved.items()}
+        facts = _read_part(str(self), f"{index.parts.folder}/{_FACTS}", session.folder)
+        training = facts.get("training", {})
+        whole = {"model": model, "optimizer": optimizer, "in_flight": in_flight, **training}
+        found = checked_checkpoint(self, whole, session.captured.state, minibatches)
+        merged.unlink(missing_ok=True)
+        write_tree(merged, whole)
+        return found, merged
+
+
+def weights_of(location: str | Path, folder: Path) -> dict[str, Tensor]:
+    """Return weights and buffers of a checkpoint by name, as the model's ``state_dict`` has them.
+
+    Args:
+        location: a file ``checkpoint.safetensors``, the folder of a run that has one, or where the
+            parts of one are.
+        folder: for files on their way.
+
+    Raises:
+        InvalidFile: there is none, or it is damaged.
+    """
+    path = Path(location)
+    if "://" not in str(location):
+        if path.is_dir() and (path / CHECKPOINT_NAME).exists():
+            path = path / CHECKPOINT_NAME
+        if path.is_file() or not path.exists():
+            saved = read_checkpoint(path)
+            return dict(_field(saved, "model", path))
+    index, parts = _read_parts(str(location), folder)
+    facts = _read_part(str(location), f"{index.parts.folder}/{_FACTS}", folder)
+    found: dict[str, Tensor] = {}
+    for worker in index.leaders:
+        found |= _field(parts[worker], "model", location)
+    try:
+        # Stages hold constants as well, and shared parameters under one of their names.
+        found |= {alias: found[name] for alias, name in facts["aliases"].items()}
+        return {name: found[name] for name in facts["names"]}
+    except (KeyError, AttributeError, TypeError) as error:
+        raise InvalidFile(f"{location}: a damaged checkpoint ({error!r})") from None
+
+
+def _read_parts(location: str, folder: Path) -> tuple[PartsIndex, dict[int, Any]]:
+    storage = storage_at(location)
+    if not storage.exists(_INDEX):
+        raise InvalidFile(f"{location}: holds no checkpoint of drlpp train")
+    index = read_document(storage.get(_INDEX, folder), PartsIndex)
+    names = {worker: index.parts.name_of(worker) for worker in index.workers}
+    if not set(index.leaders) <= set(names):
+        raise InvalidFile(f"{location}/{_INDEX}: has leaders that are no workers")
+    return index, {w: _read_part(location, name, folder) for w, name in names.items()}
+
+
+def _read_part(location: str, name: str, folder: Path) -> Any:
+    storage = storage_at(location)
+    path = storage.get(name, folder)
+    try:
+        part = read_checkpoint(path)
+    finally:
+        if path.parent == folder:
+            # It stays mapped.
+            path.unlink(missing_ok=True)
+    if not isinstance(part, dict):
+        raise InvalidFile(f"{location}/{name}: not a part of a checkpoint")
+    return part
+
+
+def _field(saved: Any, name: str, where: object) -> dict[str, Tensor]:
+    found = saved.get(name) if isinstance(saved, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise InvalidFile(f"{where}: not a checkpoint of drlpp train (it has no {name})")
+    return found

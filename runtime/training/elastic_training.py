@@ -1,0 +1,175 @@
+"""Training that outlives the loss of workers and hosts, with as many workers as there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from drlpp.capturing.graph import OpGraph
+from drlpp.errors import DRLPPError, HostLost, InvalidInput, RunFailure, TrialTimeout, WorkerLost
+from drlpp.io.run_folder import CHANGES_NAME
+from drlpp.placement.execution_plan import ExecutionPlan
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime.training.changes_file import WorkersChanged, write_change
+from drlpp.runtime.training.trainer import Trainer
+
+_MOST_LOSSES = 2
+"""Of a worker without a checkpoint in between, after which it is given up."""
+
+_MOST_REPLACEMENTS = 2
+"""Of all workers without a checkpoint in between, where none can be named that is to blame."""
+
+
+class Planner(Protocol):
+    """Plans for the workers that there are."""
+
+    def plan(self, accelerators: Collection[int], most: int) -> ExecutionPlan:
+        """Return the plan for some of accelerators 0 … ``most`` − 1.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+
+
+class Elasticity(Protocol):
+    """How many workers a training wants, and who plans for them (``drlpp.Elastic``)."""
+
+    @property
+    def least(self) -> int:
+        """The number of workers below which training ends."""
+
+    @property
+    def most(self) -> int:
+        """The number of workers that training begins with, and grows to again."""
+
+    def planner(self, document: PlacementFile, graph: OpGraph, path: Path | None) -> Planner:
+        """Return what plans for a placement, read from ``path`` if from any."""
+
+
+class ElasticTraining:
+    """Lets a trainer train to its end, whatever becomes of workers.
+
+    A worker that is lost is replaced with all others, in a fraction of a second, and the last
+    checkpoint continues with what was in flight. It is given up when it is lost again before the
+    next checkpoint, or cannot be started twice; the workers of a lost host are given up at once.
+    Then there is a plan for those that are left, on which what was in flight is computed again.
+    After every checkpoint those that have returned are taken back.
+
+    Args:
+        trainer: of a session of ``elasticity.most`` workers.
+        elasticity: how many workers at least.
+        planner: plans for those that are left.
+    """
+
+    def __init__(self, trainer: Trainer, elasticity: Elasticity, planner: Planner) -> None:
+        self._trainer = trainer
+        self._session = trainer.session
+        self._least, self._most = elasticity.least, elasticity.most
+        self._planner = planner
+        self._plan = planner.plan(self._session.present, self._most)
+        self._losses: Counter[int] = Counter()
+        self._replacements = 0
+        self._saved = trainer.saved
+        trainer.replan = self._grown
+
+    def train(self) -> dict[str, Tensor]:
+        """Train up to the last epoch and return the state_dict.
+
+        Raises:
+            RunFailure: something failed that other workers do not mend, or too few are left.
+        """
+        while True:
+            try:
+                return self._trainer.train(self._plan)
+            except (WorkerLost, HostLost, TrialTimeout) as failure:
+                self._recover(failure)
+
+    def _recover(self, failure: RunFailure) -> None:
+        """Plan for what is left.
+
+        Raises:
+            RunFailure: too little is left.
+        """
+        if self._trainer.saved != self._saved:
+            self._saved = self._trainer.saved
+            self._losses.clear()
+            self._replacements = 0
+        cause = _original(failure)
+        lost = cause.workers if isinstance(cause, WorkerLost | HostLost) else frozenset()
+        self._losses.update(lost)
+        if isinstance(cause, HostLost):
+            for_good = tuple(sorted(lost & set(self._session.present)))
+            if not for_good:
+                raise failure
+        else:
+            for_good = tuple(w for w in sorted(lost) if self._losses[w] >= _MOST_LOSSES)
+            self._replacements += not lost
+        if self._replacements > _MOST_REPLACEMENTS:
+            raise failure
+        if for_good:
+            self._session.give_up(for_good)
+            left = self._session.present
+            if len(left) < self._least:
+                raise type(failure)(
+                    f"{failure}; {len(left)} workers are left, and training wants {self._least} at "
+                    "least (elastic): resume it with fewer, or when there are more"
+                )
+            try:
+                self._plan = self._planner.plan(left, self._most)
+            except InvalidInput as error:
+                raise type(failure)(
+                    f"{failure}; for workers {', '.join(map(str, left))} there is no plan: {error}"
+                ) from error
+        reason = f"{cause}: {_given_up(for_good)}" if for_good else f"{cause}: replaced"
+        self._tell(reason, given_up=for_good)
+
+    def _grown(self) -> ExecutionPlan | None:
+        """Return a plan for more workers, if any have returned."""
+        try:
+            returned = self._session.take_back()
+        except HostLost as error:
+            if error.workers & set(self._session.present):
+                raise
+            # It was there for a moment; the next checkpoint asks again.
+            returned = ()
+        if not returned:
+            return None
+        self._plan = self._planner.plan(self._session.present, self._most)
+        self._tell(f"{_workers(returned)} there again", returned=returned)
+        return self._plan
+
+    def _tell(
+        self, reason: str, given_up: tuple[int, ...] = (), returned: tuple[int, ...] = ()
+    ) -> None:
+        epochs, minibatches = self._trainer.saved
+        change = WorkersChanged(
+            epochs=epochs,
+            minibatches=minibatches,
+            reason=reason,
+            given_up=given_up,
+            returned=returned,
+            workers=self._session.present,
+            configuration=self._plan.placement.configuration,
+        )
+        write_change(self._trainer.folder / CHANGES_NAME, change)
+        self._trainer.observer.on_note(change.text)
+
+
+def _original(failure: DRLPPError) -> DRLPPError:
+    """Return the failure as the session raised it, without the way on that was added for users."""
+    while isinstance(failure.__cause__, type(failure)):
+        failure = failure.__cause__
+    return failure
+
+
+def _given_up(workers: tuple[int, ...]) -> str:
+    return f"{_workers(workers)} given up"
+
+
+def _workers(workers: tuple[int, ...]) -> str:
+    numbers = ", ".join(map(str, workers))
+    return f"worker {numbers} is" if len(workers) == 1 else f"workers {numbers} are"

@@ -1,0 +1,39 @@
+"""A lost host: one small trial of the study, and what it calls a finding."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.host_loss.__main__ import METHODS, findings_of, table_of
+from benchmarks.host_loss.trials import Task, Trial, run_trial
+
+GOOD = Trial(
+    policy="sync",
+    parameters=10,
+    planned_seconds=0.1,
+    again_seconds=0.5,
+    grown_seconds=2.0,
+    minibatches=100,
+    largest_difference=0.0,
+)
+
+
+def test_what_is_late_or_differs_is_a_finding() -> None:
+    late = GOOD.model_copy(update={"again_seconds": 10.1})
+    wrong = [GOOD.model_copy(update={"largest_difference": d}) for d in (2e-6, math.inf)]
+    assert findings_of([GOOD]) == []
+    assert findings_of([GOOD, late]) == ["sync: trained again after 10.1 s"]
+    assert findings_of(wrong) == [f"sync: weights differ by {d}" for d in ("2.0e-06", "inf")]
+    (row,) = table_of([GOOD, late]).to_dict("records")
+    assert (row["trials"], row["trains again"]) == ("2", "5.3 s, at most 10.1 s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", METHODS)
+def test_a_small_trial_loses_nothing(tmp_path: Path, policy: str) -> None:
+    task = Task.of(16, 3, 4, minibatches=160, checkpoint_every=40, method=METHODS[policy])
+    trial = run_trial(task, tmp_path, seed=1)
+    assert trial.largest_difference <= 1e-6
+    assert trial.minibatches == 320
+    assert 0 < trial.planned_seconds <= trial.again_seconds

@@ -1,0 +1,125 @@
+"""Placements for another number of accelerators than they were made for."""
+
+from pathlib import Path
+
+import pytest
+
+from drlpp import Elastic, replanned
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.costs.estimated_profile import estimate_profile
+from drlpp.costs.profile import Profile
+from drlpp.errors import InvalidFile, InvalidInput
+from drlpp.io.documents import write_document
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.planners import PlanningProblem, best_simulated
+from drlpp.planners.replanning import Replanner
+from drlpp.schedule.method import Method
+from drlpp.specs.cluster import Cluster, Host, Link
+from tests.support.training.pipelines import in_a_row
+from tests.support.training.placement_files import file_of
+
+FAST = Link(bandwidth_bytes_per_second=1e9)
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:perceptron"))
+
+
+@pytest.fixture(scope="module")
+def document(captured: CapturedModel) -> PlacementFile:
+    return file_of(captured, in_a_row(captured.graph, 0, 1, 2, 3))
+
+
+@pytest.fixture(scope="module")
+def profile(captured: CapturedModel) -> Profile:
+    # So slow that any link is worth it.
+    return estimate_profile(captured.graph, bytes_per_second=1e3)
+
+
+def test_without_a_profile_the_operators_are_cut_evenly_for_those_that_are_left(
+    captured: CapturedModel, document: PlacementFile
+) -> None:
+    planner = Replanner(document, captured.graph)
+    plan = planner.plan([0, 3], 4)
+    assert [stage.accelerators for stage in plan.placement.stages] == [(0,), (3,)]
+    assert plan.accelerators == 4
+    assert planner.plan([1], 4).placement.configuration == "1"
+    assert planner.plan([0, 1, 2, 3], 4).placement == document.resolve(captured.graph)
+    # One more than it knows, like the last.
+    assert len(planner.plan(range(5), 5).placement.accelerators) == 5
+
+
+def test_with_a_profile_it_is_the_best_simulated_one(
+    captured: CapturedModel, document: PlacementFile, profile: Profile
+) -> None:
+    found = Replanner(document, captured.graph, profile).plan([0, 2, 3], 4)
+    cluster = document.cluster.part([0, 2, 3])
+    problem = PlanningProblem.profiled(profile, cluster, document.method, document.optimizer)
+    best = best_simulated(problem, document.method, deepen=False).best.plan.placement
+    assert found.placement == best.on([0, 2, 3])
+    assert len(best.accelerators) == 3
+
+
+def test_a_placement_that_needs_only_those_that_are_left_is_kept(captured: CapturedModel) -> None:
+    row = in_a_row(captured.graph, 0, 1)
+    cluster = Cluster(hosts=(Host(name="here", accelerators=4),), within_host=FAST)
+    wide = file_of(captured, row).model_copy(update={"cluster": cluster})
+    planner = Replanner(wide, captured.graph)
+    assert planner.plan([0, 1, 3], 4).placement == row
+    assert planner.plan([0, 2, 3], 4).placement.accelerators == (0, 2, 3)
+
+
+def test_speeds_and_hosts_of_those_that_are_left_count(
+    captured: CapturedModel, document: PlacementFile
+) -> None:
+    hosts = (Host(name="a", accelerators=2, speed=0.5), Host(name="b", accelerators=2))
+    cluster = Cluster(hosts=hosts, within_host=FAST, between_hosts=FAST)
+    planner = Replanner(document.model_copy(update={"cluster": cluster}), captured.graph)
+    left = planner.cluster({0, 3, 4})
+    assert (left.speeds, left.host_names) == ((0.5, 1.0, 1.0), ("a", "b"))
+
+
+def test_a_file_for_another_number_is_one_to_train_with(
+    captured: CapturedModel, document: PlacementFile, profile: Profile
+) -> None:
+    for workers in (1, 3, 6):
+        for known in (None, profile):
+            found = replanned(document, captured.graph, workers, known)
+            assert found.cluster.accelerators == workers
+            found.plan(captured.graph)
+            assert (found.method, found.optimizer) == (document.method, document.optimizer)
+
+
+def test_what_cannot_be_planned_for_is_refused_in_words(
+    captured: CapturedModel, document: PlacementFile, profile: Profile
+) -> None:
+    with pytest.raises(InvalidInput, match="0 workers were asked for"):
+        replanned(document, captured.graph, 0)
+    other = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
+    with pytest.raises(InvalidInput, match="profile this model"):
+        replanned(document, other.graph, 2, profile)
+    folded = Method(schedule="zb-v", policy="sync", microbatches=2)
+    with pytest.raises(InvalidInput, match="need two accelerators"):
+        replanned(document.model_copy(update={"method": folded}), captured.graph, 1)
+
+
+@pytest.mark.parametrize("text", ["4", "4:2", "0:2", ":", "2:x", "2:99999"])
+def test_a_range_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"(MIN:MAX|expected 1 or more), .*2:4"):
+        Elastic.parse(text)
+
+
+def test_the_profile_next_to_the_placement_has_the_costs(
+    captured: CapturedModel, document: PlacementFile, profile: Profile, tmp_path: Path
+) -> None:
+    path = tmp_path / "placement.json"
+    assert Elastic(1, 4).planner(document, captured.graph, path).profile is None
+    write_document(tmp_path / "profile.json", profile)
+    assert Elastic(1, 4).planner(document, captured.graph, path).profile == profile
+    other = capture(ModelReference.named("tests.support.models.small:perceptron", layers=2))
+    assert Elastic(1, 4).planner(document, other.graph, path).profile is None
+    (tmp_path / "profile.json").write_text("{")
+    with pytest.raises(InvalidFile):
+        Elastic(1, 4).planner(document, captured.graph, path)

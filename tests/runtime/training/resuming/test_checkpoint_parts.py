@@ -1,0 +1,161 @@
+"""Checkpoints that every worker writes a part of: in a shared folder, or behind a URL."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from drlpp import export_weights
+from drlpp.capturing.capture import CapturedModel, capture
+from drlpp.errors import InvalidFile, InvalidInput, StorageFailure
+from drlpp.models.model_reference import ModelReference
+from drlpp.placement.placement_file import PlacementFile
+from drlpp.runtime import ClusterSession, Deployment, TrainerCallbacks
+from drlpp.runtime.ipc.shared_storage import storage_at
+from drlpp.runtime.session.worker_session import PartsWritten
+from drlpp.runtime.training.checkpoint_store import weights_of
+from drlpp.schedule.method import Method
+from tests.support.training.killing import killed_after_saving
+from tests.support.training.loading import placement_file, same, train
+
+EVERY = 5
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    return capture(ModelReference.named("tests.support.models.small:forked"))
+
+
+@pytest.fixture
+def document(captured: CapturedModel) -> PlacementFile:
+    # Three stages, one of two replicas: the second writes no weights.
+    return placement_file(captured, 0, 1, 1, 2, method=Method(policy="stash"))
+
+
+@pytest.fixture(scope="module")
+def straight(captured: CapturedModel) -> PlacementFile:
+    return placement_file(captured, 0, 1, method=Method(policy="stash"))
+
+
+DATA = "tests.support.models.forked:as_data"
+PLACES = {"folder": str, "url": lambda path: f"file://{path}"}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_parts_resume_bit_for_bit_and_on_another_placement_as_a_file_does(
+    document: PlacementFile, straight: PlacementFile, tmp_path: Path, place: str
+) -> None:
+    location = PLACES[place](tmp_path / "shared")
+    whole = train(document, data=DATA, epochs=2, checkpoint_every=EVERY, out=tmp_path / "whole")
+    stores = {"parts": location, "file": None}
+    resumed = {}
+    for name, where in stores.items():
+        options = {"checkpoint_every": EVERY, "checkpoints": where, "data": DATA, "epochs": 2}
+        for to in (document, straight):
+            out = tmp_path / f"{name}-{to.configuration}"
+            if where is not None:
+                options["checkpoints"] = f"{where}-{to.configuration}"
+            with killed_after_saving(2):
+                train(document, out=out, **options)
+            quiet = TrainerCallbacks(on_other_placement=lambda: None)
+            found = train(to, out=out, resume=True, observer=quiet, **options)
+            resumed[name, to.configuration] = found.state_dict
+    assert same(resumed["parts", document.configuration], whole.state_dict)
+    assert same(resumed["parts", "1-1"], resumed["file", "1-1"])
+    # One checkpoint is kept, and of replicas one has written weights.
+    (parts,) = [path for path in (tmp_path / "shared-1-2-1").iterdir() if path.is_dir()]
+    assert {path.name for path in parts.iterdir()} == {
+        "training.safetensors",
+        *(f"worker-{worker}.safetensors" for worker in range(4)),
+    }
+    sizes = [(parts / f"worker-{worker}.safetensors").stat().st_size for worker in (1, 2)]
+    assert sizes[1] < sizes[0]
+    # And other projects read what it was.
+    path = tmp_path / "model.safetensors"
+    export_weights(f"{location}-{document.configuration}", path)
+    assert same(load_file(path), whole.state_dict)
+    export_weights(tmp_path / "whole", path)
+    assert same(load_file(path), whole.state_dict)
+
+
+def test_what_cannot_be_written_leaves_the_last_checkpoint(
+    captured: CapturedModel,
+    straight: PlacementFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    location = tmp_path / "shared"
+    options = {"checkpoint_every": EVERY, "checkpoints": location, "data": DATA, "epochs": 1}
+    write_parts = ClusterSession.write_parts
+
+    def in_the_way(session: ClusterSession, deployment: Deployment, *where: str) -> PartsWritten:
+        if where[1].startswith("2-"):
+            # Where worker 1 would write; worker 0 does write its part.
+            (location / where[1] / "worker-1.safetensors").mkdir(parents=True)
+        return write_parts(session, deployment, *where)
+
+    monkeypatch.setattr(ClusterSession, "write_parts", in_the_way)
+    with pytest.raises(StorageFailure, match=r"shared/2-\w+/worker-1.safetensors: cannot be read"):
+        train(straight, out=tmp_path / "out", **options)
+    monkeypatch.undo()
+    (orphan,) = location.glob("2-*")
+    kept = weights_of(location, tmp_path)
+    assert kept.keys() == captured.state.keys()
+    assert all(torch.isfinite(value).all() for value in kept.values())
+    whole = train(straight, data=DATA, epochs=1, out=tmp_path / "whole")
+    found = train(straight, out=tmp_path / "out", resume=True, **options)
+    assert same(found.state_dict, whole.state_dict)
+    assert not orphan.exists(), "what is no part of the checkpoint is removed"
+
+
+def test_a_place_belongs_to_one_run(straight: PlacementFile, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "one")
+    with pytest.raises(InvalidInput, match="shared holds the checkpoint of another run; resume"):
+        train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "other")
+    with pytest.raises(InvalidInput, match=r"checkpoints = .*shared'; it cannot be resumed with"):
+        train(straight, data=DATA, epochs=1, resume=True, out=tmp_path / "one")
+    with pytest.raises(InvalidInput, match="nosuch://x: fsspec cannot open this"):
+        train(straight, data=DATA, epochs=1, checkpoints="nosuch://x", out=tmp_path / "third")
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def _without(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [_cut, _without])
+@pytest.mark.parametrize(
+    "file", ["checkpoint.json", "1-*/training.safetensors", "1-*/worker-0.safet"]
+)
+def test_damaged_parts_are_told(
+    straight: PlacementFile, tmp_path: Path, damage: Callable[[Path], None], file: str
+) -> None:
+    shared = tmp_path / "shared"
+    train(straight, data=DATA, epochs=1, checkpoints=shared, out=tmp_path / "one")
+    damage(next(shared.glob(f"{file}*")))
+    with pytest.raises(InvalidFile, match="shared"):
+        export_weights(shared, tmp_path / "model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_storage_of_objects(tmp_path: Path) -> None:
+    """What fsspec keeps in memory has neither files nor folders."""
+    storage = storage_at("memory://bucket/run")
+    path = tmp_path / "file"
+    path.write_text("content")
+    assert not storage.exists("1/part")
+    storage.put(path, "1/part")
+    assert storage.exists("1/part")
+    assert storage.folders() == ["1"]
+    assert storage.get("1/part", tmp_path).read_text() == "content"
+    storage.remove_folder("1")
+    assert not storage.exists("1/part")
+    storage.remove_folder("1")
+    with pytest.raises(StorageFailure, match="memory://bucket/run/1/part: cannot be read"):
+        storage.get("1/part", tmp_path)
