@@ -22,8 +22,10 @@ from drlpp.cli.command_line import (
     OptimizerOptions,
     Size,
     SizeOption,
+    SpeedsOption,
     TimeoutOption,
     build_console,
+    emulated_speeds,
     model_reference,
     optimizer_options,
     parameter_groups,
@@ -58,6 +60,7 @@ def learn(
             help="Worker processes, each one accelerator; 4, or all that torchrun has started.",
         ),
     ] = None,
+    speeds: SpeedsOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for everything found; else runs/MODEL.")
     ] = None,
@@ -120,6 +123,7 @@ def learn(
     from drlpp.agents import AGENTS, hyperparameters_of
     from drlpp.capturing.capture import capture
     from drlpp.comparison.contenders import RIVALS
+    from drlpp.io.formatting import emulation_text
     from drlpp.io.run_folder import open_run_folder
     from drlpp.io.trust_memory import remember_trust
     from drlpp.runtime import ClusterSession, default_num_workers, restarted
@@ -143,10 +147,12 @@ def learn(
     folder = out or Path("runs") / model.replace(":", "-").replace("/", "-")
     captured = capture(reference, seed=seed)
     race_data = None if data is None else RaceData(captured, data, seed, _tell)
-    workers = workers or default_num_workers()
+    emulated = emulated_speeds(speeds, workers)
+    workers = workers or (len(emulated) if emulated else default_num_workers())
     settings = {
         "model": reference.model_dump(),
         "workers": workers,
+        "speeds": emulated and list(emulated),
         "device": device.value,
         # A file may have changed meanwhile, a name has not.
         "agent": agent if agent in AGENTS else hyperparameters.model_dump(),
@@ -169,6 +175,8 @@ def learn(
             f"{reference}: {len(captured.graph)} operators, "
             f"{captured.graph.parameter_bytes / 4e6:.1f} M parameters; {workers} workers; {method}"
         )
+        if emulated:
+            console.print(emulation_text(emulated), soft_wrap=True)
         if method.recomputation_text:
             console.print(method.recomputation_text, soft_wrap=True)
         job = Job(
@@ -192,6 +200,7 @@ def learn(
             optimizer=optimizer_spec,
             seed=seed,
             timeout_seconds=timeout,
+            speeds=emulated,
             device=device,
             note=_tell,
         ) as session:

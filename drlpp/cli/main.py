@@ -18,9 +18,11 @@ from drlpp.cli.command_line import (
     OptimizerOptions,
     Size,
     SizeOption,
+    SpeedsOption,
     TimeoutOption,
     TrustOption,
     build_console,
+    emulated_speeds,
     model_reference,
     optimizer_options,
     parameter_groups,
@@ -168,6 +170,7 @@ def train(
     workers: Annotated[
         int | None, typer.Option(help="Has to be the number that the placement is for.")
     ] = None,
+    speeds: SpeedsOption = None,
     device: DeviceOption = DeviceChoice.AUTO,
     timeout: TimeoutOption = None,
     out: Annotated[
@@ -223,6 +226,7 @@ def train(
         if early_stopping is not None
         else None,
         workers=workers,
+        speeds=emulated_speeds(speeds, workers),
         device=device,
         timeout_seconds=timeout,
         out=folder,

@@ -17,9 +17,11 @@ from drlpp.cli.command_line import (
     OptimizerOptions,
     Size,
     SizeOption,
+    SpeedsOption,
     TimeoutOption,
     TrustOption,
     build_console,
+    emulated_speeds,
     model_reference,
     optimizer_options,
     parameter_groups,
@@ -76,6 +78,7 @@ def race_model(
     workers: Annotated[
         int | None, typer.Option(min=1, help="4, or all that torchrun has started.")
     ] = None,
+    speeds: SpeedsOption = None,
     optimizer: Annotated[str, typer.Option(help=f"{OPTIMIZER_HELP}.")] = "adam",
     lr: Annotated[
         float | None, typer.Option(help="Learning rate that others are tried around.")
@@ -130,12 +133,14 @@ def race_model(
     reference = model_reference(model, size, model_option)
     captured = capture(reference, seed=seed)
     race_data = RaceData(captured, data, seed, lambda note: console.print(note))
-    workers = workers or default_num_workers()
+    emulated = emulated_speeds(speeds, workers)
+    workers = workers or (len(emulated) if emulated else default_num_workers())
     folder = out or Path("races") / model.replace(":", "-").replace("/", "-")
     settings = {
         "model": reference.model_dump(),
         "data": data,
         "workers": workers,
+        "speeds": emulated and list(emulated),
         "device": device.value,
         "method": method.model_dump(),
         "optimizer": spec.settings,
@@ -157,6 +162,7 @@ def race_model(
             optimizer=spec,
             seed=seed,
             timeout_seconds=timeout,
+            speeds=emulated,
             device=device,
             note=console.print,
         ) as session,

@@ -14,7 +14,7 @@ from rich.table import Table
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, Heat
 from drlpp.comparison.verdict import best_rival, verdict_lines
-from drlpp.io.formatting import seconds_text
+from drlpp.io.formatting import emulation_text, seconds_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ class ComparisonRow:
 
 
 def comparison_table(
-    rows: Sequence[ComparisonRow], references: Mapping[str, Sequence[float]]
+    rows: Sequence[ComparisonRow],
+    references: Mapping[str, Sequence[float]],
+    speeds: Sequence[float] = (),
 ) -> Table:
     """Show what was compared side by side.
 
@@ -49,11 +51,14 @@ def comparison_table(
     Args:
         rows: in the order in which to print them.
         references: what ratios are given over, a column each, with the seconds of every round.
+        speeds: of every worker, if they emulated accelerators.
     """
     rounds = max((len(row.seconds) for row in rows), default=0)
     finished = [row for row in rows if row.seconds and len(row.seconds) == rounds]
     fastest = min((row.median or 0.0 for row in finished), default=None)
     title = f"time per minibatch, median and range of at most {rounds} rounds"
+    if speeds:
+        title += f"\n{emulation_text(speeds)}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("found by", no_wrap=True)
     table.add_column("configuration", no_wrap=True)
@@ -93,7 +98,7 @@ def describe_comparison(comparison: Comparison) -> RenderableType:
     lines = [] if verdict is None else list(verdict_lines(verdict, entrants))
     failures = [f"{c.found_by}: {c.failure}" for c in contenders if c.failure]
     heats = [_heat_text(heat) for heat in comparison.heats if len(heat.candidates) > 1]
-    return Group(comparison_table(rows, references), *lines, *failures, *heats)
+    return Group(comparison_table(rows, references, comparison.speeds), *lines, *failures, *heats)
 
 
 def _heat_text(heat: Heat) -> str:
