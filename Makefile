@@ -1,17 +1,20 @@
 # Everything a newcomer needs: `make train` and `make test` work on a fresh clone.
 PYTHON ?= python3
 MODEL ?= alexnet
-OUT ?= runs/$(MODEL)
-ARGUMENTS ?=
+SPEEDS ?= 1,1,0.5,0.5
+OUT ?= runs/$(MODEL)$(if $(SPEEDS),,-here)
+ARGUMENTS ?= --budget 16 --minibatches 12 --repetitions 1 --finalists 2 --rounds 3
 
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-system test-slow compatibility lint bench gpu clean
+.PHONY: train test test-system test-slow test-browser compatibility lint bench gpu docs wheel clean
 
-# The main job: learn a placement on this machine's CPU workers. A run that was interrupted goes on.
+# The main job, short: learn a placement, and race it with everything that a user has without. It
+# emulates four unequal accelerators; `make train SPEEDS=` measures this machine's own cores. A run that
+# was interrupted continues.
 train: $(VENV)/installed
-	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(ARGUMENTS)
+	$(BIN)/python train_agent.py --model $(MODEL) --out $(OUT) --resume $(if $(SPEEDS),--speeds $(SPEEDS)) $(ARGUMENTS)
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q
@@ -22,6 +25,19 @@ test-system: $(VENV)/installed
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q -m slow
+
+# What a browser makes of a run's page.
+test-browser: $(VENV)/installed
+	$(BIN)/python -m pytest -q -m browser
+
+# The pages of docs/ as a site in site/, from what is installed alone; a link to nowhere ends it.
+docs: $(VENV)/installed
+	$(BIN)/mkdocs build --strict --quiet
+
+# What is uploaded to a package index, checked.
+wheel: $(VENV)/installed
+	rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	$(BIN)/python -m twine check --strict dist/*
 
 # The tests with the oldest torch that is supported. From PyPI it comes with CUDA: 7 GB.
 OLDEST := .venv-oldest
@@ -61,4 +77,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .typecheck $(GPU) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs races
+	rm -rf $(VENV) $(OLDEST) .typecheck $(GPU) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs races

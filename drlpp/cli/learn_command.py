@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,8 +33,10 @@ from drlpp.cli.command_line import (
     resume_hint_on_interrupt,
     run_program,
 )
+from drlpp.cli.common_options import keep_options, with_common_options
 from drlpp.cli.learning_job import Job, run_job
 from drlpp.cli.report_command import end_with_report
+from drlpp.cli.run_record import run_record
 from drlpp.errors import InvalidInput
 from drlpp.schedule.method import DeviceChoice
 from drlpp.schedule.weight_policies import PIPEOPTIM
@@ -117,7 +119,7 @@ def learn(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, if it has begun.")
     ] = False,
-) -> None:
+) -> dict[str, Any]:
     """Learn the fastest placement of a model on live workers, and export it."""
     # Imported here, so that --help and errors in arguments do not wait for torch.
     from drlpp.agents import AGENTS, hyperparameters_of
@@ -169,6 +171,7 @@ def learn(
         ),
         resume_hint_on_interrupt("the same command with --resume continues the run"),
     ):
+        keep_options(folder)
         if reason := remember_trust(folder, [reference, optimizer_spec]):
             console.print(reason)
         console.print(
@@ -206,6 +209,7 @@ def learn(
         ) as session:
             run_job(job, session)
         end_with_report(console, folder)
+    return run_record(folder)
 
 
 def _tell(note: str) -> None:
@@ -215,5 +219,5 @@ def _tell(note: str) -> None:
 def main() -> None:
     """Run ``train_agent.py``."""
     app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    app.command()(learn)
+    app.command()(with_common_options(learn, quiet=True, as_json=True))
     run_program(app, "train_agent.py")

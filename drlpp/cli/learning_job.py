@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 console = build_console()
 
+_DRAWN_MINIBATCHES, _PANEL_INCHES = 4, 6.4
+"""Of the best placement's timeline: what can be read in a panel of TensorBoard."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -117,6 +120,7 @@ def _learn(
 ) -> bool:
     """Train the agent until the budget is spent; False if Ctrl-C ended it before."""
     from drlpp.agents import learn_placement
+    from drlpp.reporting.board import write_search_layout
     from drlpp.timeline.figure import draw
 
     if memory.distinct >= job.budget:
@@ -125,14 +129,16 @@ def _learn(
     timelines: dict[Candidate, tuple[TimedAction, ...]] = {}
 
     def keep_timeline(candidate: Candidate, outcome: Outcome) -> None:
-        timelines[candidate] = session.steady_timeline()
+        timelines[candidate] = session.steady_timeline(_DRAWN_MINIBATCHES)
 
     def picture(candidate: Candidate, measurement: Measurement) -> Figure | None:
         if candidate not in timelines:
             return None
         title = f"{candidate.configuration}, {measurement.seconds_per_minibatch * 1e3:.1f} ms"
-        return draw(timelines[candidate], title, session.plan(candidate).pipeline)
+        pipeline = session.plan(candidate).pipeline
+        return draw(timelines[candidate], title, pipeline, width_inches=_PANEL_INCHES)
 
+    write_search_layout(job.out)
     # When a placement is drawn, others of its rollout may have been measured after it.
     memory.observers.append(keep_timeline)
     measured_before = memory.distinct
@@ -174,6 +180,7 @@ def _compare(
     from drlpp.comparison.race import RaceRules
     from drlpp.comparison.rivals import rival_heats
     from drlpp.errors import RunFailure
+    from drlpp.reporting.board import write_race
 
     if memory.best() is None:
         reasons = [o.reason for o in memory.outcomes.values() if o.outcome == "failed"]
@@ -195,6 +202,7 @@ def _compare(
             )
     except KeyboardInterrupt:
         return None
+    write_race(job.out, comparison)
     console.print(f"comparing took {time.perf_counter() - begin:.0f} s")
     console.print(describe(comparison))
     return comparison

@@ -21,6 +21,14 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 10.0**exponent:.2f} {_PREFIXES[exponent]}s"
 
 
+def range_text(least: float, most: float) -> str:
+    """Return two times with the unit of the larger one, such as ``9.80–25.30 ms``."""
+    last = seconds_text(most)
+    number, _, unit = last.partition(" ")
+    scale = float(number) / most if most and math.isfinite(most) else 1.0
+    return f"{least * scale:.2f}–{number} {unit}"
+
+
 def emulation_text(speeds: Sequence[float]) -> str:
     """Say which accelerators workers emulate.
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from drlpp.comparison.comparison_file import Comparison
 from drlpp.comparison.contenders import PLAIN, Heat
 from drlpp.comparison.verdict import best_rival, verdict_lines
-from drlpp.io.formatting import emulation_text, seconds_text
+from drlpp.io.formatting import emulation_text, range_text, seconds_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +62,17 @@ def comparison_table(
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("found by", no_wrap=True)
     table.add_column("configuration", no_wrap=True)
-    for column in ("median", "fastest", "slowest"):
+    for column in ("median", "range"):
         table.add_column(column, justify="right", no_wrap=True)
     for name in references:
         table.add_column(f"over\n{name}", justify="right")
     for row in rows:
         if row.median is None:
-            cells = ["failed", "–", "–", *("–" for _ in references)]
+            cells = ["failed", "–", *("–" for _ in references)]
         else:
             cells = [
                 seconds_text(row.median),
-                seconds_text(min(row.seconds)),
-                seconds_text(max(row.seconds)),
+                range_text(min(row.seconds), max(row.seconds)),
                 *(_ratio_text(seconds, row.median) for seconds in references.values()),
             ]
         style = "bold green" if row in finished and row.median == fastest else None
