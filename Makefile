@@ -32,7 +32,8 @@ test-browser: $(VENV)/installed
 
 # The pages of docs/ as a site in site/, from what is installed alone; a link to nowhere ends it.
 docs: $(VENV)/installed
-	$(BIN)/mkdocs build --strict --quiet
+	$(TREE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # What is uploaded to a package index, checked.
 wheel: $(VENV)/installed
@@ -47,13 +48,17 @@ compatibility:
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt 'torch==2.8.*' -e '.[dev]'
 	$(OLDEST)/bin/python -m pytest -n 3 --dist worksteal -q
 
-# Type checkers and the contracts of imports do not follow the mapping of folders to packages; a tree
-# of links shows it to them.
+# Type checkers, the contracts of imports and the reference of the site do not follow the mapping of
+# folders to packages; a tree of links shows it to them.
+define TREE
+	rm -rf .typecheck && mkdir -p .typecheck/drlpp
+	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
+endef
+
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf .typecheck && mkdir -p .typecheck/drlpp
-	ln -s $(addprefix $(CURDIR)/,$(wildcard drlpp/*) runtime envs agents) .typecheck/drlpp/
+	$(TREE)
 	ln -s $(addprefix $(CURDIR)/,benchmarks examples train_agent.py) .typecheck/
 	cd .typecheck && ../$(BIN)/mypy --config-file ../pyproject.toml -p drlpp -p benchmarks -p examples -m train_agent
 	cd .typecheck && PYTHONPATH=. ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
