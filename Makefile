@@ -1,9 +1,9 @@
 # Everything a newcomer needs: `make train` and `make test` work on a fresh clone.
 PYTHON ?= python3
 MODEL ?= alexnet
-SPEEDS ?= 1,1,0.5,0.5
+SPEEDS ?= 1,0.75,0.5,0.5
 OUT ?= runs/$(MODEL)$(if $(SPEEDS),,-here)
-ARGUMENTS ?= --budget 16 --minibatches 12 --repetitions 1 --finalists 2 --rounds 3
+ARGUMENTS ?= --budget 16 --minibatches 12 --repetitions 1 --finalists 2 --rounds 5
 
 VENV := .venv
 BIN := $(VENV)/bin

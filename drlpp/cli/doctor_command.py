@@ -40,4 +40,3 @@ def examine() -> dict[str, Any]:
     if problems:
         raise RefusedWithRecord(record)
     return record
-

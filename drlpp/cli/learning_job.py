@@ -224,7 +224,9 @@ def _export_best(
     best = "" if verdict.placement in verdict.equals else "the best placement, "
     console.print(f"exported to {path}: {best}{chosen.configuration}, found by {chosen.found_by}")
     if session.captured.task.loss is not None:
-        console.print(f"train with it: drlpp train {path} --data digits")
+        speeds = session.speeds
+        emulating = f" --speeds {','.join(map(str, speeds))}" if min(speeds) < 1 else ""
+        console.print(f"train with it: drlpp train {path} --data digits{emulating}")
 
 
 def _export_best_so_far(

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 _UNITS = "GB/s|MB/s|kB/s|bytes/s|bytes|GB|MB|kB|ms|µs|ns|s|Mbit/s|Gbit/s|minibatches/s|M"
-_WITH_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNITS})(?![\w]))")
+_WITH_UNIT = re.compile(rf"(?<=\d) (?=(?:{_UNITS})(?![\w]))|(?<=\bM) (?== \d)|(?<=\bM =) (?=\d)")
 _GLUE = "\ue000"
 """A character of no alphabet, which stands for a space while lines are broken."""
 

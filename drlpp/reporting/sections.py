@@ -19,7 +19,7 @@ from drlpp.comparison.contenders import PLAIN
 from drlpp.comparison.verdict import verdict_lines
 from drlpp.costs.profile import Profile
 from drlpp.errors import DRLPPError, RunFailure
-from drlpp.io.formatting import seconds_text
+from drlpp.io.formatting import emulation_text, seconds_text
 from drlpp.placement.candidate import Candidate
 from drlpp.placement.measurement import Measurement
 from drlpp.placement.placement import Placement
@@ -123,7 +123,8 @@ def _race(files: RunFiles) -> Iterator[Section]:
             ("contender", "method", "median", "range", "over plain PyTorch"),
             tuple(rows),
         ),
-        below="Everybody ran in turns; a point is a round, a bar the median.",
+        below="Everybody ran in turns; a point is a round, a bar the median."
+        + (f" {emulation_text(comparison.speeds).capitalize()}." if comparison.speeds else ""),
     )
 
 

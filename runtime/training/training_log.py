@@ -18,7 +18,6 @@ from drlpp.runtime.training.training_reports import EpochReport
 from drlpp.schedule.schedule import Schedule
 from drlpp.timeline.spans import spans_of, time_use
 
-
 BY_TIME = "by_time"
 """The folder of events, in that of a training, whose steps are milliseconds."""
 
@@ -43,9 +42,9 @@ class TrainingLog:
     learning rates; by epoch ``eval/loss``, ``eval/score``, ``time/minibatches_per_second``,
     ``time/samples_per_second``, and for every worker ``utilisation/worker_0`` and so on, the part
     of its time that it computed, ``bubble/worker_0``, the rest, and ``memory_bytes/worker_0``, the
-    most that it had resident. In the folder ``by_time``,
-    ``loss_by_millisecond/train`` and ``…/held_out`` are the losses of epochs by the milliseconds that
-    training took, without evaluations.
+    most that it had resident. In the folder ``by_time``
+    ``loss_by_millisecond/train`` and ``…/held_out`` are the losses of epochs, by the milliseconds
+    that training took without evaluations.
 
     Args:
         folder: for the events.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -61,7 +62,10 @@ def test_a_file_with_options_that_do_not_fit_is_refused(
 
 
 def test_every_command_takes_a_file_with_options() -> None:
-    commands = [*app.registered_commands, *app.registered_groups[0].typer_instance.registered_commands]
+    commands = [
+        *app.registered_commands,
+        *app.registered_groups[0].typer_instance.registered_commands,
+    ]
     assert len(commands) > 12
     for command in commands:
         assert command.callback is not None
@@ -89,7 +93,7 @@ def test_no_line_ends_between_a_number_and_its_unit() -> None:
 
 
 def test_the_console_breaks_lines_of_groups_and_leaves_those_that_wrap_softly() -> None:
-    console = ProgramConsole(width=30, markup=False, record=True, file=open("/dev/null", "w"))
+    console = ProgramConsole(width=30, markup=False, record=True, file=io.StringIO())
     text = "comparing took 105 s, and then 12345 ms"
     console.print(Group(text))
     assert console.export_text().rstrip("\n").split("\n") == [

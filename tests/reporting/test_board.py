@@ -84,9 +84,7 @@ def test_the_layout_of_charts_is_written_once(tmp_path: Path) -> None:
     write_search_layout(tmp_path)
     write_search_layout(tmp_path)
     (events,) = (tmp_path / "tensorboard" / "layout").iterdir()
-    assert EventAccumulator(str(events)).Reload().Tags()["tensors"] == [
-        "custom_scalars__config__"
-    ]
+    assert EventAccumulator(str(events)).Reload().Tags()["tensors"] == ["custom_scalars__config__"]
 
 
 def test_a_picture_for_a_panel_is_as_wide_as_asked_and_no_name_leaves_it() -> None:

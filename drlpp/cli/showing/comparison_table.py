@@ -59,7 +59,9 @@ def comparison_table(
     title = f"time per minibatch, median and range of at most {rounds} rounds"
     if speeds:
         title += f"\n{emulation_text(speeds)}"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False
+    )
     table.add_column("found by", no_wrap=True)
     table.add_column("configuration", no_wrap=True)
     for column in ("median", "range"):

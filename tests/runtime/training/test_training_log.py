@@ -63,7 +63,6 @@ def test_everything_is_written_once_also_when_training_goes_on(tmp_path: Path) -
             assert used + steps[f"bubble/worker_{worker}"][report.epoch] == pytest.approx(1)
             assert steps[f"memory_bytes/worker_{worker}"][report.epoch] > 1e6
 
-
     by_time = _steps(tmp_path / BY_TIME)
     assert by_time.keys() == {"loss_by_millisecond/train", "loss_by_millisecond/held_out"}
     seconds = [12 / report.minibatches_per_second for report in result.epochs]
