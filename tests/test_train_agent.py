@@ -315,7 +315,7 @@ def test_emulated_accelerators_are_told_everywhere_and_resumed_as_they_were(tmp_
     assert "emulated: 2 accelerators with the speeds" in out
     comparison = read_document(tmp_path / "comparison.json", Comparison)
     assert comparison.speeds[1] == pytest.approx(comparison.speeds[0] / 2, rel=0.01)
-    assert "Emulated: 2 accelerators" in (tmp_path / "report.html").read_text()
+    assert "emulated: 2 accelerators" in (tmp_path / "report.html").read_text()
     placement = read_document(tmp_path / "placement.json", PlacementFile)
     assert placement.cluster.speeds == comparison.speeds
     other = run(tmp_path, 2, *BRIEF, "--resume")

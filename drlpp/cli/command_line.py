@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import math
 import os
 import shutil
 import socket
@@ -186,29 +185,6 @@ def model_reference(name: str, size: Size, options: Sequence[str]) -> ModelRefer
             raise InvalidInput(f"model option {key}={value}: expected a number or a word")
         arguments[key] = value
     return ModelReference.named(name, size, **arguments)
-
-
-def emulated_speeds(text: str | None, workers: int | None) -> tuple[float, ...] | None:
-    """Return the speeds of emulated accelerators, as fast as this machine can; None without any.
-
-    Args:
-        text: relative speeds, separated by commas.
-        workers: asked for besides.
-
-    Raises:
-        InvalidInput: the numbers are none, are not those of the workers, or cannot be emulated.
-    """
-    if text is None:
-        return None
-    from drlpp.cli.planning.planning_input import read_speeds
-    from drlpp.runtime.device.emulation import available_cores, fitting_speeds
-
-    relative = read_speeds(text)
-    if not all(0 < speed < math.inf for speed in relative):
-        raise InvalidInput(f"--speeds {text}: expected numbers above 0, such as 1,1,0.5,0.5")
-    if workers not in (None, len(relative)):
-        raise InvalidInput(f"--speeds {text} has {len(relative)} numbers for {workers} workers")
-    return fitting_speeds(relative, available_cores())
 
 
 def settle_imports(file: Path, document: PlacementFile) -> None:

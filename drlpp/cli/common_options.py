@@ -123,21 +123,21 @@ def _read_options(context: typer.Context, path: Path | None) -> Path | None:
         return path
     from drlpp.io.documents import read_mapping
 
-    known = {}
+    known: dict[str, Any] = {}
     for parameter in context.command.params:
         if parameter.name not in ("config", "help", None):
-            names = [name.lstrip("-") for name in (*parameter.opts, *parameter.secondary_opts)]
-            known |= dict.fromkeys((parameter.name.replace("_", "-"), *names), parameter)
+            names = {option.lstrip("-") for option in parameter.opts}
+            known |= dict.fromkeys({parameter.name.replace("_", "-"), *names}, parameter)
     found: dict[str, Any] = {}
     for key, value in read_mapping(path).items():
-        parameter = known.get(str(key).replace("_", "-"))
-        if parameter is None or parameter.name is None:
-            names = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
-            options = ", ".join(sorted(names))
+        chosen = known.get(str(key).replace("_", "-"))
+        if chosen is None:
+            usual = {p.opts[-1].lstrip("-").replace("_", "-") for p in known.values()}
+            options = ", ".join(sorted(usual))
             raise InvalidInput(f"{path}: {key!r} is no option of this command; there are {options}")
-        several = getattr(parameter, "multiple", False)
+        several = getattr(chosen, "multiple", False)
         if value is not None:
-            found[parameter.name] = _as_given(value, several=several)
+            found[chosen.name] = _as_given(value, several=several)
     context.default_map = {**(context.default_map or {}), **found}
     return path
 

@@ -20,11 +20,9 @@ def examine() -> dict[str, Any]:
     """
     from drlpp.cli.doctor.checks import all_checks
 
-    findings = []
     console = build_console()
     with said_if_long("looking at this machine, and starting two workers"):
-        for check in all_checks():
-            findings.append(check())
+        findings = [check() for check in all_checks()]
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
     table.add_column("found", overflow="fold")

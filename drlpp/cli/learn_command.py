@@ -25,7 +25,6 @@ from drlpp.cli.command_line import (
     SpeedsOption,
     TimeoutOption,
     build_console,
-    emulated_speeds,
     model_reference,
     optimizer_options,
     parameter_groups,
@@ -34,6 +33,7 @@ from drlpp.cli.command_line import (
     run_program,
 )
 from drlpp.cli.common_options import keep_options, with_common_options
+from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.learning_job import Job, run_job
 from drlpp.cli.report_command import end_with_report
 from drlpp.cli.run_record import run_record

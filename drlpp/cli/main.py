@@ -23,7 +23,6 @@ from drlpp.cli.command_line import (
     TimeoutOption,
     TrustOption,
     build_console,
-    emulated_speeds,
     model_reference,
     optimizer_options,
     parameter_groups,
@@ -33,6 +32,7 @@ from drlpp.cli.command_line import (
 )
 from drlpp.cli.common_options import with_common_options
 from drlpp.cli.doctor_command import examine
+from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.export_command import export_placement
 from drlpp.cli.learn_command import learn
 from drlpp.cli.planning.planning_commands import cluster_app, plan_placement, profile_model

@@ -21,7 +21,6 @@ from drlpp.cli.command_line import (
     TimeoutOption,
     TrustOption,
     build_console,
-    emulated_speeds,
     model_reference,
     optimizer_options,
     parameter_groups,
@@ -30,6 +29,7 @@ from drlpp.cli.command_line import (
     shown,
 )
 from drlpp.cli.common_options import keep_options
+from drlpp.cli.emulated_speeds import emulated_speeds
 from drlpp.cli.report_command import end_with_report
 from drlpp.cli.run_record import run_record
 from drlpp.errors import InvalidInput
