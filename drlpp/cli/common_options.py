@@ -38,7 +38,8 @@ def with_common_options(
 
     Args:
         function: the command; with ``as_json``, what it returns is printed as JSON.
-        quiet: it writes files, and what it prints can be left out.
+        quiet: it writes files, and what it prints can be left out; with ``--json`` that goes to
+            standard error.
         as_json: it has no ``--json`` of its own.
     """
     signature = inspect.signature(function, eval_str=True)
@@ -57,7 +58,7 @@ def with_common_options(
         token = _quiet.set(silent)
         try:
             with ExitStack() as stack:
-                if silent:
+                if silent or (machine and not quiet):
                     nowhere = stack.enter_context(open(os.devnull, "w"))
                     stack.enter_context(contextlib.redirect_stdout(nowhere))
                 elif machine:

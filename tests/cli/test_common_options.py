@@ -81,6 +81,7 @@ def test_quiet_prints_nothing_and_json_nothing_else(tmp_path: Path, cluster: Pat
     assert json.loads(done.out)["hosts"][0]["accelerators"] == 3
     done = finish(main, "drlpp", "show", cluster, "--json")
     assert json.loads(done.out)["kind"] == "cluster"
+    assert not done.err
 
 
 def test_no_line_ends_between_a_number_and_its_unit() -> None:
