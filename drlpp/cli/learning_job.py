@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from drlpp.envs import CostPrior, MeasurementMemory
     from drlpp.placement.candidate import Candidate
     from drlpp.placement.measurement import Measurement, Outcome
-    from drlpp.runtime import ClusterSession
+    from drlpp.runtime import ClusterSession, TimeSpent
     from drlpp.specs.cluster import Cluster
     from drlpp.timeline.timeline import TimedAction
     from drlpp.training_race.race_data import RaceData
@@ -142,6 +142,7 @@ def _learn(
     # When a placement is drawn, others of its rollout may have been measured after it.
     memory.observers.append(keep_timeline)
     measured_before = memory.distinct
+    before = replace(session.spent)
     begin = time.perf_counter()
     finished = learn_placement(
         memory,
@@ -153,20 +154,23 @@ def _learn(
         picture=picture,
         console=console,
     )
-    _print_split(session, time.perf_counter() - begin, memory.distinct - measured_before)
+    _print_split(session, before, time.perf_counter() - begin, memory.distinct - measured_before)
     return finished
 
 
-def _print_split(session: ClusterSession, wall_seconds: float, measured: int) -> None:
-    spent = session.spent
-    agent_seconds = wall_seconds - spent.running_seconds - spent.deploying_seconds
-    outside = wall_seconds - spent.running_seconds
+def _print_split(
+    session: ClusterSession, before: TimeSpent, wall_seconds: float, measured: int
+) -> None:
+    # What choosing microbatches took is no part of learning.
+    running = session.spent.running_seconds - before.running_seconds
+    deploying = session.spent.deploying_seconds - before.deploying_seconds
+    outside = wall_seconds - running
     console.print(
         f"learning took {wall_seconds:.0f} s for {measured} placements: "
-        f"measuring {spent.running_seconds / wall_seconds:.1%}, "
+        f"measuring {running / wall_seconds:.1%}, "
         f"outside of it {outside / wall_seconds:.1%} "
-        f"(deploying {spent.deploying_seconds / wall_seconds:.1%}, "
-        f"policy, PPO and logging {agent_seconds / wall_seconds:.1%})"
+        f"(deploying {deploying / wall_seconds:.1%}, "
+        f"policy, PPO and logging {(outside - deploying) / wall_seconds:.1%})"
     )
 
 
