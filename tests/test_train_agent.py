@@ -312,7 +312,7 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
 
 def test_emulated_accelerators_are_named_and_resumed_as_they_were(tmp_path: Path) -> None:
     out = finish(tmp_path, 1, *BRIEF, "--speeds", "1,0.5")
-    assert "emulated: 2 accelerators with the speeds" in out
+    assert "emulated: 2 accelerators of speeds" in out
     comparison = read_document(tmp_path / "comparison.json", Comparison)
     assert comparison.speeds[1] == pytest.approx(comparison.speeds[0] / 2, rel=0.01)
     assert "emulated: 2 accelerators" in (tmp_path / "report.html").read_text()

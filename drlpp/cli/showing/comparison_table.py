@@ -60,7 +60,12 @@ def comparison_table(
     if speeds:
         title += f"\n{emulation_text(speeds)}"
     table = Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False
+        title=title,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
     )
     table.add_column("found by", no_wrap=True)
     table.add_column("configuration", no_wrap=True)
